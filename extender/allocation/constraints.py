@@ -1,0 +1,97 @@
+"""matchAttribute and distinctAttribute as objects with take and give back.
+
+A successful `add` is undone by exactly one `remove`, in reverse order. Both constraints are monotonic: once violated,
+more devices never repair them. Unlike the reference, distinctAttribute compares every pair of devices, also within
+one request (docs/decisions/0010).
+"""
+
+from __future__ import annotations
+
+from extender.model.claim import Constraint
+from extender.model.device import LIST_KINDS, Device
+from extender.model.errors import InvalidClaim
+from extender.model.semver import Semver
+
+TypedSet = tuple[str, frozenset[object]]
+_SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
+
+
+def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> TypedSet | None:
+    """(scalar kind, set of values) of an attribute, or None where it is absent or of an unusable kind."""
+    found = device.attributes.typed(name)
+    if found is None and "/" not in name:
+        found = device.attributes.typed(f"{driver}/{name}")
+    if found is None or found[0] == "unknown":
+        return None
+    kind, value = found
+    if kind in LIST_KINDS:
+        return (_SCALAR_OF[kind], frozenset(map(_plain, value))) if lists else None  # type: ignore[arg-type] # a tuple by its kind
+    return kind, frozenset((_plain(value),))
+
+
+def _plain(value: object) -> object:
+    # Versions are compared as strings, as the reference does; True must not equal 1 (the kind is compared beside).
+    return value.text if isinstance(value, Semver) else value
+
+
+class MatchAttribute:
+    """All covered devices share a value; for lists, one value common to all."""
+
+    def __init__(self, constraint: Constraint, *, lists: bool) -> None:
+        self._constraint = constraint
+        self._lists = lists
+        self._common: list[TypedSet] = []
+
+    def add(self, request: str, device: Device, driver: str) -> bool:
+        if not self._constraint.covers(request):
+            return True
+        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
+        if values is None:
+            return False
+        if self._common:
+            kind, shared = self._common[-1]
+            values = (values[0], shared & values[1])
+            if values[0] != kind:
+                return False
+        if not values[1]:
+            return False
+        self._common.append(values)
+        return True
+
+    def remove(self, request: str) -> None:
+        if self._constraint.covers(request):
+            self._common.pop()
+
+
+class DistinctAttribute:
+    """No two covered devices share a value; for lists, their values are disjoint."""
+
+    def __init__(self, constraint: Constraint, *, lists: bool) -> None:
+        self._constraint = constraint
+        self._lists = lists
+        self._seen: list[TypedSet] = []
+
+    def add(self, request: str, device: Device, driver: str) -> bool:
+        if not self._constraint.covers(request):
+            return True
+        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
+        if values is None:
+            return False
+        kind, mine = values
+        if any(other == kind and not mine.isdisjoint(theirs) for other, theirs in self._seen):
+            return False
+        self._seen.append(values)
+        return True
+
+    def remove(self, request: str) -> None:
+        if self._constraint.covers(request):
+            self._seen.pop()
+
+
+def build(claim: str, position: int, constraint: Constraint, *, lists: bool) -> MatchAttribute | DistinctAttribute:
+    """The object for a constraint. Raises InvalidClaim for a kind this version does not know."""
+    if constraint.kind == "match":
+        return MatchAttribute(constraint, lists=lists)
+    if constraint.kind == "distinct":
+        return DistinctAttribute(constraint, lists=lists)
+    raise InvalidClaim(f"claim {claim}: spec.devices.constraints[{position}] is empty (unsupported constraint type?)")

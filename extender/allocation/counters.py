@@ -1,0 +1,61 @@
+"""Shared counters of partitionable devices (KEP-4815): what is left per pool, with take and give back.
+
+Sets are keyed by driver and pool: two drivers may use one pool name. Amounts are nanos.
+"""
+
+from __future__ import annotations
+
+from extender.allocation.pools import Inventory
+from extender.allocation.problem import CounterKey, Usage
+
+
+class Counters:
+    """What is left of every counter, filled in when a pool is first asked about."""
+
+    def __init__(self, inventory: Inventory, usage: Usage) -> None:
+        self._inventory = inventory
+        self._usage = usage
+        self._left: dict[int, dict[CounterKey, int]] = {}
+
+    def take(self, bit: int) -> str:
+        """Charge a device's counters: '' if they were left, else the name of one that was not (nothing is charged).
+
+        As in the reference, one overdrawn counter of a pool blocks every device there that consumes counters.
+        """
+        place = self._inventory.places[bit]
+        left = self._pool(place.pool)
+        overdrawn = next((key for key, amount in left.items() if amount < 0), None)
+        if overdrawn is not None:
+            return "/".join(overdrawn)
+        charged: list[tuple[CounterKey, int]] = []
+        for use in place.device.consumes:
+            for name, amount in use.counters:
+                key = (use.counter_set, name)
+                left[key] -= amount
+                charged.append((key, amount))
+        short = next((key for key, _ in charged if left[key] < 0), None)
+        if short is None:
+            return ""
+        for key, amount in charged:
+            left[key] += amount
+        return "/".join(short)
+
+    def give_back(self, bit: int) -> None:
+        place = self._inventory.places[bit]
+        left = self._left[place.pool]
+        for use in place.device.consumes:
+            for name, amount in use.counters:
+                left[use.counter_set, name] += amount
+
+    def _pool(self, position: int) -> dict[CounterKey, int]:
+        left = self._left.get(position)
+        if left is None:
+            pool = self._inventory.pools[position]
+            consumed = self._usage.counters(pool)
+            left = {
+                (set_name, name): amount - consumed.get((set_name, name), 0)
+                for set_name, counters in pool.counter_sets.items()
+                for name, amount in counters.items()
+            }
+            self._left[position] = left
+        return left

@@ -1,0 +1,48 @@
+"""What the search tells while it works. The default listener is nobody; explain is a recorder of the same search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+
+class Observer(Protocol):
+    """Called for every device that a request could not take."""
+
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        """`cause` is one of the CAUSES; `detail` names the value that stood in the way."""
+
+
+CAUSES = {
+    "in-use": "allocated to another claim",
+    "taken-here": "already chosen for this pod",
+    "capacity": "not enough capacity left",
+    "undefined-capacity": "does not offer the requested capacity",
+    "counters": "its shared counters are used up",
+    "tainted": "has a taint that the request does not tolerate",
+    "constraint": "would break a constraint of the claim",
+}
+
+
+class Nobody:
+    """Listens to nothing."""
+
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        pass
+
+
+class Recorder:
+    """Remembers the last cause per request and device, and counts them."""
+
+    def __init__(self) -> None:
+        self.causes: dict[tuple[str, int], tuple[str, str]] = {}
+
+    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
+        self.causes[request, bit] = (cause, detail)
+
+    def counts(self) -> Counter[str]:
+        """How many (request, device) pairs ended with each cause."""
+        return Counter(cause for cause, _ in self.causes.values())
+
+
+NOBODY = Nobody()

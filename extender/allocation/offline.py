@@ -1,0 +1,69 @@
+"""A problem from plain objects: what `berth allocate`, the oracle and the conformance cases use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from extender.allocation.features import Features
+from extender.allocation.pools import Pool, gather, inventory
+from extender.allocation.problem import CounterKey, PoolUse, Problem, Selection, Usage
+from extender.allocation.selection import find_class, select
+from extender.cel.masks import Masks
+from extender.model.claim import ClaimSpec, DeviceClass, DeviceRequest, Node
+from extender.model.device import DeviceId, PoolKey, Slice
+
+
+def usage_of(
+    slices: Sequence[Slice], taken: Iterable[DeviceId], shares: Mapping[DeviceId, Mapping[str, int]]
+) -> Usage:
+    """Usage from lists of allocated devices and shares."""
+    exclusive: dict[PoolKey, set[str]] = {}
+    shared: dict[PoolKey, dict[str, Mapping[str, int]]] = {}
+    for device in taken:
+        exclusive.setdefault(PoolKey(device.driver, device.pool), set()).add(device.device)
+    for device, amounts in shares.items():
+        shared.setdefault(PoolKey(device.driver, device.pool), {})[device.device] = amounts
+    pools = {
+        key: PoolUse(frozenset(exclusive.get(key, ())), shared.get(key, {})) for key in exclusive.keys() | shared.keys()
+    }
+
+    def counters(pool: Pool) -> dict[CounterKey, int]:
+        use = pools.get(pool.key)
+        newest = max((s.generation for s in slices if s.pool == pool.key), default=0)
+        current = [s for s in slices if s.pool == pool.key and s.generation == newest]
+        return consumed_counters(current, use) if use is not None else {}
+
+    return Usage(pools, counters)
+
+
+def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey, int]:
+    """What the allocated devices of a pool consume, found in its current slices; a vanished device consumes nothing."""
+    found: dict[CounterKey, int] = {}
+    for slice_ in slices:
+        for device in slice_.devices:
+            if device.consumes and use.holds(device.name):
+                for counter_use in device.consumes:
+                    for name, amount in counter_use.counters:
+                        key = (counter_use.counter_set, name)
+                        found[key] = found.get(key, 0) + amount
+    return found
+
+
+def problem_of(
+    node: Node,
+    slices: Sequence[Slice],
+    classes: Mapping[str, DeviceClass],
+    claims: Sequence[tuple[str, ClaimSpec]],
+    usage: Usage,
+    features: Features,
+    masks: Masks,
+) -> Problem:
+    """The problem of allocating these claims together on this node."""
+    nearby = [s for s in slices if s.selection.node_name in ("", node.name) or s.counter_sets]
+    pools = gather(node, nearby, lambda key: [s for s in slices if s.pool == key], features)
+    found = inventory(node, pools)
+
+    def selection(claim: str, request: DeviceRequest) -> Selection:
+        return select(claim, request, find_class(claim, request, classes.get), found, masks, features)
+
+    return Problem(found, tuple(n for n, _ in claims), tuple(s for _, s in claims), usage, selection, features)

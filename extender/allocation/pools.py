@@ -1,0 +1,188 @@
+"""Pools as one node sees them: which slices count, whether they are complete and consistent.
+
+Source: k8s.io/dynamic-resource-allocation structured, 1.36 (kubernetes.md §6.2 in the design notes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from extender.allocation.features import Features
+from extender.model.claim import Node
+from extender.model.device import Device, DeviceId, NodeSelection, PoolKey, Slice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """The slices of a pool that target the node. A pool with `trouble` offers nothing: it says why."""
+
+    key: PoolKey
+    slices: tuple[Slice, ...] = ()
+    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    incomplete: bool = False
+    trouble: str = ""  # why the pool is invalid
+
+    @property
+    def usable(self) -> bool:
+        return not self.incomplete and not self.trouble
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """One device that the node reaches."""
+
+    id: DeviceId
+    device: Device
+    slice: Slice
+    pool: int  # position in Inventory.pools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inventory:
+    """Everything a node reaches, in the order in which it is tried; bit i of every mask is places[i]."""
+
+    pools: tuple[Pool, ...]
+    places: tuple[Place, ...]
+    offsets: tuple[tuple[Slice, int], ...]  # a slice and the bit of its first device
+    index: Mapping[DeviceId, int]
+    reachable: int  # devices that the node reaches: all but some of slices with per-device node selection
+
+
+def reaches(selection: NodeSelection, node: Node) -> bool:
+    """Whether a slice or device with this selection can be used from the node."""
+    if selection.node_name:
+        return selection.node_name == node.name
+    if selection.all_nodes:
+        return True
+    return selection.selector is not None and _first_term_matches(selection, node)
+
+
+def _first_term_matches(selection: NodeSelection, node: Node) -> bool:
+    assert selection.selector is not None
+    return selection.selector.matches(node.name, node.labels)
+
+
+def is_relevant(slice_: Slice, node: Node, features: Features) -> bool:
+    """Whether the node has to look at the slice at all."""
+    if not features.partitionable and (slice_.per_device or slice_.counter_sets):
+        return False
+    if slice_.counter_sets:
+        return True
+    if slice_.selection.is_set:
+        return reaches(slice_.selection, node)
+    return slice_.per_device and any(reaches(device.selection, node) for device in slice_.devices)
+
+
+def gather(
+    node: Node,
+    nearby: Iterable[Slice],
+    whole_pool: Callable[[PoolKey], Sequence[Slice]],
+    features: Features,
+) -> tuple[Pool, ...]:
+    """The pools of a node, in allocation order.
+
+    `nearby` are the slices that may concern the node; `whole_pool` gives all slices of a pool in the cluster, of any
+    generation. Pools whose devices have binding conditions come last.
+    """
+    newest: dict[PoolKey, list[Slice]] = {}
+    for slice_ in nearby:
+        if is_relevant(slice_, node, features):
+            _keep_newest(newest, slice_)
+    pools = [pool for key, slices in newest.items() if (pool := _pool(key, slices, whole_pool, features)) is not None]
+    return tuple(sorted(pools, key=lambda pool: (_waits_for_binding(pool), pool.key)))
+
+
+def _keep_newest(newest: dict[PoolKey, list[Slice]], slice_: Slice) -> None:
+    known = newest.get(slice_.pool)
+    if known is None or slice_.generation > known[0].generation:
+        newest[slice_.pool] = [slice_]
+    elif slice_.generation == known[0].generation:
+        known.append(slice_)
+
+
+def _pool(
+    key: PoolKey, slices: list[Slice], whole_pool: Callable[[PoolKey], Sequence[Slice]], features: Features
+) -> Pool | None:
+    """The pool, or None where a newer generation exists that has nothing for this node."""
+    expected, generation = slices[0].slice_count, slices[0].generation
+    foreign: list[Slice] = []
+    if len(slices) != expected:
+        everything = whole_pool(key)
+        if any(other.generation > generation for other in everything):
+            return None
+        current = [other for other in everything if other.generation == generation]
+        if len(current) != expected:
+            return Pool(key, incomplete=True)
+        names = {slice_.name for slice_ in slices}
+        foreign = [other for other in current if other.name not in names]
+    return _validated(key, sorted(slices, key=lambda s: s.name), foreign, features)
+
+
+def _validated(key: PoolKey, slices: list[Slice], foreign: list[Slice], features: Features) -> Pool:
+    broken = next((s for s in (*slices, *foreign) if s.problem), None)
+    if broken is not None:
+        return Pool(key, trouble=f"ResourceSlice {broken.name}: {broken.problem}")
+    with_devices = [s for s in slices if not s.counter_sets] if features.partitionable else slices
+    trouble = _duplicate_device(with_devices)
+    if trouble or not features.partitionable:
+        return Pool(key, () if trouble else tuple(with_devices), trouble=trouble)
+    counters: dict[str, Mapping[str, int]] = {}
+    for slice_ in slices:
+        for counter_set in slice_.counter_sets:
+            if counter_set.name in counters:
+                return Pool(key, trouble=f"duplicate counter set name {counter_set.name}")
+            counters[counter_set.name] = counter_set.counters
+    trouble = _unknown_counter(counters, (*slices, *foreign))
+    if trouble:
+        return Pool(key, trouble=trouble)
+    # In 1.34 counter sets and the devices that consume them share one slice.
+    return Pool(key, tuple(s for s in slices if s.devices), counters)
+
+
+def _duplicate_device(slices: Iterable[Slice]) -> str:
+    seen: set[str] = set()
+    for slice_ in slices:
+        for device in slice_.devices:
+            if device.name in seen:
+                return f"duplicate device name {device.name}"
+            seen.add(device.name)
+    return ""
+
+
+def _unknown_counter(counters: Mapping[str, Mapping[str, int]], slices: Iterable[Slice]) -> str:
+    for slice_ in slices:
+        for device in slice_.devices:
+            for use in device.consumes:
+                known = counters.get(use.counter_set)
+                if known is None:
+                    return f"device {device.name}: counter set {use.counter_set} not found"
+                missing = next((name for name, _ in use.counters if name not in known), None)
+                if missing is not None:
+                    return f"device {device.name}: counter {missing} not found in counter set {use.counter_set}"
+    return ""
+
+
+def _waits_for_binding(pool: Pool) -> bool:
+    return any(device.binding_conditions for slice_ in pool.slices for device in slice_.devices)
+
+
+def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
+    """Number the devices of the usable pools in the order pool, slice, device."""
+    reachable = 0
+    places: list[Place] = []
+    offsets: list[tuple[Slice, int]] = []
+    for position, pool in enumerate(pools):
+        if not pool.usable:
+            continue
+        driver, name = pool.key
+        for slice_ in pool.slices:
+            offsets.append((slice_, len(places)))
+            places.extend(
+                Place(DeviceId(driver, name, device.name), device, slice_, position) for device in slice_.devices
+            )
+    for bit, place in enumerate(places):
+        if not place.slice.per_device or reaches(place.device.selection, node):
+            reachable |= 1 << bit
+    index = {place.id: bit for bit, place in enumerate(places)}
+    return Inventory(pools, tuple(places), tuple(offsets), index, reachable)

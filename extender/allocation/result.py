@@ -1,0 +1,93 @@
+"""A solution as the allocations that are written into the claims' status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from extender.allocation.pools import Place
+from extender.allocation.problem import Pick, Problem, Solution
+from extender.allocation.selection import Classes
+from extender.model.claim import Allocation, ClaimSpec, Config, DeviceRequest, Result
+from extender.model.device import NodeSelection
+from extender.model.selector import NodeSelector, Requirement, Term
+
+
+def allocations(
+    problem: Problem, solution: Solution, node_name: str, classes: Classes, new_share: Callable[[], str]
+) -> list[Allocation]:
+    """One allocation per claim. `new_share` makes the identifiers of shares (lower-case UUIDs)."""
+    return [
+        _allocation(problem, spec, picks, chosen, node_name, classes, new_share)
+        for spec, picks, chosen in zip(problem.specs, solution.picks, solution.alternatives, strict=True)
+    ]
+
+
+def _allocation(
+    problem: Problem, spec: ClaimSpec, picks: tuple[Pick, ...], chosen: tuple[int, ...], node_name: str,
+    classes: Classes, new_share: Callable[[], str],
+) -> Allocation:
+    places = [problem.inventory.places[pick.bit] for pick in picks]
+    requests = [request.alternatives[i] for request, i in zip(spec.requests, chosen, strict=True)]
+    return Allocation(
+        results=tuple(_result(pick, place, new_share) for pick, place in zip(picks, places, strict=True)),
+        config=(*_class_config(requests, classes), *_claim_config(spec, requests)),
+        node_selector=node_selector(places, node_name),
+    )
+
+
+def _result(pick: Pick, place: Place, new_share: Callable[[], str]) -> Result:
+    request, device = pick.request, place.device
+    return Result(
+        request.name, place.id,
+        admin_access=request.admin_access,
+        tolerations=request.tolerations,
+        share_id=new_share() if pick.consumed is not None else "",
+        consumed=pick.consumed or None,
+        binding_conditions=device.binding_conditions,
+        binding_failure_conditions=device.binding_failure_conditions,
+    )
+
+
+def _class_config(requests: list[DeviceRequest], classes: Classes) -> Iterator[Config]:
+    """The entries of each class once, for all requests that use it, in order of first use."""
+    names: dict[str, list[str]] = {}
+    for request in requests:
+        names.setdefault(request.class_name, []).append(request.name)
+    for class_name, users in names.items():
+        class_ = classes(class_name)
+        for config in class_.config if class_ is not None else ():
+            yield Config(config.driver, config.parameters, tuple(users), "FromClass", config.known)
+
+
+def _claim_config(spec: ClaimSpec, requests: list[DeviceRequest]) -> Iterator[Config]:
+    """The claim's entries; one that names several requests is copied for each, as 1.36 does."""
+    for config in spec.config:
+        copy = Config(config.driver, config.parameters, config.requests, "FromClaim", config.known)
+        if not config.requests:
+            yield copy
+            continue
+        for request in requests:
+            if request.name in config.requests or request.name.partition("/")[0] in config.requests:
+                yield copy
+
+
+def node_selector(places: list[Place], node_name: str) -> NodeSelector | None:
+    """Where the allocation can be used: this node, the nodes all slices select, or anywhere (None)."""
+    expressions: list[Requirement] = []
+    fields: list[Requirement] = []
+    for place in places:
+        selection = _selection(place)
+        if selection.node_name or place.device.binds_to_node:
+            only = Requirement("metadata.name", "In", (node_name,))
+            return NodeSelector((Term(fields=(only,)),))
+        if selection.selector is not None and selection.selector.terms:
+            first = selection.selector.terms[0]
+            expressions += [r for r in first.expressions if r not in expressions]
+            fields += [r for r in first.fields if r not in fields]
+    if not expressions and not fields:
+        return None
+    return NodeSelector((Term(tuple(expressions), tuple(fields)),))
+
+
+def _selection(place: Place) -> NodeSelection:
+    return place.device.selection if place.slice.per_device else place.slice.selection

@@ -1,0 +1,355 @@
+"""The search: depth first over claims, requests, alternatives and devices, with take and give back.
+
+Order and pruning are the reference's (first full solution wins; within a request devices are combinations, not
+permutations; a claim that would exceed 32 results turns back to the nearest alternative). `allowed` narrows the
+devices, so that a caller with preferences asks for one set after the other; see choose.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from extender.allocation import capacity, constraints
+from extender.allocation.counters import Counters
+from extender.allocation.observe import NOBODY, Observer
+from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution, taken_mask
+from extender.allocation.taints import blocking_taint
+from extender.model.claim import MAX_RESULTS, DeviceRequest
+from extender.model.device import Device
+from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.model.quantity import Quantity
+
+DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
+MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
+
+EVERYTHING = -1  # a mask with all bits set
+
+
+class Outcome(Enum):
+    """How a branch of the search ended."""
+
+    DONE = 0
+    NO = 1
+    TOO_MANY = 2  # the claim would exceed its 32 results: only an alternative with fewer devices can help
+
+
+class Search:
+    """One search. Make a new object for each; `steps` tells afterwards how much work it was."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        budget: int = DEFAULT_BUDGET,
+        observer: Observer = NOBODY,
+        allowed: int = EVERYTHING,
+        fixed: tuple[tuple[int, ...], ...] | None = None,
+    ) -> None:
+        self._problem = problem
+        self._budget = budget
+        self._observer = observer
+        self._allowed = allowed
+        self._fixed = fixed
+        self.steps = 0
+        self._in_use = taken_mask(problem.inventory, problem.usage)
+        self._here = 0
+        self._here_by_claim = [0] * len(problem.specs)
+        self._counters = Counters(problem.inventory, problem.usage)
+        self._using: dict[int, dict[str, int]] = {}
+        self._picks: list[list[Pick]] = [[] for _ in problem.specs]
+        self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
+        self._selections: dict[tuple[int, str], Selection] = {}
+        self._all: dict[tuple[int, str], list[int]] = {}
+        self._constraints = [self._build_constraints(i) for i in range(len(problem.specs))]
+
+    def run(self) -> Solution | None:
+        """The first solution, or None. Raises InvalidClaim or OutOfBudget."""
+        self._validate()
+        if self._claim(0) is not Outcome.DONE:
+            return None
+        return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
+
+    # -- before the search: what is asked must make sense ----------------------------------------------------
+
+    def _build_constraints(self, claim: int) -> list[constraints.MatchAttribute | constraints.DistinctAttribute]:
+        problem = self._problem
+        lists = problem.features.list_attributes
+        return [
+            constraints.build(problem.names[claim], i, constraint, lists=lists)
+            for i, constraint in enumerate(problem.specs[claim].constraints)
+        ]
+
+    def _validate(self) -> None:
+        depth = 0
+        for claim, spec in enumerate(self._problem.specs):
+            least = 0
+            for request in spec.requests:
+                counts = [self._count(claim, alternative) for alternative in request.alternatives]
+                least += min(counts)
+                depth += max(counts) + 2
+            if least > MAX_RESULTS:
+                raise InvalidClaim(
+                    f"claim {self._problem.names[claim]}: number of requested devices {least} "
+                    f"exceeds the claim limit of {MAX_RESULTS}"
+                )
+        if min(depth, MAX_RESULTS * len(self._problem.specs)) > MAX_DEPTH:
+            raise OutOfBudget
+
+    def _count(self, claim: int, request: DeviceRequest) -> int:
+        """How many devices the request needs on this node. Raises InvalidClaim."""
+        where = f"claim {self._problem.names[claim]}, request {request.name}"
+        self._check_features(where, request)
+        selection = self._problem.select(self._problem.names[claim], request)
+        self._selections[claim, request.name] = selection
+        if request.mode == "ExactCount":
+            return request.count
+        if request.mode != "All":
+            raise InvalidClaim(f"{where}: allocationMode {request.mode!r} is not supported")
+        found = self._all_devices(where, request, selection)
+        self._all[claim, request.name] = found
+        return len(found)
+
+    def _check_features(self, where: str, request: DeviceRequest) -> None:
+        features = self._problem.features
+        if "/" in request.name and not features.prioritized_list:
+            raise InvalidClaim(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
+        if request.capacity is not None and not features.consumable_capacity:
+            raise InvalidClaim(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
+        if request.admin_access and not features.admin_access:
+            raise InvalidClaim(f"{where}: admin access is requested, but the feature is disabled")
+
+    def _all_devices(self, where: str, request: DeviceRequest, selection: Selection) -> list[int]:
+        for pool in self._problem.inventory.pools:
+            if pool.incomplete:
+                raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is currently being updated")
+            if pool.trouble:
+                raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
+        if selection.error:
+            raise InvalidClaim(selection.explain(_lowest(selection.error)))
+        return [bit for bit in _bits(selection.match) if self._has_capacity(bit, request)]
+
+    def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
+        if not self._problem.features.consumable_capacity:
+            return True
+        place = self._problem.inventory.places[bit]
+        taken = capacity.consumption(place.device, request.capacity)
+        return taken is not None and capacity.fits(place.device, taken, self._used(bit), capacity.NOTHING)
+
+    # -- the search ------------------------------------------------------------------------------------------
+
+    def _claim(self, claim: int) -> Outcome:
+        if claim >= len(self._problem.specs):
+            return Outcome.DONE
+        return self._request(claim, 0)
+
+    def _request(self, claim: int, position: int) -> Outcome:
+        requests = self._problem.specs[claim].requests
+        if position >= len(requests):
+            outcome = self._claim(claim + 1)
+            # A later claim that grew too large may shrink when this one is served differently.
+            return Outcome.NO if outcome is Outcome.TOO_MANY else outcome
+        if not requests[position].prioritized:
+            return self._slot(claim, position, requests[position].alternatives[0], 0, 0)
+        return self._alternative(claim, position)
+
+    def _alternative(self, claim: int, position: int) -> Outcome:
+        failed = Outcome.TOO_MANY
+        for index, request in enumerate(self._problem.specs[claim].requests[position].alternatives):
+            if self._fixed is not None and self._fixed[claim][position] != index:
+                continue
+            outcome = self._slot(claim, position, request, 0, 0)
+            if outcome is Outcome.DONE:
+                self._alternatives[claim][position] = index
+                return outcome
+            if outcome is Outcome.NO:
+                failed = outcome
+        return failed
+
+    def _slot(self, claim: int, position: int, request: DeviceRequest, slot: int, start: int) -> Outcome:
+        """Fill one device of a request with the first that leads to a solution, looking from bit `start` on."""
+        self._spend()
+        wanted = self._all.get((claim, request.name))
+        total = request.count if wanted is None else len(wanted)
+        if wanted is not None and not wanted:
+            return Outcome.NO
+        if slot >= total:
+            return self._request(claim, position + 1)
+        if len(self._picks[claim]) + total - slot > MAX_RESULTS:
+            return Outcome.TOO_MANY
+        if wanted is not None:
+            return self._try(claim, position, request, slot, wanted[slot], must=True)
+        selection = self._selections[claim, request.name]
+        bits = (selection.match | selection.error) & self._allowed & ~self._blocked(claim, request)
+        for bit in _bits(bits >> start << start):
+            if selection.error >> bit & 1:
+                raise InvalidClaim(selection.explain(bit))
+            outcome = self._try(claim, position, request, slot, bit, must=False)
+            if outcome is not Outcome.NO:
+                return outcome
+        return Outcome.NO
+
+    def _try(self, claim: int, position: int, request: DeviceRequest, slot: int, bit: int, *, must: bool) -> Outcome:
+        self._spend()
+        if not self._take(claim, request, bit, must=must):
+            return Outcome.NO
+        outcome = self._slot(claim, position, request, slot + 1, bit + 1)
+        if outcome is not Outcome.DONE:
+            self._give_back(claim, request, bit)
+        return outcome
+
+    def _blocked(self, claim: int, request: DeviceRequest) -> int:
+        if request.admin_access:
+            return self._here_by_claim[claim]
+        return self._in_use | self._here
+
+    def _spend(self) -> None:
+        self.steps += 1
+        if self.steps > self._budget:
+            raise OutOfBudget
+
+    # -- one device ------------------------------------------------------------------------------------------
+
+    def _take(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
+        """Mark a device as chosen if every rule allows it; otherwise nothing has changed."""
+        place = self._problem.inventory.places[bit]
+        device, features = place.device, self._problem.features
+        shared = device.allow_multiple and features.consumable_capacity
+        if not self._is_free(claim, request, bit, shared=shared):
+            return False
+        taken = self._consumption(request, bit)
+        if taken is None:
+            return False
+        if features.taints and (taint := blocking_taint(device, request.tolerations)) is not None:
+            return self._reject(request, bit, "tainted", taint.key)
+        counts = bool(device.consumes) and not (shared and self._has_shares(bit))
+        if counts and not self._count_in(request, bit):
+            return False
+        if not self._constrain(claim, request, bit, must=must):
+            if counts:
+                self._counters.give_back(bit)
+            return False
+        self._mark(claim, bit, taken if shared else None)
+        self._picks[claim].append(Pick(bit, request, taken if shared else None))
+        return True
+
+    def _is_free(self, claim: int, request: DeviceRequest, bit: int, *, shared: bool) -> bool:
+        if request.admin_access:
+            taken_here = not shared and self._here_by_claim[claim] >> bit & 1
+        elif self._in_use >> bit & 1:
+            return self._reject(request, bit, "in-use", "")
+        else:
+            taken_here = self._here >> bit & 1
+        return not taken_here or self._reject(request, bit, "taken-here", "")
+
+    def _consumption(self, request: DeviceRequest, bit: int) -> Mapping[str, Quantity] | None:
+        """What the request takes of the device's capacities; None, and reported, where it cannot."""
+        if not self._problem.features.consumable_capacity:
+            return {}
+        device = self._problem.inventory.places[bit].device
+        taken = capacity.consumption(device, request.capacity)
+        if taken is None:
+            self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
+            return None
+        if not capacity.fits(device, taken, self._used(bit), self._using.get(bit, capacity.NOTHING)):
+            self._reject(request, bit, "capacity", _short(device, taken, self._used(bit), self._using.get(bit, {})))
+            return None
+        return taken
+
+    def _count_in(self, request: DeviceRequest, bit: int) -> bool:
+        if not self._problem.features.partitionable:
+            return self._reject(request, bit, "counters", "partitionable devices are disabled")
+        short = self._counters.take(bit)
+        return not short or self._reject(request, bit, "counters", short)
+
+    def _constrain(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
+        place = self._problem.inventory.places[bit]
+        added = []
+        for position, constraint in enumerate(self._constraints[claim]):
+            if constraint.add(request.name, place.device, place.id.driver):
+                added.append(constraint)
+                continue
+            for earlier in reversed(added):
+                earlier.remove(request.name)
+            if must:
+                raise InvalidClaim(
+                    f"claim {self._problem.names[claim]}, request {request.name}: cannot add device {place.id} "
+                    "because a claim constraint would not be satisfied"
+                )
+            attribute = self._problem.specs[claim].constraints[position].attribute
+            return self._reject(request, bit, "constraint", attribute)
+        return True
+
+    def _mark(self, claim: int, bit: int, shares: Mapping[str, Quantity] | None) -> None:
+        if shares is None:
+            self._here |= 1 << bit
+            self._here_by_claim[claim] |= 1 << bit
+            return
+        using = self._using.setdefault(bit, {"": 0})
+        using[""] += 1  # how many shares of this attempt: tells whether counters are charged already
+        for name, amount in shares.items():
+            using[name] = using.get(name, 0) + amount.nanos
+
+    def _give_back(self, claim: int, request: DeviceRequest, bit: int) -> None:
+        """Undo _take exactly."""
+        pick = self._picks[claim].pop()
+        for constraint in reversed(self._constraints[claim]):
+            constraint.remove(request.name)
+        shared = pick.consumed is not None
+        if pick.consumed is not None:
+            using = self._using[bit]
+            using[""] -= 1
+            for name, amount in pick.consumed.items():
+                using[name] -= amount.nanos
+            if not using[""]:
+                del self._using[bit]
+        else:
+            # An administrator's claim and another one may both hold the device: it stays taken for the other.
+            self._here_by_claim[claim] &= ~(1 << bit)
+            self._here = _union(self._here_by_claim)
+        if self._problem.inventory.places[bit].device.consumes and not (shared and self._has_shares(bit)):
+            self._counters.give_back(bit)
+
+    def _has_shares(self, bit: int) -> bool:
+        return bit in self._using or bool(self._share_use(bit))
+
+    def _used(self, bit: int) -> capacity.Amounts:
+        return self._share_use(bit) or capacity.NOTHING
+
+    def _share_use(self, bit: int) -> capacity.Amounts | None:
+        place = self._problem.inventory.places[bit]
+        key = self._problem.inventory.pools[place.pool].key
+        return self._problem.usage.pools.get(key, UNUSED).shares.get(place.id.device)
+
+    def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
+        self._observer.rejected(request.name, bit, cause, detail)
+        return False
+
+
+def _short(device: Device, taken: Mapping[str, Quantity], used: capacity.Amounts, using: capacity.Amounts) -> str:
+    for name, amount in taken.items():
+        have = device.capacity[name].value
+        left = have.nanos - used.get(name, 0) - using.get(name, 0)
+        if amount.nanos > left:
+            return f"{name}: asks for {amount}, has {Quantity(max(left, 0), have.form)} of {have}"
+    return ""
+
+
+def _bits(mask: int) -> list[int]:
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def _lowest(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def _union(masks: list[int]) -> int:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found

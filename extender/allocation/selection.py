@@ -1,0 +1,71 @@
+"""Which devices of an inventory a request may take: class selectors, then its own, as masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from extender.allocation.features import Features
+from extender.allocation.pools import Inventory
+from extender.allocation.problem import Selection
+from extender.cel.masks import Masks
+from extender.model.claim import DeviceClass, DeviceRequest
+from extender.model.errors import InvalidClaim
+
+Classes = Callable[[str], DeviceClass | None]
+
+
+def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
+    """The class of a request. Raises InvalidClaim where it is not named, missing or unreadable."""
+    if not request.class_name:
+        raise InvalidClaim(f"claim {claim}, request {request.name}: deviceClassName is empty (unsupported request type?)")
+    found = classes(request.class_name)
+    if found is None:
+        raise InvalidClaim(f"claim {claim}, request {request.name}: device class {request.class_name} does not exist")
+    if found.problem:
+        raise InvalidClaim(f"device class {found.name}: {found.problem}")
+    return found
+
+
+def select(
+    claim: str, request: DeviceRequest, class_: DeviceClass, inventory: Inventory, masks: Masks, features: Features
+) -> Selection:
+    """The masks of a request. A selector is asked only about devices that passed those before it."""
+    sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
+    sources += [
+        (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)
+    ]
+    alive = error = 0
+    for slice_, offset in inventory.offsets:
+        part = _bindable(slice_.devices, features)
+        failed = 0
+        for _, expression in sources:
+            if not part:
+                break
+            mask = masks.of(expression, slice_)
+            failed |= part & mask.error
+            part &= mask.match
+        alive |= part << offset
+        error |= failed << offset
+    return Selection(alive & inventory.reachable, error, _explainer(sources, inventory, masks))
+
+
+def _bindable(devices: tuple[object, ...], features: Features) -> int:
+    everyone = (1 << len(devices)) - 1
+    if features.binding_conditions:
+        return everyone
+    for position, device in enumerate(devices):
+        if getattr(device, "binding_conditions", ()):
+            everyone &= ~(1 << position)
+    return everyone
+
+
+def _explainer(sources: list[tuple[str, str]], inventory: Inventory, masks: Masks) -> Callable[[int], str]:
+    def explain(bit: int) -> str:
+        place = inventory.places[bit]
+        for where, expression in sources:
+            text = masks.error(expression, place.device, place.id.driver)
+            if text:
+                return f"{where}: {text}"
+        return "selector failed"
+
+    return explain

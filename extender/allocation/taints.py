@@ -1,0 +1,31 @@
+"""Device taints and tolerations (KEP-5055)."""
+
+from __future__ import annotations
+
+from extender.model.claim import Toleration
+from extender.model.device import Device, Taint
+
+_BLOCKING = frozenset({"NoSchedule", "NoExecute"})  # None and effects of the future only inform
+
+
+def blocking_taint(device: Device, tolerations: tuple[Toleration, ...]) -> Taint | None:
+    """The first taint that keeps the request off the device, or None."""
+    for taint in device.taints:
+        if taint.effect in _BLOCKING and not any(tolerates(toleration, taint) for toleration in tolerations):
+            return taint
+    return None
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether a toleration covers a taint: empty effect and empty key cover all."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    match toleration.operator:
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Exists":
+            return True
+        case _:
+            return False

@@ -1,0 +1,322 @@
+"""Type check: every node gets a type, every call its possible overloads; all findings are reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from extender.cel import ast
+from extender.cel import types as t
+from extender.cel.errors import Issue
+from extender.cel.functions import Library, Overload
+
+_LITERALS: dict[type, t.Type] = {
+    bool: t.BOOL, int: t.INT, float: t.DOUBLE, str: t.STRING, bytes: t.BYTES, type(None): t.NULL,
+}
+
+
+class Checker:
+    """Checks one tree. `variables` are the declared names, `fields` those of the struct types."""
+
+    def __init__(
+        self, library: Library, variables: Mapping[str, t.Type], fields: Mapping[str, Mapping[str, t.Type]]
+    ) -> None:
+        self._library = library
+        self._variables = dict(variables)
+        self._fields = fields
+        self._bindings = t.Bindings()
+        self._mixed: set[int] = set()  # list literals whose items may differ: the arguments of format
+        self.issues: list[Issue] = []
+
+    def check(self, node: ast.Node) -> t.Type:
+        """The type of a node; `error` where a finding was recorded, so that one mistake is told once."""
+        match node:
+            case ast.Literal():
+                type_ = _LITERALS.get(type(node.value), t.UINT)
+            case ast.Ident():
+                type_ = self._ident(node)
+            case ast.Select():
+                type_ = self._select(node)
+            case ast.Call():
+                type_ = self._call(node)
+            case ast.ListLiteral():
+                type_ = self._list(node)
+            case ast.MapLiteral():
+                type_ = self._map(node)
+            case ast.Loop():
+                type_ = self._loop(node)
+            case ast.Bind():
+                type_ = self._bind(node)
+            case ast.OptionalMap():
+                type_ = self._optional_map(node)
+            case _:
+                raise AssertionError(f"unknown node {node!r}")
+        node.type = type_
+        return type_
+
+    def settle(self, node: ast.Node) -> None:
+        """Replace type variables in the whole tree by what they turned out to be."""
+        stack = [node]
+        while stack:
+            current = stack.pop()
+            if current.type is not None:
+                current.type = self._bindings.resolve(current.type, free_is_dyn=True)
+            stack.extend(ast.children(current))
+
+    def _fail(self, node: ast.Node, problem: str) -> t.Type:
+        self.issues.append(Issue(node.offset, problem))
+        return t.ERROR
+
+    def _undeclared(self, node: ast.Node, name: str) -> t.Type:
+        return self._fail(node, f"undeclared reference to '{name}' (in container '')")
+
+    def _resolved(self, type_: t.Type) -> t.Type:
+        return self._bindings.resolve(type_)
+
+    # -- names and fields -----------------------------------------------------------------------------------
+
+    def _ident(self, node: ast.Ident) -> t.Type:
+        known = self._variables.get(node.name)
+        return known if known is not None else self._undeclared(node, node.name)
+
+    def _select(self, node: ast.Select) -> t.Type:
+        name = qualified(node)
+        if name is not None and not node.test and name in self._variables:
+            return self._variables[name]
+        result = self._field(node, node.operand, node.field_name, optional=node.optional)
+        return t.BOOL if node.test else self._resolved(result)
+
+    def _field(self, node: ast.Node, operand: ast.Node, name: str, *, optional: bool) -> t.Type:
+        type_ = self._resolved(self.check(operand))
+        inner = t.unwrap_optional(type_)
+        target = inner if inner is not None else type_
+        result = self._field_type(node, target, name)
+        return t.optional_of(result) if optional or inner is not None else result
+
+    def _field_type(self, node: ast.Node, target: t.Type, name: str) -> t.Type:
+        if target.kind == "map":
+            return target.params[1]
+        if target.kind == "struct" and target.name in self._fields:
+            known = self._fields[target.name].get(name)
+            return known if known is not None else self._fail(node, f"undefined field '{name}'")
+        if target.kind == "var":
+            self._bindings.assignable((t.DYN,), (target,))
+        elif not t.is_dynamic(target):
+            if target.kind == "struct":
+                return self._fail(node, f"undefined field '{name}'")
+            self._fail(node, f"type '{target}' does not support field selection")
+        return t.DYN
+
+    # -- calls ----------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> t.Type:
+        if node.function == "_?._":
+            field = node.args[1]
+            assert isinstance(field, ast.Literal)
+            field.type = t.STRING
+            return self._resolved(self._field(node, node.args[0], str(field.value), optional=True))
+        if node.function == "format":
+            self._mixed.update(id(arg) for arg in node.args)
+        for arg in node.args:
+            self.check(arg)
+        if node.target is not None:
+            prefix = qualified(node.target)
+            namespaced = self._library.find(f"{prefix}.{node.function}") if prefix is not None else []
+            if namespaced:
+                node.function, node.target = f"{prefix}.{node.function}", None
+                return self._resolve(node, namespaced, node.args)
+            self.check(node.target)
+        overloads = self._library.find(node.function)
+        if not overloads:
+            return self._undeclared(node, node.function)
+        parts = [node.target, *node.args] if node.target is not None else node.args
+        return self._resolve(node, overloads, parts)
+
+    def _resolve(self, node: ast.Call, overloads: list[Overload], parts: list[ast.Node]) -> t.Type:
+        have = tuple(part.type or t.ERROR for part in parts)
+        if node.function in ("_&&_", "_||_"):
+            return self._logical(node, parts)
+        chosen: list[Overload] = []
+        result: t.Type | None = None
+        for overload in overloads:
+            if overload.member != (node.target is not None):
+                continue
+            want, gives = self._instance(overload)
+            if not self._bindings.assignable(have, want):
+                continue
+            chosen.append(overload)
+            given = self._resolved(gives)
+            if result is None:
+                result = given
+            elif not t.is_dynamic(result) and given != result:
+                result = t.DYN
+        node.chosen = tuple(chosen)
+        return result if result is not None else self._no_overload(node, have)
+
+    def _logical(self, node: ast.Call, parts: list[ast.Node]) -> t.Type:
+        good = True
+        for part in parts:
+            if not self._bindings.assignable((part.type or t.ERROR,), (t.BOOL,)):
+                self._mismatch(part, t.BOOL, part.type or t.ERROR)
+                good = False
+        return t.BOOL if good else t.ERROR
+
+    def _instance(self, overload: Overload) -> tuple[tuple[t.Type, ...], t.Type]:
+        """The signature with type variables of its own."""
+        fresh: dict[str, t.Type] = {}
+        return tuple(self._renamed(a, fresh) for a in overload.args), self._renamed(overload.result, fresh)
+
+    def _renamed(self, type_: t.Type, fresh: dict[str, t.Type]) -> t.Type:
+        if type_.kind == "var":
+            if type_.name not in fresh:
+                fresh[type_.name] = self._bindings.fresh()
+            return fresh[type_.name]
+        if not type_.params:
+            return type_
+        return t.Type(type_.kind, type_.name, tuple(self._renamed(p, fresh) for p in type_.params))
+
+    def _no_overload(self, node: ast.Call, have: tuple[t.Type, ...]) -> t.Type:
+        shown = [str(self._bindings.resolve(h, free_is_dyn=True)) for h in have]
+        signature = f"{shown[0]}.({', '.join(shown[1:])})" if node.target is not None else f"({', '.join(shown)})"
+        return self._fail(node, f"found no matching overload for '{node.function}' applied to '{signature}'")
+
+    # -- literals -------------------------------------------------------------------------------------------
+
+    def _list(self, node: ast.ListLiteral) -> t.Type:
+        items: t.Type | None = None
+        for position, item in enumerate(node.items):
+            type_ = self.check(item)
+            if position in node.optional:
+                type_ = self._unwrapped(item, type_)
+            items = t.DYN if id(node) in self._mixed else self._join(item, items, type_)
+        return t.list_of(items if items is not None else self._bindings.fresh())
+
+    def _map(self, node: ast.MapLiteral) -> t.Type:
+        keys: t.Type | None = None
+        values: t.Type | None = None
+        for key, value, optional in node.entries:
+            keys = self._join(key, keys, self.check(key))
+            type_ = self.check(value)
+            values = self._join(value, values, self._unwrapped(value, type_) if optional else type_)
+        if keys is None or values is None:
+            return t.map_of(self._bindings.fresh(), self._bindings.fresh())
+        return t.map_of(keys, values)
+
+    def _unwrapped(self, node: ast.Node, type_: t.Type) -> t.Type:
+        inner = t.unwrap_optional(type_)
+        if inner is None and not t.is_dynamic(type_):
+            self._mismatch(node, t.optional_of(type_), type_)
+        return inner if inner is not None else type_
+
+    def _join(self, node: ast.Node, previous: t.Type | None, current: t.Type) -> t.Type:
+        if previous is None:
+            return current
+        if self._bindings.assignable((previous,), (current,)):
+            return t.more_general(previous, current)
+        return self._mismatch(node, previous, current)
+
+    def _mismatch(self, node: ast.Node, wanted: t.Type, found: t.Type) -> t.Type:
+        return self._fail(node, f"expected type '{wanted}' but found '{found}'")
+
+    # -- macros ---------------------------------------------------------------------------------------------
+
+    def _loop(self, node: ast.Loop) -> t.Type:
+        range_type = self._resolved(self.check(node.range))
+        types = self._iterated(node, range_type)
+        saved = self._declare(dict(zip(node.variables, types, strict=True)))
+        if node.filter is not None:
+            self._expect_bool(node.filter)
+        body = self.check(node.body)
+        result = self._loop_result(node, range_type, body)
+        self._variables = saved
+        return self._resolved(result)
+
+    def _iterated(self, node: ast.Loop, range_type: t.Type) -> tuple[t.Type, ...]:
+        two = len(node.variables) > 1
+        if range_type.kind == "list":
+            item = range_type.params[0]
+            return (t.INT, item) if two else (item,)
+        if range_type.kind == "map":
+            return range_type.params if two else (range_type.params[0],)
+        if range_type.kind in ("dyn", "error", "var"):
+            self._bindings.assignable((t.DYN,), (range_type,))
+            return (t.DYN, t.DYN) if two else (t.DYN,)
+        self._fail(
+            node.range,
+            f"expression of type '{range_type}' cannot be range of a comprehension (must be list, map, or dynamic)",
+        )
+        return (t.ERROR, t.ERROR) if two else (t.ERROR,)
+
+    def _loop_result(self, node: ast.Loop, range_type: t.Type, body: t.Type) -> t.Type:
+        kind = node.kind
+        if kind in ("all", "exists", "exists_one"):
+            if not self._bindings.assignable((body,), (t.BOOL,)):
+                self._mismatch(node.body, t.BOOL, body)
+            return t.BOOL
+        if kind == "filter":
+            if not self._bindings.assignable((body,), (t.BOOL,)):
+                self._fail(node, f"found no matching overload for '_?_:_' applied to '({body}, list, list)'")
+            variable = node.variables[0]
+            return t.list_of(self._variables[variable])
+        if kind == "sortBy":
+            return self._sort_result(node, range_type, body)
+        if kind in ("map", "transformList"):
+            return t.list_of(body)
+        key = t.INT if range_type.kind == "list" else self._variables[node.variables[0]]
+        if kind == "transformMap":
+            return t.map_of(key, body)
+        if not self._bindings.assignable((body,), (t.map_of(self._bindings.fresh(), self._bindings.fresh()),)):
+            return self._mismatch(node.body, t.map_of(t.DYN, t.DYN), body)
+        return body
+
+    def _sort_result(self, node: ast.Loop, range_type: t.Type, body: t.Type) -> t.Type:
+        comparable = ("int", "uint", "double", "bool", "string", "bytes", "duration", "timestamp", "dyn", "any", "var")
+        if range_type.kind not in ("list", "dyn", "error", "var"):
+            return self._fail(node, f"sortBy can only be applied to a list, not '{range_type}'")
+        if body.kind not in (*comparable, "error"):
+            return self._fail(node, f"sortBy key of type '{body}' cannot be ordered")
+        return range_type
+
+    def _expect_bool(self, node: ast.Node) -> None:
+        type_ = self.check(node)
+        if not self._bindings.assignable((type_,), (t.BOOL,)):
+            self._mismatch(node, t.BOOL, type_)
+
+    def _bind(self, node: ast.Bind) -> t.Type:
+        saved = self._declare({node.name: self.check(node.init)})
+        result = self.check(node.body)
+        self._variables = saved
+        return self._resolved(result)
+
+    def _optional_map(self, node: ast.OptionalMap) -> t.Type:
+        target = self._resolved(self.check(node.target))
+        inner = t.unwrap_optional(target)
+        if inner is None and not t.is_dynamic(target):
+            name = "optFlatMap" if node.flat else "optMap"
+            return self._fail(node, f"found no matching overload for '{name}' applied to '{target}.()'")
+        saved = self._declare({node.name: inner if inner is not None else t.DYN})
+        body = self._resolved(self.check(node.body))
+        self._variables = saved
+        if not node.flat:
+            return t.optional_of(body)
+        if t.unwrap_optional(body) is None and not t.is_dynamic(body):
+            return self._mismatch(node.body, t.optional_of(t.DYN), body)
+        return body
+
+    def _declare(self, names: dict[str, t.Type]) -> dict[str, t.Type]:
+        """Open a scope; the answer is what to put back."""
+        saved = self._variables
+        self._variables = {**saved, **names}
+        return saved
+
+
+def qualified(node: ast.Node) -> str | None:
+    """'a.b.c' for a chain of plain selections, else None."""
+    names: list[str] = []
+    while isinstance(node, ast.Select):
+        if node.test or node.optional:
+            return None
+        names.append(node.field_name)
+        node = node.operand
+    if not isinstance(node, ast.Ident):
+        return None
+    return ".".join([node.name, *reversed(names)])

@@ -1,0 +1,314 @@
+"""Syntax tree to closures. A closure takes a frame: [device, driver, remaining budget, local, local, …].
+
+No code is generated: each node becomes one Python function that calls those of its parts. Where the checker knows
+the types, the operation is called directly; otherwise the overloads are tried by the values' types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from extender.cel import ast
+from extender.cel import types as t
+from extender.cel.access import device_read
+from extender.cel.check import qualified
+from extender.cel.errors import EvalError
+from extender.cel.functions import Overload
+from extender.cel.logic import conditional, conjunction, disjunction
+from extender.cel.loops import loop
+from extender.cel.values import NONE, Optional, TypeValue, literal_key
+
+Frame = list[Any]
+Closure = Callable[[Frame], Any]
+
+FIRST_LOCAL = 3  # frame slots before the locals: device, driver, budget
+_LOGIC = {"_&&_": conjunction, "_||_": disjunction}
+_DIRECT_KINDS = frozenset({"int", "uint", "double", "bool", "string", "bytes", "duration", "timestamp"})
+_UNSET = object()
+
+
+class Compiler:
+    """Compiles one checked tree; `slots` is the length a frame must have, `reads` what it reads of a device."""
+
+    def __init__(self, type_names: dict[str, str]) -> None:
+        self._type_names = type_names
+        self._locals: dict[str, int] = {}
+        self._lazy: set[int] = set()
+        self.slots = FIRST_LOCAL
+        self.reads: set[str] = set()
+
+    def build(self, node: ast.Node) -> Closure:
+        read = device_read(node, self.reads, self._locals)
+        if read is not None:
+            return read
+        match node:
+            case ast.Literal():
+                value = node.value
+                return lambda _: value
+            case ast.Ident():
+                return self._ident(node.name)
+            case ast.Select():
+                return self._select(node)
+            case ast.Call():
+                return self._call(node)
+            case ast.ListLiteral():
+                return self._list(node)
+            case ast.MapLiteral():
+                return self._map(node)
+            case ast.Loop():
+                return self._loop(node)
+            case ast.Bind():
+                return self._bind(node)
+            case ast.OptionalMap():
+                return self._optional_map(node)
+        raise AssertionError(f"unknown node {node!r}")
+
+    # -- names ----------------------------------------------------------------------------------------------
+
+    def _ident(self, name: str) -> Closure:
+        slot = self._locals.get(name)
+        if slot is None:
+            named = TypeValue(self._type_names[name])
+            return lambda _: named
+        if slot in self._lazy:
+            return _lazy_local(slot)
+        return lambda frame: frame[slot]
+
+    def _declare(self, name: str, *, lazy: bool = False) -> tuple[int, int | None]:
+        """A slot for a new local; the second value is what the name meant before."""
+        previous = self._locals.get(name)
+        slot = self.slots
+        self.slots += 1
+        self._locals[name] = slot
+        if lazy:
+            self._lazy.add(slot)
+        return slot, previous
+
+    def _restore(self, name: str, previous: int | None) -> None:
+        if previous is None:
+            del self._locals[name]
+        else:
+            self._locals[name] = previous
+
+    def _select(self, node: ast.Select) -> Closure:
+        name = qualified(node)
+        if name is not None and name in self._type_names and not node.test:
+            named = TypeValue(self._type_names[name])
+            return lambda _: named
+        operand, field = self.build(node.operand), node.field_name
+        return _presence(operand, field) if node.test else _selection(operand, field)
+
+    # -- calls ----------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Closure:
+        name = node.function
+        if name in _LOGIC:
+            return _LOGIC[name](self.build(node.args[0]), self.build(node.args[1]))
+        if name == "_?_:_":
+            return conditional(*(self.build(arg) for arg in node.args))
+        if name == "_?._":
+            field = node.args[1]
+            assert isinstance(field, ast.Literal)
+            return _optional_selection(self.build(node.args[0]), str(field.value))
+        if name == "@in" and isinstance(node.args[1], ast.ListLiteral) and not node.args[1].items:
+            return lambda _: False
+        parts = [node.target, *node.args] if node.target is not None else node.args
+        if name in ("or", "orValue") and node.target is not None:
+            return _lazy_or(self.build(parts[0]), self.build(parts[1]), whole=name == "or")
+        return self._apply(node, parts)
+
+    def _apply(self, node: ast.Call, parts: list[ast.Node]) -> Closure:
+        overloads = [o for o in node.chosen if isinstance(o, Overload)]
+        args = [self.build(part) for part in parts]
+        if len(overloads) == 1 and all(_certain(part, want) for part, want in zip(parts, overloads[0].args, strict=True)):
+            return _direct(overloads[0].apply, args)
+        return _dispatch(overloads, args)
+
+    # -- literals -------------------------------------------------------------------------------------------
+
+    def _list(self, node: ast.ListLiteral) -> Closure:
+        items = [self.build(item) for item in node.items]
+        if not node.optional:
+            if all(isinstance(item, ast.Literal) for item in node.items):
+                constant = [item.value for item in node.items if isinstance(item, ast.Literal)]
+                return lambda _: constant
+            return lambda frame: [item(frame) for item in items]
+        optional = node.optional
+
+        def build(frame: Frame) -> list[Any]:
+            found: list[Any] = []
+            for position, item in enumerate(items):
+                value = item(frame)
+                if position not in optional:
+                    found.append(value)
+                elif _box(value).present:
+                    found.append(value.value)
+            return found
+
+        return build
+
+    def _map(self, node: ast.MapLiteral) -> Closure:
+        entries = [(self.build(key), self.build(value), optional) for key, value, optional in node.entries]
+
+        def build(frame: Frame) -> dict[Any, Any]:
+            found: dict[Any, Any] = {}
+            for key, value, optional in entries:
+                hashed, item = literal_key(key(frame)), value(frame)
+                if not optional:
+                    found[hashed] = item
+                elif _box(item).present:
+                    found[hashed] = item.value
+            return found
+
+        return build
+
+    # -- macros ---------------------------------------------------------------------------------------------
+
+    def _loop(self, node: ast.Loop) -> Closure:
+        source = self.build(node.range)
+        declared = [(name, *self._declare(name)) for name in node.variables]
+        condition = self.build(node.filter) if node.filter is not None else None
+        body = self.build(node.body)
+        for name, _, previous in reversed(declared):
+            self._restore(name, previous)
+        return loop(node, source, [slot for _, slot, _ in declared], body, condition)
+
+    def _bind(self, node: ast.Bind) -> Closure:
+        init = self.build(node.init)
+        slot, previous = self._declare(node.name, lazy=True)
+        body = self.build(node.body)
+        self._restore(node.name, previous)
+
+        def run(frame: Frame) -> Any:
+            frame[slot] = (_UNSET, init)
+            return body(frame)
+
+        return run
+
+    def _optional_map(self, node: ast.OptionalMap) -> Closure:
+        target = self.build(node.target)
+        slot, previous = self._declare(node.name)
+        body = self.build(node.body)
+        self._restore(node.name, previous)
+        flat = node.flat
+
+        def run(frame: Frame) -> Any:
+            box = _box(target(frame))
+            if not box.present:
+                return NONE
+            frame[slot] = box.value
+            value = body(frame)
+            return _box(value) if flat else Optional(value)
+
+        return run
+
+
+def _certain(part: ast.Node, want: t.Type) -> bool:
+    """Whether the static type alone guarantees that the overload fits."""
+    have = part.type
+    if want.kind in ("var", "dyn", "any"):
+        return True
+    if have is None or t.is_dynamic(have):
+        return False
+    if want.kind in ("list", "map", "type") or want.name == "optional_type":
+        return have.kind == want.kind and all(p.kind in ("var", "dyn") or p == h for p, h in zip(want.params, have.params, strict=False))
+    return have == want
+
+
+def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
+    match args:
+        case [first]:
+            return lambda frame: apply(first(frame))
+        case [first, second]:
+            return lambda frame: apply(first(frame), second(frame))
+        case _:
+            return lambda frame: apply(*[arg(frame) for arg in args])
+
+
+def _dispatch(overloads: list[Overload], args: list[Closure]) -> Closure:
+    def run(frame: Frame) -> Any:
+        values = tuple(arg(frame) for arg in args)
+        for overload in overloads:
+            if overload.accepts(values):
+                return overload.apply(*values)
+        raise EvalError("no such overload")
+
+    return run
+
+
+def _lazy_local(slot: int) -> Closure:
+    def read(frame: Frame) -> Any:
+        held = frame[slot]
+        if type(held) is tuple and len(held) == 2 and held[0] is _UNSET:  # noqa: PLR2004 - (marker, init)
+            held = frame[slot] = held[1](frame)
+        return held
+
+    return read
+
+
+def _box(value: Any) -> Optional:
+    if type(value) is Optional:
+        return value
+    raise EvalError("no such overload")
+
+
+def _lazy_or(left: Closure, right: Closure, *, whole: bool) -> Closure:
+    def run(frame: Frame) -> Any:
+        box = _box(left(frame))
+        if box.present:
+            return box if whole else box.value
+        other = right(frame)
+        return _box(other) if whole else other
+
+    return run
+
+
+def _selection(operand: Closure, field: str) -> Closure:
+    def run(frame: Frame) -> Any:
+        value = operand(frame)
+        if type(value) is Optional:
+            return _optional_field(value.value, field) if value.present else NONE
+        if not isinstance(value, dict):
+            raise EvalError("no such overload")
+        try:
+            return value[field]
+        except KeyError:
+            raise EvalError(f"no such key: {field}") from None
+
+    return run
+
+
+def _optional_selection(operand: Closure, field: str) -> Closure:
+    def run(frame: Frame) -> Any:
+        value = operand(frame)
+        if type(value) is Optional:
+            return _optional_field(value.value, field) if value.present else NONE
+        return _optional_field(value, field)
+
+    return run
+
+
+def _optional_field(value: Any, field: str) -> Optional:
+    if not isinstance(value, dict):
+        raise EvalError("no such overload")
+    try:
+        return Optional(value[field])
+    except KeyError:
+        return NONE
+
+
+def _presence(operand: Closure, field: str) -> Closure:
+    def run(frame: Frame) -> bool:
+        value = operand(frame)
+        if type(value) is Optional:
+            value = value.value if value.present else None
+        if not isinstance(value, dict):
+            return False
+        try:
+            value[field]
+        except KeyError:
+            return False
+        return True
+
+    return run

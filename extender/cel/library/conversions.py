@@ -1,0 +1,146 @@
+"""size, type and the conversions between types."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from extender.cel import types as t
+from extender.cel.errors import EvalError
+from extender.cel.functions import Overload, member, plain
+from extender.cel.library.operators import timestamp
+from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
+from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, TypeValue, UInt, type_name
+
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_UNSIGNED = re.compile(r"\d+", re.ASCII)
+_DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.I)
+_TRUE = frozenset({"true", "TRUE", "True", "t", "1"})
+_FALSE = frozenset({"false", "FALSE", "False", "f", "0"})
+
+
+def int_of_double(value: float) -> int:
+    if math.isnan(value) or math.isinf(value) or not INT_MIN < value < INT_MAX:
+        raise EvalError("integer overflow")
+    return int(value)
+
+
+def int_of_string(text: str) -> int:
+    if _INTEGER.fullmatch(text) is None or not INT_MIN <= int(text) <= INT_MAX:
+        raise EvalError(f"type conversion error from 'string' to 'int': {text!r}")
+    return int(text)
+
+
+def _int_of_uint(value: int) -> int:
+    if value > INT_MAX:
+        raise EvalError("integer overflow")
+    return int(value)
+
+
+def _uint_of(value: float) -> UInt:
+    if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
+        raise EvalError("unsigned integer overflow")
+    if value < 0 or value > UINT_MAX:
+        raise EvalError("unsigned integer overflow")
+    return UInt(value)
+
+
+def _uint_of_string(text: str) -> UInt:
+    if _UNSIGNED.fullmatch(text) is None or int(text) > UINT_MAX:
+        raise EvalError(f"type conversion error from 'string' to 'uint': {text!r}")
+    return UInt(text)
+
+
+def double_of_string(text: str) -> float:
+    if _DOUBLE.fullmatch(text) is None:
+        raise EvalError(f"type conversion error from 'string' to 'double': {text!r}")
+    return float(text)
+
+
+def bool_of_string(text: str) -> bool:
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise EvalError(f"type conversion error from 'string' to 'bool': {text!r}")
+
+
+def format_double(value: float) -> str:
+    """As Go prints %g with the shortest digits that read back."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    text = repr(value)
+    mantissa, _, exponent = text.partition("e")
+    power = int(exponent) if exponent else math.floor(math.log10(abs(value))) if value else 0
+    if -4 <= power < 21:  # noqa: PLR2004 - Go's limits for %g with shortest precision
+        plain_text = f"{value:f}" if exponent else text
+        plain_text = format(value, ".0f") if value.is_integer() else plain_text
+        return plain_text
+    digits = mantissa if exponent else f"{value:e}".partition("e")[0].rstrip("0")
+    digits = digits[:-2] if digits.endswith(".0") else digits.rstrip(".")
+    return f"{digits}e{'-' if power < 0 else '+'}{abs(power):02d}"
+
+
+def _string_of_bytes(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise EvalError("invalid UTF-8 in bytes, cannot convert to string") from error
+
+
+def _type_of(value: object) -> TypeValue:
+    return TypeValue(type_name(value))
+
+
+def _identity(value: object) -> object:
+    return value
+
+
+def _conversions() -> list[Overload]:
+    i, u, d, s, b = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
+    return [
+        plain("int", (i,), i, _identity),
+        plain("int", (u,), i, _int_of_uint),
+        plain("int", (d,), i, int_of_double),
+        plain("int", (s,), i, int_of_string),
+        plain("int", (t.TIMESTAMP,), i, lambda v: v.nanos // 10**9),
+        plain("int", (t.DURATION,), i, lambda v: v.nanos),
+        plain("uint", (u,), u, _identity),
+        plain("uint", (i,), u, _uint_of),
+        plain("uint", (d,), u, _uint_of),
+        plain("uint", (s,), u, _uint_of_string),
+        plain("double", (d,), d, _identity),
+        plain("double", (i,), d, float),
+        plain("double", (u,), d, float),
+        plain("double", (s,), d, double_of_string),
+        plain("bool", (b,), b, _identity),
+        plain("bool", (s,), b, bool_of_string),
+        plain("bytes", (t.BYTES,), t.BYTES, _identity),
+        plain("bytes", (s,), t.BYTES, str.encode),
+        plain("string", (s,), s, _identity),
+        plain("string", (b,), s, lambda v: "true" if v else "false"),
+        plain("string", (i,), s, str),
+        plain("string", (u,), s, lambda v: str(int(v))),
+        plain("string", (d,), s, format_double),
+        plain("string", (t.BYTES,), s, _string_of_bytes),
+        plain("string", (t.TIMESTAMP,), s, format_timestamp),
+        plain("string", (t.DURATION,), s, format_duration),
+        plain("duration", (t.DURATION,), t.DURATION, _identity),
+        plain("duration", (i,), t.DURATION, Duration),
+        plain("duration", (s,), t.DURATION, parse_duration),
+        plain("timestamp", (t.TIMESTAMP,), t.TIMESTAMP, _identity),
+        plain("timestamp", (i,), t.TIMESTAMP, lambda v: timestamp(v * 10**9)),
+        plain("timestamp", (s,), t.TIMESTAMP, parse_timestamp),
+        plain("dyn", (t.A,), t.DYN, _identity),
+        plain("type", (t.A,), t.type_of(t.A), _type_of),
+    ]
+
+
+def _sizes() -> list[Overload]:
+    sized = (t.STRING, t.BYTES, t.list_of(t.A), t.map_of(t.A, t.B))
+    return [make("size", (kind,), t.INT, len) for kind in sized for make in (plain, member)]
+
+
+OVERLOADS = [*_conversions(), *_sizes()]

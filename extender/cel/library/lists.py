@@ -1,0 +1,174 @@
+"""Lists and sets: Kubernetes' list functions, cel-go's lists v3 and sets, and includes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from extender.cel import types as t
+from extender.cel.errors import EvalError
+from extender.cel.functions import Overload, Version, member, plain
+from extender.cel.library.operators import duration, int64, uint64
+from extender.cel.values import NONE, Duration, Optional, UInt, compare, equal
+
+_LISTS_V3: Version = (1, 34)
+MAX_RANGE = 10_000  # bounds what lists.range may build; the reference has no bound and hangs beyond 100,000
+MAX_INCLUDES = 48  # resource.k8s.io ResourceSliceMaxAttributeValuesPerDevice
+
+_ORDERED = (t.INT, t.UINT, t.DOUBLE, t.BOOL, t.DURATION, t.TIMESTAMP, t.STRING, t.BYTES)
+
+
+def _sum_ints(items: list[int]) -> int:
+    return functools.reduce(lambda a, b: int64(a + b), items, 0)
+
+
+def _sum_uints(items: list[UInt]) -> UInt:
+    return functools.reduce(lambda a, b: uint64(int(a) + int(b)), items, UInt(0))
+
+
+def _sum_doubles(items: list[float]) -> float:
+    return functools.reduce(lambda a, b: a + b, items, 0.0)
+
+
+def _sum_durations(items: list[Duration]) -> Duration:
+    return duration(sum(item.nanos for item in items))
+
+
+def _is_sorted(items: list[object]) -> bool:
+    return all(compare(a, b) <= 0 for a, b in zip(items, items[1:], strict=False))
+
+
+def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:
+    def pick(items: list[object]) -> object:
+        if not items:
+            raise EvalError(f"{name} called on empty list")
+        best = items[0]
+        for item in items[1:]:
+            if compare(item, best) * sign > 0:
+                best = item
+        return best
+
+    return pick
+
+
+def _index_of(items: list[object], wanted: object) -> int:
+    return next((i for i, item in enumerate(items) if equal(item, wanted)), -1)
+
+
+def _last_index_of(items: list[object], wanted: object) -> int:
+    return next((i for i in range(len(items) - 1, -1, -1) if equal(items[i], wanted)), -1)
+
+
+def _slice(items: list[object], start: int, end: int) -> list[object]:
+    if start < 0 or end < 0:
+        raise EvalError(f"cannot slice({start}, {end}), negative indexes not supported")
+    if start > end:
+        raise EvalError(f"cannot slice({start}, {end}), start index must be less than or equal to end index")
+    if end > len(items):
+        raise EvalError(f"cannot slice({start}, {end}), list is length {len(items)}")
+    return items[start:end]
+
+
+def _flatten(items: list[object], depth: int = 1) -> list[object]:
+    if depth < 0:
+        raise EvalError("level must be non-negative")
+    found: list[object] = []
+    for item in items:
+        if isinstance(item, list) and depth > 0:
+            found.extend(_flatten(item, depth - 1) if depth > 1 else item)
+        else:
+            found.append(item)
+    return found
+
+
+def sort(items: list[object]) -> list[object]:
+    """Ascending and stable; all items of one ordered type."""
+    return sort_by(items, items)
+
+
+def sort_by(items: list[object], keys: list[object]) -> list[object]:
+    if any(type(key) is not type(keys[0]) for key in keys[1:]):
+        raise EvalError("list elements must have the same type")
+    if keys:
+        compare(keys[0], keys[0])
+    order = sorted(range(len(items)), key=functools.cmp_to_key(lambda a, b: compare(keys[a], keys[b])))
+    return [items[i] for i in order]
+
+
+def _distinct(items: list[object]) -> list[object]:
+    found: list[object] = []
+    for item in items:
+        if not any(equal(item, known) for known in found):
+            found.append(item)
+    return found
+
+
+def _range(count: int) -> list[int]:
+    if count > MAX_RANGE:
+        raise EvalError(f"lists.range({count}) exceeds the limit of {MAX_RANGE} elements")
+    return list(range(count))
+
+
+def _contains(items: list[object], wanted: list[object]) -> bool:
+    return all(any(equal(have, want) for have in items) for want in wanted)
+
+
+def _includes(value: object, wanted: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return equal(value, wanted)
+    for position, item in enumerate(value):
+        if position >= MAX_INCLUDES:
+            raise EvalError(f"list exceeds the limit of {MAX_INCLUDES} elements")
+        if equal(item, wanted):
+            return True
+    return False
+
+
+INCLUDES = member("includes", (t.DYN, t.DYN), t.BOOL, _includes, (1, 36))
+_SUMS: list[tuple[t.Type, Callable[..., object]]] = [
+    (t.INT, _sum_ints), (t.UINT, _sum_uints), (t.DOUBLE, _sum_doubles), (t.DURATION, _sum_durations),
+]
+
+
+def _kubernetes() -> list[Overload]:
+    found: list[Overload] = []
+    for item in _ORDERED:
+        items = t.list_of(item)
+        found += [
+            member("isSorted", (items,), t.BOOL, _is_sorted),
+            member("min", (items,), item, _extreme("min", -1)),
+            member("max", (items,), item, _extreme("max", 1)),
+        ]
+    found += [member("sum", (t.list_of(item),), item, apply) for item, apply in _SUMS]
+    items = t.list_of(t.A)
+    found.append(member("indexOf", (items, t.A), t.INT, _index_of))
+    found.append(member("lastIndexOf", (items, t.A), t.INT, _last_index_of))
+    return found
+
+
+def _version_three() -> list[Overload]:
+    items, nested = t.list_of(t.A), t.list_of(t.list_of(t.A))
+    found = [
+        member("slice", (items, t.INT, t.INT), items, _slice, _LISTS_V3),
+        member("flatten", (nested,), items, _flatten, _LISTS_V3),
+        member("flatten", (t.list_of(t.DYN), t.INT), t.list_of(t.DYN), _flatten, _LISTS_V3),
+        member("distinct", (items,), items, _distinct, _LISTS_V3),
+        member("reverse", (items,), items, lambda v: v[::-1], _LISTS_V3),
+        member("first", (items,), t.optional_of(t.A), lambda v: Optional(v[0]) if v else NONE, _LISTS_V3),
+        member("last", (items,), t.optional_of(t.A), lambda v: Optional(v[-1]) if v else NONE, _LISTS_V3),
+        plain("lists.range", (t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
+    ]
+    found += [member("sort", (t.list_of(item),), t.list_of(item), sort, _LISTS_V3) for item in _ORDERED]
+    return found
+
+
+def _sets() -> list[Overload]:
+    items = t.list_of(t.A)
+    return [
+        plain("sets.contains", (items, items), t.BOOL, _contains),
+        plain("sets.equivalent", (items, items), t.BOOL, lambda a, b: _contains(a, b) and _contains(b, a)),
+        plain("sets.intersects", (items, items), t.BOOL, lambda a, b: any(equal(x, y) for x in a for y in b)),
+    ]
+
+
+OVERLOADS = [*_kubernetes(), *_version_three(), *_sets()]

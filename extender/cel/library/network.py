@@ -1,0 +1,247 @@
+"""url(), ip(), cidr() and the named formats."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import re
+import urllib.parse
+from collections.abc import Callable
+
+from extender.cel import types as t
+from extender.cel.errors import EvalError
+from extender.cel.functions import Overload, member, plain
+from extender.cel.library.time import parse_timestamp
+from extender.cel.values import NONE, Cidr, Format, Optional, Url
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_PORT = re.compile(r"(.*?)(?::(\d*))?", re.DOTALL)
+_PREFIX = re.compile(r"(0|[1-9]\d{0,2})", re.ASCII)
+
+
+def url(text: str) -> Url:
+    """An absolute URL or absolute path, as Go's url.ParseRequestURI accepts it."""
+    if not text or any(ord(char) < 0x20 or ord(char) == 0x7F for char in text):  # noqa: PLR2004 - control characters
+        raise EvalError(f"URL parse error during conversion from string: {text!r}")
+    match = _URL.fullmatch(text)
+    scheme, rest = match.groups() if match else ("", text)
+    if not match and not text.startswith("/"):
+        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
+    if match and not rest.startswith("/"):
+        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
+    rest, _, _ = rest.partition("#")
+    rest, _, query = rest.partition("?")
+    authority, path = "", rest
+    if rest.startswith("//"):
+        authority, slash, tail = rest[2:].partition("/")
+        path = slash + tail
+    host = authority.rpartition("@")[2]
+    hostname, port = _split_host(text, host)
+    if _BAD_ESCAPE.search(path) or " " in host:
+        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URL escape")
+    return Url(text, scheme.lower(), host, hostname, port, urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~-._"), _query(query))
+
+
+def _split_host(text: str, host: str) -> tuple[str, str]:
+    if host.startswith("["):
+        inner, _, tail = host[1:].partition("]")
+        return inner, tail.removeprefix(":")
+    match = _PORT.fullmatch(host)
+    if match is None or ":" in match.group(1):
+        raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid port")
+    return match.group(1), match.group(2) or ""
+
+
+def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: dict[str, list[str]] = {}
+    for key, value in urllib.parse.parse_qsl(text, keep_blank_values=True):
+        found.setdefault(key, []).append(value)
+    return tuple((key, tuple(values)) for key, values in found.items())
+
+
+def ip(text: str) -> Address:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError as error:
+        raise EvalError(f"IP Address {text!r} parse error during conversion from string: {error}") from error
+    if "%" in text:
+        raise EvalError(f"IP address {text!r} with zone value is not allowed")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        raise EvalError(f"IPv4-mapped IPv6 address {text!r} is not allowed")
+    return address
+
+
+def cidr(text: str) -> Cidr:
+    address, slash, prefix = text.partition("/")
+    parsed = ip(address)
+    if not slash or _PREFIX.fullmatch(prefix) is None or int(prefix) > parsed.max_prefixlen:
+        raise EvalError(f"network address parse error during conversion from string: {text!r}")
+    return Cidr(parsed, int(prefix))
+
+
+def _holds(apply: Callable[[str], object]) -> Callable[[str], bool]:
+    def test(text: str) -> bool:
+        try:
+            apply(text)
+        except EvalError:
+            return False
+        return True
+
+    return test
+
+
+def _contains_ip(block: Cidr, address: Address) -> bool:
+    return address in block.network()
+
+
+def _contains_cidr(block: Cidr, other: Cidr) -> bool:
+    return (
+        block.address.version == other.address.version
+        and block.prefix <= other.prefix
+        and other.address in block.network()
+    )
+
+
+def _masked(block: Cidr) -> Cidr:
+    return Cidr(block.network().network_address, block.prefix)
+
+
+def _is_global_unicast(address: Address) -> bool:
+    """Go's IsGlobalUnicast: anything but unspecified, loopback, multicast, link-local and the broadcast address."""
+    return not (
+        address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
+        or address == ipaddress.IPv4Address("255.255.255.255")
+    )
+
+
+def _is_link_local_multicast(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv4Address):
+        return address in ipaddress.IPv4Network("224.0.0.0/24")
+    return address in ipaddress.IPv6Network("ff02::/16")
+
+
+# -- named formats: name to (longest text or None, pattern, whether a trailing dash is allowed as for prefixes) ----
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", re.ASCII)
+_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_LABEL_LENGTH, _SUBDOMAIN_LENGTH = 63, 253  # RFC 1123
+
+
+def _bounded(pattern: re.Pattern[str], limit: int, *, prefix: bool = False) -> Callable[[str], list[str]]:
+    def problems(text: str) -> list[str]:
+        body = text[:-1] if prefix and text.endswith("-") else text
+        found = [] if pattern.fullmatch(body) else [f"{text!r} must match {pattern.pattern}"]
+        return found if len(text) <= limit else [*found, f"must be no more than {limit} characters"]
+
+    return problems
+
+
+def _qualified_name(text: str) -> list[str]:
+    prefix, slash, name = text.rpartition("/")
+    problems = _bounded(_QUALIFIED, _LABEL_LENGTH)(name)
+    if slash:
+        problems = _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH)(prefix) + problems
+    return problems
+
+
+def _byte(text: str) -> list[str]:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return ["invalid base64"]
+    return []
+
+
+def _parsed(apply: Callable[[str], object], problem: str) -> Callable[[str], list[str]]:
+    return lambda text: [] if _holds(apply)(text) else [problem]
+
+
+def _date(text: str) -> list[str]:
+    good = _DATE.fullmatch(text) is not None and _holds(parse_timestamp)(f"{text}T00:00:00Z")
+    return [] if good else ["invalid date"]
+
+
+FORMATS: dict[str, Callable[[str], list[str]]] = {
+    "dns1123Label": _bounded(_LABEL, _LABEL_LENGTH),
+    "dns1123Subdomain": _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH),
+    "dns1035Label": _bounded(_LABEL_1035, _LABEL_LENGTH),
+    "qualifiedName": _qualified_name,
+    "dns1123LabelPrefix": _bounded(_LABEL, _LABEL_LENGTH, prefix=True),
+    "dns1123SubdomainPrefix": _bounded(_SUBDOMAIN, _SUBDOMAIN_LENGTH, prefix=True),
+    "dns1035LabelPrefix": _bounded(_LABEL_1035, _LABEL_LENGTH, prefix=True),
+    "labelValue": _bounded(_LABEL_VALUE, _LABEL_LENGTH),
+    "uri": _parsed(url, "invalid URI for request"),
+    "uuid": lambda text: [] if _UUID.fullmatch(text) else ["does not match the UUID format"],
+    "byte": _byte,
+    "date": _date,
+    "datetime": _parsed(parse_timestamp, "invalid datetime"),
+}
+
+
+def _validate(form: Format, text: str) -> Optional:
+    problems = FORMATS[form.name](text)
+    return Optional(problems) if problems else NONE
+
+
+def _named(name: str) -> Optional:
+    return Optional(Format(name)) if name in FORMATS else NONE
+
+
+def _formats() -> list[Overload]:
+    found = [plain(f"format.{name}", (), t.FORMAT, lambda name=name: Format(name)) for name in FORMATS]
+    found.append(plain("format.named", (t.STRING,), t.optional_of(t.FORMAT), _named))
+    found.append(member("validate", (t.FORMAT, t.STRING), t.optional_of(t.list_of(t.STRING)), _validate))
+    return found
+
+
+def _addresses() -> list[Overload]:
+    tests: dict[str, Callable[[Address], object]] = {
+        "isUnspecified": lambda a: a.is_unspecified,
+        "isLoopback": lambda a: a.is_loopback,
+        "isLinkLocalMulticast": _is_link_local_multicast,
+        "isLinkLocalUnicast": lambda a: a.is_link_local,
+        "isGlobalUnicast": _is_global_unicast,
+    }
+    return [
+        plain("ip", (t.STRING,), t.IP, ip),
+        plain("isIP", (t.STRING,), t.BOOL, _holds(ip)),
+        plain("ip.isCanonical", (t.STRING,), t.BOOL, lambda text: str(ip(text)) == text),
+        plain("string", (t.IP,), t.STRING, str),
+        member("family", (t.IP,), t.INT, lambda a: a.version),
+        *(member(name, (t.IP,), t.BOOL, test) for name, test in tests.items()),
+        plain("cidr", (t.STRING,), t.CIDR, cidr),
+        plain("isCIDR", (t.STRING,), t.BOOL, _holds(cidr)),
+        plain("string", (t.CIDR,), t.STRING, lambda block: f"{block.address}/{block.prefix}"),
+        member("containsIP", (t.CIDR, t.IP), t.BOOL, _contains_ip),
+        member("containsIP", (t.CIDR, t.STRING), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
+        member("containsCIDR", (t.CIDR, t.CIDR), t.BOOL, _contains_cidr),
+        member("containsCIDR", (t.CIDR, t.STRING), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
+        member("ip", (t.CIDR,), t.IP, lambda block: block.address),
+        member("masked", (t.CIDR,), t.CIDR, _masked),
+        member("prefixLength", (t.CIDR,), t.INT, lambda block: block.prefix),
+    ]
+
+
+def _urls() -> list[Overload]:
+    return [
+        plain("url", (t.STRING,), t.URL, url),
+        plain("isURL", (t.STRING,), t.BOOL, _holds(url)),
+        member("getScheme", (t.URL,), t.STRING, lambda u: u.scheme),
+        member("getHost", (t.URL,), t.STRING, lambda u: u.host),
+        member("getHostname", (t.URL,), t.STRING, lambda u: u.hostname),
+        member("getPort", (t.URL,), t.STRING, lambda u: u.port),
+        member("getEscapedPath", (t.URL,), t.STRING, lambda u: u.path),
+        member("getQuery", (t.URL,), t.map_of(t.STRING, t.list_of(t.STRING)), lambda u: {k: list(v) for k, v in u.query}),
+    ]
+
+
+OVERLOADS = [*_urls(), *_addresses(), *_formats()]

@@ -1,0 +1,103 @@
+"""quantity() and semver(), as k8s.io/apiserver's CEL libraries define them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from extender.cel import types as t
+from extender.cel.errors import EvalError
+from extender.cel.functions import Overload, member, plain
+from extender.model.quantity import NANO, Quantity, add, from_int, parse_quantity
+from extender.model.semver import Semver, parse_semver
+
+_LEADING_ZEROS = re.compile(r"^0+(?=[0-9])")
+
+
+def quantity(text: str) -> Quantity:
+    try:
+        return parse_quantity(text)
+    except ValueError as error:
+        raise EvalError(str(error)) from error
+
+
+def _is(parse: Callable[..., object]) -> Callable[..., bool]:
+    def test(*args: object) -> bool:
+        try:
+            parse(*args)
+        except EvalError:
+            return False
+        return True
+
+    return test
+
+
+def _as_integer(value: Quantity) -> int:
+    exact = value.int64()
+    if exact is None:
+        raise EvalError("cannot convert value to integer")
+    return exact
+
+
+def _sign(value: Quantity) -> int:
+    return (value.nanos > 0) - (value.nanos < 0)
+
+
+def _add(left: Quantity, right: Quantity | int) -> Quantity:
+    return add(left, right if isinstance(right, Quantity) else from_int(right))
+
+
+def _sub(left: Quantity, right: Quantity | int) -> Quantity:
+    other = right if isinstance(right, Quantity) else from_int(right)
+    return add(left, Quantity(-other.nanos, other.form, other.scale))
+
+
+def _compare(left: Quantity | Semver, right: Quantity | Semver) -> int:
+    return (left > right) - (left < right)  # type: ignore[operator] # both of one type, by the overload
+
+
+def semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001,FBT002 - positional in CEL
+    try:
+        return parse_semver(_normalized(text) if normalize else text)
+    except ValueError as error:
+        raise EvalError(str(error)) from error
+
+
+def _normalized(text: str) -> str:
+    """'v1.02' to '1.2.0': no v, no leading zeros, three numbers."""
+    parts = [_LEADING_ZEROS.sub("", part) for part in text.removeprefix("v").split(".", 2)]
+    if len(parts) < 3 and ("-" in parts[-1] or "+" in parts[-1]):  # noqa: PLR2004 - major.minor.patch
+        raise ValueError("short version cannot contain PreRelease/Build meta data")
+    return ".".join([*parts, "0", "0"][: max(3, len(parts))])
+
+
+def _comparisons(kind: t.Type) -> list[Overload]:
+    return [
+        member("isGreaterThan", (kind, kind), t.BOOL, lambda a, b: a > b),
+        member("isLessThan", (kind, kind), t.BOOL, lambda a, b: a < b),
+        member("compareTo", (kind, kind), t.INT, _compare),
+    ]
+
+
+_Q, _V = t.QUANTITY, t.SEMVER
+OVERLOADS = [
+    plain("quantity", (t.STRING,), _Q, quantity),
+    plain("isQuantity", (t.STRING,), t.BOOL, _is(quantity)),
+    plain("sign", (_Q,), t.INT, _sign),
+    member("isInteger", (_Q,), t.BOOL, lambda q: q.int64() is not None),
+    member("asInteger", (_Q,), t.INT, _as_integer),
+    member("asApproximateFloat", (_Q,), t.DOUBLE, lambda q: q.nanos / NANO),
+    member("add", (_Q, _Q), _Q, _add),
+    member("add", (_Q, t.INT), _Q, _add),
+    member("sub", (_Q, _Q), _Q, _sub),
+    member("sub", (_Q, t.INT), _Q, _sub),
+    *_comparisons(_Q),
+    plain("semver", (t.STRING,), _V, semver),
+    plain("semver", (t.STRING, t.BOOL), _V, semver),
+    plain("isSemver", (t.STRING,), t.BOOL, _is(semver)),
+    plain("isSemver", (t.STRING, t.BOOL), t.BOOL, _is(semver)),
+    member("major", (_V,), t.INT, lambda v: v.major),
+    member("minor", (_V,), t.INT, lambda v: v.minor),
+    member("patch", (_V,), t.INT, lambda v: v.patch),
+    *_comparisons(_V),
+]

@@ -1,0 +1,135 @@
+"""Strings: the standard functions, cel-go's strings v2, Kubernetes' regex functions."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import re2
+
+from extender.cel import types as t
+from extender.cel.errors import EvalError
+from extender.cel.functions import member, plain
+from extender.cel.library.formatting import format_string
+
+# 256 KiB holds every pattern that 10 KiB of expression can spell with sane repetition, and stops (a{1000}){1000}.
+_REGEX_MEMORY = 256 * 1024
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = _REGEX_MEMORY
+_ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
+_ASCII_UPPER = {lower: lower - 32 for lower in range(97, 123)}
+# Go's unicode.IsSpace, plus U+180E as cel-go's trim documents.
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501 - one list
+_QUOTED = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"'}
+
+
+@functools.lru_cache(maxsize=512)
+def regex(pattern: str) -> Any:
+    """A compiled RE2 pattern. Raises EvalError with RE2's words."""
+    try:
+        return re2.compile(pattern, _OPTIONS)
+    except re2.error as error:
+        raise EvalError(f"error parsing regexp: {error}") from error
+
+
+def matches(text: str, pattern: str) -> bool:
+    return regex(pattern).search(text) is not None
+
+
+def _find(text: str, pattern: str) -> str:
+    found = regex(pattern).search(text)
+    return found.group(0) if found else ""
+
+
+def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    found = [match.group(0) for match in regex(pattern).finditer(text)]
+    return found if limit < 0 else found[:limit]
+
+
+def _checked(text: str, at: int) -> int:
+    if not 0 <= at <= len(text):
+        raise EvalError(f"index out of range: {at}")
+    return at
+
+
+def _char_at(text: str, at: int) -> str:
+    _checked(text, at)
+    return text[at : at + 1]
+
+
+def _index_of(text: str, part: str, start: int = 0) -> int:
+    return text.find(part, _checked(text, start))
+
+
+def _last_index_of(text: str, part: str, start: int | None = None) -> int:
+    if start is None:
+        return text.rfind(part)
+    return text.rfind(part, 0, _checked(text, start) + len(part))
+
+
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    stop = len(text) if end is None else end
+    _checked(text, start)
+    _checked(text, stop)
+    if start > stop:
+        raise EvalError(f"invalid substring range. start: {start}, end: {stop}")
+    return text[start:stop]
+
+
+def _split(text: str, separator: str, limit: int = -1) -> list[str]:
+    if limit == 0:
+        return []
+    if limit == 1:
+        return [text]
+    if not separator:
+        pieces = list(text)
+        return pieces if limit < 0 or len(pieces) <= limit else [*pieces[: limit - 1], "".join(pieces[limit - 1 :])]
+    return text.split(separator, limit - 1 if limit > 0 else -1)
+
+
+def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
+    return text.replace(old, new, limit)
+
+
+def _join(items: list[str], separator: str = "") -> str:
+    if not all(isinstance(item, str) for item in items):
+        raise EvalError("no such overload")
+    return separator.join(items)
+
+
+def _quote(text: str) -> str:
+    return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
+
+
+
+_S, _I = t.STRING, t.INT
+_WORDS = t.list_of(_S)
+OVERLOADS = [
+    member("contains", (_S, _S), t.BOOL, lambda text, part: part in text),
+    member("startsWith", (_S, _S), t.BOOL, str.startswith),
+    member("endsWith", (_S, _S), t.BOOL, str.endswith),
+    member("matches", (_S, _S), t.BOOL, matches),
+    plain("matches", (_S, _S), t.BOOL, matches),
+    member("find", (_S, _S), _S, _find),
+    member("findAll", (_S, _S), _WORDS, _find_all),
+    member("findAll", (_S, _S, _I), _WORDS, _find_all),
+    member("charAt", (_S, _I), _S, _char_at),
+    member("indexOf", (_S, _S), _I, _index_of),
+    member("indexOf", (_S, _S, _I), _I, _index_of),
+    member("lastIndexOf", (_S, _S), _I, _last_index_of),
+    member("lastIndexOf", (_S, _S, _I), _I, _last_index_of),
+    member("lowerAscii", (_S,), _S, lambda text: text.translate(_ASCII_LOWER)),
+    member("upperAscii", (_S,), _S, lambda text: text.translate(_ASCII_UPPER)),
+    member("replace", (_S, _S, _S), _S, _replace),
+    member("replace", (_S, _S, _S, _I), _S, _replace),
+    member("split", (_S, _S), _WORDS, _split),
+    member("split", (_S, _S, _I), _WORDS, _split),
+    member("substring", (_S, _I), _S, _substring),
+    member("substring", (_S, _I, _I), _S, _substring),
+    member("trim", (_S,), _S, lambda text: text.strip(_SPACE)),
+    member("join", (_WORDS,), _S, _join),
+    member("join", (_WORDS, _S), _S, _join),
+    member("format", (_S, t.list_of(t.DYN)), _S, format_string),
+    plain("strings.quote", (_S,), _S, _quote),
+]

@@ -1,0 +1,169 @@
+"""The comprehension macros as closures. Every turn is charged to the budget of the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from extender.cel import ast
+from extender.cel.errors import BudgetExceeded, EvalError
+from extender.cel.library.lists import sort_by
+from extender.cel.values import from_key, key_of, type_name
+
+Frame = list[Any]
+Closure = Callable[[Frame], Any]
+BUDGET = 2  # the frame slot that holds what an evaluation may still spend
+
+_NESTED_FREE = 2  # what a loop costs the reference per turn besides its body
+
+
+def loop(
+    node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None
+) -> Closure:
+    """The closure of a macro; `slots` are the frame places of its one or two variables."""
+    turns = _turns(source, slots, _weight(node))
+    match node.kind:
+        case "all":
+            return _quantifier(turns, body, decisive=False)
+        case "exists":
+            return _quantifier(turns, body, decisive=True)
+        case "exists_one":
+            return _exists_one(turns, body)
+        case "filter":
+            return _filter(turns, slots[0], body)
+        case "sortBy":
+            return _sort_by(turns, slots[0], body)
+        case "map" | "transformList":
+            return _collect(turns, body, condition)
+        case _:
+            return _transform_map(turns, slots[0], body, condition, entries=node.kind == "transformMapEntry")
+
+
+def _weight(node: ast.Loop) -> int:
+    """What one turn is charged: the nodes of the body, nested loops paying for themselves."""
+    count, stack = _NESTED_FREE, [node.body, *([node.filter] if node.filter else [])]
+    while stack:
+        current = stack.pop()
+        count += 1
+        stack.extend(ast.children(current))
+    return count
+
+
+def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], Iterator[None]]:
+    two = len(slots) > 1
+    first, second = slots[0], slots[-1]
+
+    def run(frame: Frame) -> Iterator[None]:
+        value = source(frame)
+        if isinstance(value, list | tuple):
+            pairs = enumerate(value)
+        elif isinstance(value, dict):
+            pairs = iter([(from_key(key), item) for key, item in value.items()])
+        else:
+            raise EvalError(f"got '{type_name(value)}', expected iterable type")
+        mapping = isinstance(value, dict)
+        for key, item in pairs:
+            frame[BUDGET] -= weight
+            if frame[BUDGET] < 0:
+                raise BudgetExceeded
+            frame[first] = key if two or mapping else item
+            if two:
+                frame[second] = item
+            yield
+
+    return run
+
+
+def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
+    """all and exists: one decisive turn settles it, errors of other turns notwithstanding."""
+
+    def run(frame: Frame) -> bool:
+        error: EvalError | None = None
+        for _ in turns(frame):
+            try:
+                value = body(frame)
+            except EvalError as raised:
+                error = raised
+                continue
+            if value is decisive:
+                return decisive
+            if value is not (not decisive):
+                error = EvalError("no such overload")
+        if error is not None:
+            raise error
+        return not decisive
+
+    return run
+
+
+def _exists_one(turns: Callable[[Frame], Iterator[None]], body: Closure) -> Closure:
+    def run(frame: Frame) -> bool:
+        count = 0
+        for _ in turns(frame):
+            count += _true(body(frame))
+        return count == 1
+
+    return run
+
+
+def _true(value: object) -> bool:
+    if value is True or value is False:
+        return value is True
+    raise EvalError("no such overload")
+
+
+def _filter(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
+    def run(frame: Frame) -> list[Any]:
+        found: list[Any] = []
+        for _ in turns(frame):
+            item = frame[slot]
+            if _true(body(frame)):
+                found.append(item)
+        return found
+
+    return run
+
+
+def _sort_by(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure) -> Closure:
+    def run(frame: Frame) -> list[Any]:
+        items: list[Any] = []
+        keys: list[Any] = []
+        for _ in turns(frame):
+            items.append(frame[slot])
+            keys.append(body(frame))
+        return sort_by(items, keys)
+
+    return run
+
+
+def _collect(turns: Callable[[Frame], Iterator[None]], body: Closure, condition: Closure | None) -> Closure:
+    def run(frame: Frame) -> list[Any]:
+        found: list[Any] = []
+        for _ in turns(frame):
+            if condition is None or _true(condition(frame)):
+                found.append(body(frame))
+        return found
+
+    return run
+
+
+def _transform_map(
+    turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure, condition: Closure | None, *, entries: bool
+) -> Closure:
+    def run(frame: Frame) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for _ in turns(frame):
+            key = frame[slot]
+            if condition is not None and not _true(condition(frame)):
+                continue
+            value = body(frame)
+            added = value if entries else {key_of(key): value}
+            if not isinstance(added, dict):
+                raise EvalError("no such overload")
+            for name, item in added.items():
+                if name in found:
+                    raise EvalError(f"insert failed: key {name} already exists")
+                found[name] = item
+        return found
+
+    return run

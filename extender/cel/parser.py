@@ -1,0 +1,265 @@
+"""Tokens to syntax tree: precedence climbing, bounded nesting, Kubernetes' optional syntax."""
+
+from __future__ import annotations
+
+from extender.cel.ast import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, children
+from extender.cel.errors import CompileError, Issue
+from extender.cel.lexer import Token, tokens
+from extender.cel.macros import expand
+
+MAX_LENGTH = 10 * 1024  # resource.k8s.io CELSelectorExpressionMaxLength
+MAX_DEPTH = 250  # cel-go's default recursion limit of the parser
+
+RESERVED = frozenset(
+    "as break const continue else for function if import let loop package namespace return var void while".split()
+)
+_KEYWORDS = {"true": True, "false": False, "null": None}
+_LEVELS = {"||": 1, "&&": 2, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
+_LEVELS |= dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3)
+_LOGICAL = 2  # the levels of || and &&
+MAX_TREE_DEPTH = 320  # a chain such as 1+1+1 nests without parentheses; two Python frames a level must fit
+
+
+def parse(source: str) -> Node:
+    """The tree of an expression. Raises CompileError with the place."""
+    if len(source.encode()) > MAX_LENGTH:
+        raise CompileError(source, [], f"too long: {len(source.encode())} bytes, the limit is {MAX_LENGTH}")
+    node = _Parser(source).whole()
+    _check_depth(source, node)
+    return node
+
+
+def _check_depth(source: str, root: Node) -> None:
+    level = [root]
+    for _ in range(MAX_TREE_DEPTH):
+        level = [child for node in level for child in children(node)]
+        if not level:
+            return
+    raise CompileError(source, [Issue(level[0].offset, f"nested more than {MAX_TREE_DEPTH} levels deep")])
+
+
+class _Parser:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.tokens = tokens(source)
+        self.at = 0
+        self.depth = 0
+
+    # -- plumbing -------------------------------------------------------------------------------------------
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.at]
+
+    def fail(self, offset: int, problem: str) -> CompileError:
+        return CompileError(self.source, [Issue(offset, problem)])
+
+    def unexpected(self, wanted: str) -> CompileError:
+        token = self.token
+        return self.fail(token.offset, f"Syntax error: mismatched input '{token.text}' expecting {wanted}")
+
+    def sees(self, text: str) -> bool:
+        token = self.token
+        return token.text == text and token.kind in ("op", "ident")
+
+    def take(self, text: str) -> bool:
+        if self.sees(text):
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> Token:
+        if not self.sees(text):
+            raise self.unexpected(f"'{text}'")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    # -- grammar: precedence climbing, two frames a level so that 250 levels fit Python's stack ----------------
+
+    def whole(self) -> Node:
+        node = self.expression()
+        if self.token.kind != "end":
+            raise self.fail(self.token.offset, f"Syntax error: extraneous input '{self.token.text}' expecting <EOF>")
+        return node
+
+    def expression(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.fail(self.token.offset, f"expression recursion limit exceeded: {MAX_DEPTH}")
+        node = self.binary(0)
+        if self.sees("?"):
+            offset = self.expect("?").offset
+            # The middle is a disjunction in the grammar: 'a ? b ? c : d : e' needs parentheses.
+            yes = self.binary(0)
+            self.expect(":")
+            node = Call(offset, "_?_:_", [node, yes, self.expression()])
+        self.depth -= 1
+        return node
+
+    def binary(self, floor: int) -> Node:
+        node = self.operand()
+        while (level := self.level()) > floor:
+            token = self.token
+            if level <= _LOGICAL:
+                node = self.chain(node, token.text, level)
+                continue
+            self.at += 1
+            function = "@in" if token.text == "in" else f"_{token.text}_"
+            node = Call(token.offset, function, [node, self.binary(level)])
+        return node
+
+    def level(self) -> int:
+        token = self.token
+        return _LEVELS.get(token.text, 0) if token.kind in ("op", "ident") else 0
+
+    def chain(self, first: Node, operator: str, level: int) -> Node:
+        """a && b && c as a balanced tree, so that a long chain does not nest deeply."""
+        terms, offsets = [first], []
+        while self.sees(operator):
+            offsets.append(self.expect(operator).offset)
+            terms.append(self.binary(level))
+        return _balanced(f"_{operator}_", terms, offsets)
+
+    def operand(self) -> Node:
+        token = self.token
+        node = self.prefixed(token) if token.kind == "op" and token.text in "!-" else self.primary()
+        return self.member(node)
+
+    def prefixed(self, token: Token) -> Node:
+        """!!x is x and --x is x: the grammar counts the signs."""
+        count = 0
+        while self.take(token.text):
+            count += 1
+        number = self.token
+        if token.text == "-" and number.kind in ("int", "float") and count % 2:
+            self.at += 1
+            assert isinstance(number.value, int | float)
+            return Literal(token.offset, self.checked_int(-number.value, token))
+        operand = self.operand()
+        if count % 2 == 0:
+            return operand
+        return Call(token.offset, "!_" if token.text == "!" else "-_", [operand])
+
+    def checked_int(self, value: float, token: Token) -> object:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise self.fail(token.offset, "invalid int literal")
+        return value
+
+    def member(self, node: Node) -> Node:
+        depth = 0
+        while True:
+            if self.sees("."):
+                node = self.selection(node)
+            elif self.sees("["):
+                node = self.indexing(node)
+            else:
+                return node
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise self.fail(self.token.offset, f"expression recursion limit exceeded: {MAX_DEPTH}")
+
+    def selection(self, operand: Node) -> Node:
+        dot = self.expect(".")
+        optional = self.take("?")
+        name = self.token
+        if name.kind != "ident":
+            raise self.unexpected("IDENTIFIER")
+        self.at += 1
+        if optional:
+            return Call(dot.offset, "_?._", [operand, Literal(name.offset, name.text)])
+        if self.sees("("):
+            return self.call(name.text, operand)
+        if name.text in _KEYWORDS or name.text == "in":
+            raise self.fail(name.offset, f"Syntax error: mismatched input '{name.text}' expecting IDENTIFIER")
+        return Select(dot.offset, operand, name.text)
+
+    def indexing(self, operand: Node) -> Node:
+        bracket = self.expect("[")
+        function = "_[?_]" if self.take("?") else "_[_]"
+        index = self.expression()
+        self.expect("]")
+        return Call(bracket.offset, function, [operand, index])
+
+    def call(self, name: str, target: Node | None) -> Node:
+        offset = self.expect("(").offset
+        args: list[Node] = []
+        while not self.sees(")"):
+            args.append(self.expression())
+            if not self.take(","):
+                break
+            if self.sees(")"):
+                raise self.unexpected("an argument")
+        self.expect(")")
+        return expand(self.source, Call(offset, name, args, target))
+
+    def primary(self) -> Node:
+        token = self.token
+        if token.kind in ("int", "uint", "float", "string", "bytes"):
+            self.at += 1
+            value = self.checked_int(token.value, token) if token.kind == "int" else token.value  # type: ignore[arg-type] # the lexer made it an int
+            return Literal(token.offset, value)
+        if token.kind == "ident":
+            return self.identifier(token)
+        if self.take("("):
+            node = self.expression()
+            self.expect(")")
+            return node
+        if self.sees("["):
+            return self.list_literal()
+        if self.sees("{"):
+            return self.map_literal()
+        if self.sees("."):
+            self.at += 1
+            if self.token.kind != "ident":
+                raise self.unexpected("IDENTIFIER")
+            return self.identifier(self.token)
+        raise self.unexpected("an expression")
+
+    def identifier(self, token: Token) -> Node:
+        self.at += 1
+        if token.text in _KEYWORDS:
+            return Literal(token.offset, _KEYWORDS[token.text])
+        if token.text == "in":
+            raise self.fail(token.offset, "Syntax error: mismatched input 'in' expecting an expression")
+        if self.sees("("):
+            if token.text in RESERVED:
+                raise self.fail(token.offset, f"reserved identifier: {token.text}")
+            return self.call(token.text, None)
+        if token.text in RESERVED:
+            raise self.fail(token.offset, f"reserved identifier: {token.text}")
+        return Ident(token.offset, token.text)
+
+    def list_literal(self) -> Node:
+        offset = self.expect("[").offset
+        items: list[Node] = []
+        optional: set[int] = set()
+        while not self.sees("]"):
+            if self.take("?"):
+                optional.add(len(items))
+            items.append(self.expression())
+            if not self.take(","):
+                break
+        self.expect("]")
+        return ListLiteral(offset, items, frozenset(optional))
+
+    def map_literal(self) -> Node:
+        offset = self.expect("{").offset
+        entries: list[tuple[Node, Node, bool]] = []
+        while not self.sees("}"):
+            optional = self.take("?")
+            key = self.expression()
+            self.expect(":")
+            entries.append((key, self.expression(), optional))
+            if not self.take(","):
+                break
+        self.expect("}")
+        return MapLiteral(offset, entries)
+
+
+def _balanced(function: str, terms: list[Node], offsets: list[int]) -> Node:
+    if len(terms) == 1:
+        return terms[0]
+    middle = (len(terms) - 1) // 2
+    left = _balanced(function, terms[: middle + 1], offsets[:middle])
+    right = _balanced(function, terms[middle + 1 :], offsets[middle + 1 :])
+    return Call(offsets[middle], function, [left, right])

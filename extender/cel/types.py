@@ -1,0 +1,163 @@
+"""Static types and their unification, by the rules of cel-go's checker (described in docs/cel.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type: `kind` is the family, `name` tells opaque types and type variables apart."""
+
+    kind: str
+    name: str = ""
+    params: tuple[Type, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "opaque" and self.params:
+            return f"{self.name}({', '.join(map(str, self.params))})"
+        if self.kind in ("opaque", "struct", "var"):
+            return self.name
+        if self.params:
+            return f"{self.kind}({', '.join(map(str, self.params))})"
+        return _SHOWN.get(self.kind, self.kind)
+
+
+_SHOWN = {"null": "null", "duration": "duration", "timestamp": "timestamp", "error": "!error!"}
+
+INT, UINT, DOUBLE, BOOL = Type("int"), Type("uint"), Type("double"), Type("bool")
+STRING, BYTES, NULL, DYN, ANY = Type("string"), Type("bytes"), Type("null"), Type("dyn"), Type("any")
+DURATION, TIMESTAMP, ERROR = Type("duration"), Type("timestamp"), Type("error")
+QUANTITY = Type("struct", "kubernetes.Quantity")
+SEMVER = Type("struct", "kubernetes.Semver")
+URL = Type("struct", "kubernetes.URL")
+FORMAT = Type("struct", "kubernetes.NamedFormat")
+DEVICE = Type("struct", "kubernetes.DRADevice")
+IP = Type("opaque", "net.IP")
+CIDR = Type("opaque", "net.CIDR")
+A, B = Type("var", "A"), Type("var", "B")
+
+_SIMPLE = frozenset({"bool", "bytes", "double", "int", "string", "uint", "duration", "timestamp", "struct"})
+_NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "null"})
+
+
+def list_of(item: Type) -> Type:
+    return Type("list", params=(item,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    return Type("map", params=(key, value))
+
+
+def optional_of(item: Type) -> Type:
+    return Type("opaque", "optional_type", (item,))
+
+
+def type_of(item: Type) -> Type:
+    return Type("type", params=(item,))
+
+
+def is_dynamic(type_: Type) -> bool:
+    return type_.kind in ("dyn", "any", "error")
+
+
+def unwrap_optional(type_: Type) -> Type | None:
+    return type_.params[0] if type_.kind == "opaque" and type_.name == "optional_type" else None
+
+
+class Bindings:
+    """What type variables stand for; a failed attempt leaves no trace."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Type] = {}
+        self._fresh = 0
+
+    def fresh(self) -> Type:
+        self._fresh += 1
+        return Type("var", f"_var{self._fresh}")
+
+    def assignable(self, have: tuple[Type, ...], want: tuple[Type, ...]) -> bool:
+        """Whether values of the first types can be used where the second are wanted; remembers what it took."""
+        if len(have) != len(want):
+            return False
+        before = dict(self._known)
+        if all(self._fits(h, w) for h, w in zip(have, want, strict=True)):
+            return True
+        self._known = before
+        return False
+
+    def resolve(self, type_: Type, *, free_is_dyn: bool = False) -> Type:
+        """The type with its variables replaced."""
+        if type_.kind == "var":
+            known = self._known.get(type_.name)
+            if known is not None:
+                return self.resolve(known, free_is_dyn=free_is_dyn)
+            return DYN if free_is_dyn else type_
+        if not type_.params:
+            return type_
+        params = tuple(self.resolve(p, free_is_dyn=free_is_dyn) for p in type_.params)
+        return Type(type_.kind, type_.name, params)
+
+    def _fits(self, have: Type, want: Type) -> bool:
+        if want.kind == "var":
+            valid, known = self._substitutes(have, want)
+            if valid or known:
+                return valid
+        if have.kind == "var":
+            return self._substitutes(want, have)[0]
+        if is_dynamic(have) or is_dynamic(want):
+            return True
+        if "null" in (have.kind, want.kind):
+            return have.kind in _NULLABLE and want.kind in _NULLABLE
+        if have.kind in _SIMPLE:
+            return have == want
+        if have.kind == "type":
+            return want.kind == "type"
+        return (
+            (have.kind, have.name, len(have.params)) == (want.kind, want.name, len(want.params))
+            and all(self._fits(h, w) for h, w in zip(have.params, want.params, strict=True))
+        )
+
+    def _substitutes(self, type_: Type, variable: Type) -> tuple[bool, bool]:
+        """(may the variable stand for the type, did it have a meaning before)."""
+        if type_ == variable:
+            return True, True
+        known = self._known.get(variable.name)
+        if known is None:
+            if not self._occurs(variable, type_):
+                self._known[variable.name] = type_
+                return True, False
+            return False, False
+        if type_ == known:
+            return True, True
+        if not self._fits(type_, known):
+            return False, True
+        general = more_general(type_, known)
+        if not self._occurs(variable, general):
+            self._known[variable.name] = general
+        return True, True
+
+    def _occurs(self, variable: Type, within: Type) -> bool:
+        if within == variable:
+            return True
+        if within.kind == "var":
+            known = self._known.get(within.name)
+            return known is not None and self._occurs(variable, known)
+        return any(self._occurs(variable, p) for p in within.params)
+
+
+def more_general(left: Type, right: Type) -> Type:
+    """The less specific of two types that agree."""
+    return left if _less_specific(left, right) else right
+
+
+def _less_specific(left: Type, right: Type) -> bool:
+    if left.kind in ("dyn", "any", "var"):
+        return True
+    if right.kind in ("dyn", "any", "var") or left.kind != right.kind:
+        return False
+    if left.kind == "type":
+        return True
+    if left.name != right.name or len(left.params) != len(right.params):
+        return False
+    return all(_less_specific(a, b) for a, b in zip(left.params, right.params, strict=True))

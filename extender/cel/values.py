@@ -1,0 +1,188 @@
+"""Values at run time that Python has no type for, equality and order as CEL defines them.
+
+int, float, str, bytes, bool, None, list and dict stand for themselves; `bool` is never an int here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from extender.cel.errors import EvalError
+from extender.model.quantity import Quantity
+from extender.model.semver import Semver
+
+INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+class UInt(int):
+    """An unsigned 64-bit integer: an int of another type."""
+
+    __slots__ = ()
+
+
+class Duration(NamedTuple):
+    """Nanoseconds."""
+
+    nanos: int
+
+
+class Timestamp(NamedTuple):
+    """Nanoseconds since 1970-01-01T00:00:00Z."""
+
+    nanos: int
+
+    def moment(self, zone: datetime.tzinfo = datetime.UTC) -> datetime.datetime:
+        start = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        return (start + datetime.timedelta(microseconds=self.nanos // 1000)).astimezone(zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """optional.of(value), or optional.none() where `present` is false."""
+
+    value: object = None
+    present: bool = True
+
+
+NONE = Optional(present=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """The value of type(x)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A parsed URL; the parts as the accessors return them."""
+
+    text: str
+    scheme: str
+    host: str
+    hostname: str
+    port: str
+    path: str
+    query: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cidr:
+    """An address with its prefix length; the address keeps its host bits."""
+
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address
+    prefix: int
+
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        return ipaddress.ip_network((self.address, self.prefix), strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A named format (dns1123Label and its kin)."""
+
+    name: str
+
+
+_OPAQUE_EQUALITY = (Quantity, Semver)
+_TYPE_NAMES: dict[type, str] = {
+    bool: "bool", int: "int", UInt: "uint", float: "double", str: "string", bytes: "bytes", list: "list",
+    tuple: "list", dict: "map", type(None): "null_type", Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp", Optional: "optional_type", TypeValue: "type",
+    Quantity: "kubernetes.Quantity", Semver: "kubernetes.Semver", Url: "kubernetes.URL",
+    ipaddress.IPv4Address: "net.IP", ipaddress.IPv6Address: "net.IP", Cidr: "net.CIDR",
+    Format: "kubernetes.NamedFormat",
+}
+_NUMBERS = (int, UInt, float)
+
+
+def type_name(value: object) -> str:
+    """The CEL name of a value's type."""
+    kind = type(value)
+    return _TYPE_NAMES.get(kind) or ("map" if isinstance(value, dict) else "kubernetes.DRADevice")
+
+
+def equal(left: object, right: object) -> bool:
+    """CEL equality: numbers by value across types, other types never equal; Quantity and Semver insist on theirs."""
+    a, b = type(left), type(right)
+    if a in _OPAQUE_EQUALITY and b is not a:
+        raise EvalError("no such overload")
+    if a is b:
+        if a is list or a is tuple:
+            return _equal_lists(left, right)  # type: ignore[arg-type] # both are sequences
+        if isinstance(left, dict):
+            return _equal_maps(left, right)  # type: ignore[arg-type] # same class
+        if a is Optional:
+            return _equal_optionals(left, right)  # type: ignore[arg-type] # both are Optional
+        return left == right
+    if a in _NUMBERS and b in _NUMBERS:
+        return left == right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return _equal_maps(left, right)
+    if a in (list, tuple) and b in (list, tuple):
+        return _equal_lists(left, right)  # type: ignore[arg-type] # both are sequences
+    return False
+
+
+def _equal_lists(left: list[object], right: list[object]) -> bool:
+    return len(left) == len(right) and all(equal(x, y) for x, y in zip(left, right, strict=True))
+
+
+def _equal_maps(left: dict[object, object], right: dict[object, object]) -> bool:
+    if len(left) != len(right):
+        return False
+    return all(key in right and equal(value, right[key]) for key, value in left.items())
+
+
+def _equal_optionals(left: Optional, right: Optional) -> bool:
+    if not (left.present and right.present):
+        return left.present == right.present
+    return equal(left.value, right.value)
+
+
+def not_equal(left: object, right: object) -> bool:
+    """CEL's !=: true where the types differ, also for those that refuse ==."""
+    if type(left) in _OPAQUE_EQUALITY and type(right) is not type(left):
+        return True
+    return not equal(left, right)
+
+
+def compare(left: object, right: object) -> int:
+    """-1, 0 or 1. Raises EvalError for types without an order between them."""
+    a, b = type(left), type(right)
+    if a in _NUMBERS and b in _NUMBERS:
+        if left != left or right != right:  # noqa: PLR0124 - NaN is the value that differs from itself
+            raise EvalError("NaN values cannot be ordered")
+    elif a is not b or a not in (str, bytes, bool, Duration, Timestamp):
+        raise EvalError("no such overload")
+    return (left > right) - (left < right)  # type: ignore[operator] # checked above
+
+
+def key_of(value: object) -> object:
+    """A map key: numbers of one value are one key, true is not 1."""
+    if type(value) is bool:
+        return _TRUE if value else _FALSE
+    if type(value) in _NUMBERS or type(value) is str:
+        return value
+    raise EvalError(f"unsupported key type: {type_name(value)}")
+
+
+def literal_key(value: object) -> object:
+    """A key in a map literal: there the reference takes any value that can be compared."""
+    return value if isinstance(value, Quantity | Semver) else key_of(value)
+
+
+class _BoolKey(NamedTuple):
+    value: bool
+
+
+_TRUE, _FALSE = _BoolKey(True), _BoolKey(False)
+
+
+def from_key(key: object) -> object:
+    """The value that a map key stands for."""
+    return key.value if isinstance(key, _BoolKey) else key

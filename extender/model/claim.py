@@ -1,0 +1,220 @@
+"""Claims, classes and allocations (resource.k8s.io/v1), and the core/v1 objects that refer to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from extender.model.device import DeviceId
+from extender.model.quantity import Quantity
+from extender.model.selector import NodeSelector
+
+MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
+MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
+FINALIZER = "resource.kubernetes.io/delete-protection"
+EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
+
+
+class ObjectKey(NamedTuple):
+    """Namespace and name of an object."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """Which device taints a request accepts."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """One way to satisfy a request: the `exactly` form, or one alternative of `firstAvailable`.
+
+    `name` is as results carry it: 'req', or 'req/sub' for an alternative.
+    """
+
+    name: str
+    class_name: str
+    selectors: tuple[str, ...] = ()
+    mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    capacity: Mapping[str, Quantity] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A named request; more than one alternative only in the `firstAvailable` form."""
+
+    name: str
+    alternatives: tuple[DeviceRequest, ...]
+    prioritized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """matchAttribute or distinctAttribute over requests; `requests` empty means all."""
+
+    kind: str  # "match", "distinct" or "" for a kind this version does not know
+    attribute: str = ""
+    requests: tuple[str, ...] = ()
+
+    def covers(self, request: str) -> bool:
+        """Whether a result of this request ('req' or 'req/sub') counts."""
+        return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Opaque driver parameters, kept as canonical JSON text so that they stay hashable."""
+
+    driver: str
+    parameters: str
+    requests: tuple[str, ...] = ()
+    source: str = ""  # FromClass or FromClaim once allocated
+    known: bool = True  # False: the entry has no `opaque` form
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """What is asked for; equal specs share one verdict."""
+
+    requests: tuple[Request, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    config: tuple[Config, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One allocated device as it stands in a claim's status."""
+
+    request: str
+    device: DeviceId
+    admin_access: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    share_id: str = ""
+    consumed: Mapping[str, Quantity] | None = None
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """status.allocation of a claim."""
+
+    results: tuple[Result, ...] = ()
+    config: tuple[Config, ...] = ()
+    node_selector: NodeSelector | None = None
+    timestamp: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """An entry of status.reservedFor."""
+
+    uid: str
+    name: str
+    resource: str = "pods"
+    api_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """Conditions that a driver reported for one allocated device (status.devices)."""
+
+    device: DeviceId
+    share_id: str = ""
+    conditions: tuple[tuple[str, str], ...] = ()  # type, status
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim, reduced to what allocation and writing need."""
+
+    key: ObjectKey
+    uid: str
+    resource_version: str = ""
+    spec: ClaimSpec = field(default_factory=ClaimSpec)
+    allocation: Allocation | None = None
+    reserved_for: tuple[Consumer, ...] = ()
+    devices: tuple[DeviceStatus, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+    owner_pod_uid: str = ""
+    extended: bool = False  # the special claim of a pod with extended resources
+    problem: str = ""  # why the object cannot be used, naming the field
+
+    def is_reserved_for(self, pod_uid: str) -> bool:
+        return any(consumer.uid == pod_uid for consumer in self.reserved_for)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass."""
+
+    name: str
+    selectors: tuple[str, ...] = ()
+    config: tuple[Config, ...] = ()
+    extended_resource: str = ""
+    created: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's name, labels, and which scalar resources its kubelet offers."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    allocatable: frozenset[str] = frozenset()  # names with an amount above zero
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """An entry of pod.spec.resourceClaims."""
+
+    name: str
+    claim_name: str = ""
+    template_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's extended-resource demand; `requests` is sorted by name, cpu and memory included."""
+
+    name: str
+    requests: tuple[tuple[str, int], ...] = ()
+    init: bool = False
+    sidecar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod, reduced to what allocation needs."""
+
+    key: ObjectKey
+    uid: str
+    claims: tuple[PodClaim, ...] = ()
+    claim_statuses: Mapping[str, str | None] = field(default_factory=dict)
+    containers: tuple[Container, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_name: str = ""
+    scheduler: str = ""
+    phase: str = ""
+    deleting: bool = False
+    extended_claim: str = ""  # status.extendedResourceClaimStatus.resourceClaimName
+    group: str = ""
+    resource_version: str = ""

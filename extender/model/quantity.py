@@ -1,0 +1,168 @@
+"""Kubernetes quantities as exact integers of one billionth.
+
+Source: k8s.io/apimachinery/pkg/api/resource. Values below one nano are rounded away from zero, as there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache, total_ordering
+
+NANO = 10**9  # the smallest step a quantity can hold, as in the reference
+
+_BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
+_DECIMAL_EXPONENT = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_SUFFIX_OF_EXPONENT = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENT.items()}
+_FORM = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+MAX_INT64 = 2**63 - 1
+
+BINARY_SI = "BinarySI"
+DECIMAL_SI = "DecimalSI"
+DECIMAL_EXPONENT = "DecimalExponent"
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantity:
+    """An amount: `nanos` is the value times 10^9; `form` only says how it is printed.
+
+    `scale` is the power of ten at which the reference holds the amount in 64 bits, or None where it uses big decimals;
+    only CEL's asInteger can tell the difference.
+    """
+
+    nanos: int
+    form: str = DECIMAL_SI
+    scale: int | None = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and self.nanos == other.nanos
+
+    def __lt__(self, other: Quantity) -> bool:
+        return self.nanos < other.nanos
+
+    def __hash__(self) -> int:
+        return hash(self.nanos)
+
+    def __str__(self) -> str:
+        return format_nanos(self.nanos, self.form)
+
+    @property
+    def is_integer(self) -> bool:
+        return self.nanos % NANO == 0
+
+    def int64(self) -> int | None:
+        """The value where the reference's AsInt64 has one, else None."""
+        if self.scale is None or self.scale < 0:
+            return None
+        value = self.nanos // NANO
+        return value if -MAX_INT64 <= value <= MAX_INT64 else None
+
+    def ceil(self) -> int:
+        """The value rounded up to an integer, as the reference's Value()."""
+        return -(-self.nanos // NANO)
+
+
+def from_int(value: int, form: str = DECIMAL_SI) -> Quantity:
+    """A whole amount."""
+    return Quantity(value * NANO, form, 0)
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str) -> Quantity:
+    """Read '80Gi', '1.5', '2e3', '100m'. Raises ValueError naming the text."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity: use forms such as 80Gi, 500m or 1e9")
+    sign, whole, fraction, suffix = match.groups()
+    if not whole and not fraction:
+        raise ValueError(f"{text!r} is not a quantity: it has no digits")
+    suffix = suffix or ""
+    digits = int((whole or "") + (fraction or "") or "0")
+    nanos, form = _scale(digits, len(fraction or ""), suffix), _form_of(suffix)
+    scale = _fast_scale((whole or "").lstrip("0"), fraction or "", suffix)
+    if scale is None and form == BINARY_SI:
+        nanos = min(nanos, MAX_INT64 * NANO)  # the reference caps big binary amounts
+    return Quantity(-nanos if sign == "-" else nanos, form, scale)
+
+
+def add(left: Quantity, right: Quantity) -> Quantity:
+    """The exact sum, printed in the form of the first."""
+    total = left.nanos + right.nanos
+    if left.scale is None or right.scale is None:
+        return Quantity(total, left.form, None)
+    scale = min(left.scale, right.scale)
+    fits = abs(total) <= MAX_INT64 * 10 ** (9 + scale)
+    return Quantity(total, left.form, scale if fits else None)
+
+
+def _fast_scale(whole: str, fraction: str, suffix: str) -> int | None:
+    """The power of ten that the reference's fast path keeps, or None where it does not take that path."""
+    if suffix in _BINARY:
+        shift = _BINARY[suffix].bit_length() - 1
+        return 0 if not fraction and 15 - len(whole) - int(shift * 3 / 10) - 1 >= 0 else None
+    exponent = int(suffix[1:]) if _form_of(suffix) == DECIMAL_EXPONENT else _DECIMAL_EXPONENT[suffix]
+    scale = exponent - len(fraction)
+    digits_fit = len(whole) + len(fraction) <= 18  # noqa: PLR2004 - decimal digits that surely fit 64 bits
+    return scale if digits_fit and scale >= -9 else None  # noqa: PLR2004 - nano
+
+
+def _scale(digits: int, decimals: int, suffix: str) -> int:
+    """digits / 10^decimals with its suffix, in nanos, rounded up."""
+    if suffix in _BINARY:
+        numerator, exponent = digits * _BINARY[suffix], 9 - decimals
+    elif suffix[:1] in ("e", "E") and len(suffix) > 1:
+        numerator, exponent = digits, 9 - decimals + _bounded(int(suffix[1:]))
+    else:
+        numerator, exponent = digits, 9 - decimals + _DECIMAL_EXPONENT[suffix]
+    if exponent >= 0:
+        return numerator * 10**exponent
+    return -(-numerator // 10**-exponent)
+
+
+def _bounded(exponent: int) -> int:
+    # 400 is far outside what any quantity can mean and keeps '1e999999999' from eating memory.
+    return max(-400, min(400, exponent))
+
+
+def _form_of(suffix: str) -> str:
+    if suffix in _BINARY:
+        return BINARY_SI
+    if suffix[:1] in ("e", "E") and len(suffix) > 1:
+        return DECIMAL_EXPONENT
+    return DECIMAL_SI
+
+
+def format_nanos(nanos: int, form: str) -> str:
+    """The canonical text: integer mantissa, the largest suffix that keeps it exact."""
+    sign, nanos = ("-", -nanos) if nanos < 0 else ("", nanos)
+    if form == BINARY_SI and nanos % NANO == 0 and nanos // NANO >= 1024:  # noqa: PLR2004 - one Ki
+        return sign + _format_binary(nanos // NANO)
+    return sign + _format_decimal(nanos, form)
+
+
+def _format_binary(value: int) -> str:
+    suffix = ""
+    for candidate in _BINARY:
+        if value % 1024:
+            break
+        value //= 1024
+        suffix = candidate
+    return f"{value}{suffix}"
+
+
+def _format_decimal(nanos: int, form: str) -> str:
+    if nanos == 0:
+        return "0"
+    exponent = -9
+    while nanos % 1000 == 0 and exponent < 18:  # noqa: PLR2004 - E is the largest suffix
+        nanos //= 1000
+        exponent += 3
+    if form == DECIMAL_EXPONENT:
+        return f"{nanos}e{exponent}" if exponent else str(nanos)
+    return f"{nanos}{_SUFFIX_OF_EXPONENT[exponent]}"
+
+
+def subtract(amount: int, taken: int) -> int:
+    """What is left, never below zero: the one guarded subtraction for capacities."""
+    return amount - taken if amount > taken else 0

@@ -1,0 +1,57 @@
+"""Semantic versions as device attributes and CEL use them (semver.org 2.0.0, strict)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache, total_ordering
+
+_NUMBER = r"(0|[1-9]\d*)"
+_IDENTIFIER = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
+_STRICT = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
+    rf"(?:-({_IDENTIFIER}(?:\.{_IDENTIFIER})*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?",
+    re.ASCII,
+)
+_UINT64 = 2**64
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class Semver:
+    """A version; build metadata is kept in the text and ignored by comparison."""
+
+    text: str
+    major: int
+    minor: int
+    patch: int
+    key: tuple[object, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Semver) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __lt__(self, other: Semver) -> bool:
+        return self.key < other.key
+
+
+@lru_cache(maxsize=4096)
+def parse_semver(text: str) -> Semver:
+    """Read '1.2.3-rc.1+build'. Raises ValueError naming the text."""
+    match = _STRICT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a semantic version (major.minor.patch)")
+    numbers = tuple(int(part) for part in match.group(1, 2, 3))
+    if max(numbers) >= _UINT64:
+        raise ValueError(f"{text!r} has a number beyond 64 bits")
+    return Semver(text, *numbers, key=(*numbers, _prerelease_key(match.group(4))))
+
+
+def _prerelease_key(prerelease: str | None) -> tuple[object, ...]:
+    """Orders as semver.org §11: no pre-release is the highest, numbers below words."""
+    if prerelease is None:
+        return (1,)
+    parts = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in prerelease.split("."))
+    return (0, parts)

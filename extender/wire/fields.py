@@ -1,0 +1,117 @@
+"""Reading dictionaries that came from JSON, with the path of whatever is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from extender.model.errors import WireError
+from extender.model.quantity import Quantity, parse_quantity
+from extender.model.selector import NodeSelector, Requirement, Term
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+_NAMES = {str: "a string", int: "an integer", bool: "a boolean", dict: "an object", list: "a list"}
+
+
+def wrong(path: str, wanted: type, value: object) -> WireError:
+    """The error for a value of another type."""
+    return WireError(path, f"must be {_NAMES[wanted]}, is {value!r:.80}")
+
+
+def get(obj: Json, key: str, kind: type[T], path: str, default: T) -> T:
+    """obj[key], or the default where it is absent or null. Raises WireError for another type."""
+    value = obj.get(key)
+    if value is None:
+        return default
+    if type(value) is not kind:
+        raise wrong(f"{path}.{key}", kind, value)
+    return value  # type: ignore[no-any-return] # checked to be T on the line above
+
+
+def need(obj: Json, key: str, path: str) -> str:
+    """A string that must be there."""
+    value = obj.get(key)
+    if type(value) is not str or not value:
+        raise WireError(f"{path}.{key}", f"must be a non-empty string, is {value!r:.80}")
+    return value
+
+
+def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
+    """Each object of a list, read with its path."""
+    items = get(obj, key, list, path, [])
+    found = []
+    for position, item in enumerate(items):
+        where = f"{path}.{key}[{position}]"
+        if type(item) is not dict:
+            raise wrong(where, dict, item)
+        found.append(read(item, where))
+    return tuple(found)
+
+
+def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:
+    """A list of strings."""
+    items = get(obj, key, list, path, [])
+    for position, item in enumerate(items):
+        if type(item) is not str:
+            raise wrong(f"{path}.{key}[{position}]", str, item)
+    return tuple(items)
+
+
+def quantity(value: object, path: str) -> Quantity:
+    """A quantity written as text or number."""
+    if type(value) is int:
+        value = str(value)
+    if type(value) is not str:
+        raise WireError(path, f"must be a quantity, is {value!r:.80}")
+    try:
+        return parse_quantity(value)
+    except ValueError as error:
+        raise WireError(path, str(error)) from error
+
+
+def quantities(obj: Json, key: str, path: str) -> dict[str, Quantity]:
+    """A map of quantities."""
+    items = get(obj, key, dict, path, {})
+    return {name: quantity(value, f"{path}.{key}[{name}]") for name, value in items.items()}
+
+
+def node_selector(obj: Json, key: str, path: str) -> NodeSelector | None:
+    """core/v1 NodeSelector, or None where absent."""
+    if obj.get(key) is None:
+        return None
+    inner = get(obj, key, dict, path, {})
+    return NodeSelector(many(inner, "nodeSelectorTerms", f"{path}.{key}", _term))
+
+
+def _term(obj: Json, path: str) -> Term:
+    return Term(
+        many(obj, "matchExpressions", path, _requirement),
+        many(obj, "matchFields", path, _requirement),
+    )
+
+
+def _requirement(obj: Json, path: str) -> Requirement:
+    return Requirement(need(obj, "key", path), need(obj, "operator", path), strings(obj, "values", path))
+
+
+def encode_node_selector(selector: NodeSelector) -> Json:
+    """NodeSelector as JSON."""
+    return {"nodeSelectorTerms": [_encode_term(term) for term in selector.terms]}
+
+
+def _encode_term(term: Term) -> Json:
+    found: Json = {}
+    if term.expressions:
+        found["matchExpressions"] = [_encode_requirement(r) for r in term.expressions]
+    if term.fields:
+        found["matchFields"] = [_encode_requirement(r) for r in term.fields]
+    return found
+
+
+def _encode_requirement(requirement: Requirement) -> Json:
+    found: Json = {"key": requirement.key, "operator": requirement.operator}
+    if requirement.values:
+        found["values"] = list(requirement.values)
+    return found

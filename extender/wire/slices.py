@@ -1,0 +1,191 @@
+"""ResourceSlice to model. Names, schemas and values that repeat are interned: see docs/performance.md."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any
+
+from extender.model.device import (
+    NO_ATTRIBUTES,
+    Attributes,
+    Capacity,
+    CounterSet,
+    CounterUse,
+    Device,
+    NodeSelection,
+    PoolKey,
+    RequestPolicy,
+    Schema,
+    Slice,
+    Taint,
+    Value,
+)
+from extender.model.errors import WireError
+from extender.model.quantity import Quantity
+from extender.model.semver import parse_semver
+from extender.wire.fields import Json, get, many, need, node_selector, quantities, quantity, strings, wrong
+
+_SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
+_LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
+_MAX_INTERNED = 4096  # distinct schemas or capacity sets kept; a fleet has dozens
+
+
+class SliceDecoder:
+    """Decodes slices; keeps the tables that let equal devices share memory."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = {}
+        self._capacities: dict[tuple[tuple[str, Capacity], ...], dict[str, Capacity]] = {}
+
+    def decode(self, obj: Json) -> Slice:
+        """A slice. One that cannot be read becomes a slice with `problem`, so that its pool is known to be broken."""
+        metadata = get(obj, "metadata", dict, "", {})
+        name = need(metadata, "name", "metadata")
+        spec = get(obj, "spec", dict, "", {})
+        driver = intern(need(spec, "driver", "spec"))
+        pool = get(spec, "pool", dict, "spec", {})
+        key = PoolKey(driver, intern(need(pool, "name", "spec.pool")))
+        generation = get(pool, "generation", int, "spec.pool", 0)
+        count = get(pool, "resourceSliceCount", int, "spec.pool", 0)
+        version = get(metadata, "resourceVersion", str, "metadata", "")
+        try:
+            return Slice(
+                name, key, generation, count,
+                selection=_selection(spec, "spec"),
+                per_device=get(spec, "perDeviceNodeSelection", bool, "spec", False),
+                devices=many(spec, "devices", "spec", lambda item, path: self._device(item, path, driver)),
+                counter_sets=many(spec, "sharedCounters", "spec", _counter_set),
+                resource_version=version,
+            )
+        except WireError as error:
+            node = spec.get("nodeName")
+            selection = NodeSelection(node_name=node if isinstance(node, str) else "", all_nodes=not node)
+            return Slice(name, key, generation, count, selection, resource_version=version, problem=str(error))
+
+    def _device(self, obj: Json, path: str, driver: str) -> Device:
+        # In resource.k8s.io/v1 a device is flat; v1beta1 wrapped it in `basic`.
+        return Device(
+            name=intern(need(obj, "name", path)),
+            attributes=self._attributes(get(obj, "attributes", dict, path, {}), f"{path}.attributes", driver),
+            capacity=self._capacity(get(obj, "capacity", dict, path, {}), f"{path}.capacity"),
+            consumes=many(obj, "consumesCounters", path, _counter_use),
+            selection=_selection(obj, path),
+            binds_to_node=get(obj, "bindsToNode", bool, path, False),
+            taints=many(obj, "taints", path, _taint),
+            binding_conditions=strings(obj, "bindingConditions", path),
+            binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
+            allow_multiple=get(obj, "allowMultipleAllocations", bool, path, False),
+        )
+
+    def _attributes(self, obj: Json, path: str, driver: str) -> Attributes:
+        if not obj:
+            return NO_ATTRIBUTES
+        names, kinds, values, problem = [], [], [], ""
+        for name in sorted(obj):
+            kind, value, trouble = _attribute(obj[name], f"{path}[{name}]")
+            names.append(intern(name if "/" in name else f"{driver}/{name}"))
+            kinds.append(kind)
+            values.append(value)
+            problem = problem or (f"attribute {name}: {trouble}" if trouble else "")
+        key = (tuple(names), tuple(kinds), problem)
+        schema = self._schemas.get(key)
+        if schema is None:
+            schema = Schema(*key)
+            if len(self._schemas) < _MAX_INTERNED:
+                self._schemas[key] = schema
+        return Attributes(schema, tuple(values))
+
+    def _capacity(self, obj: Json, path: str) -> dict[str, Capacity]:
+        capacity = {intern(name): _one_capacity(value, f"{path}[{name}]") for name, value in obj.items()}
+        key = tuple(sorted(capacity.items(), key=lambda item: item[0]))
+        known = self._capacities.get(key)
+        if known is None:
+            known = capacity
+            if len(self._capacities) < _MAX_INTERNED:
+                self._capacities[key] = capacity
+        return known
+
+
+def _selection(obj: Json, path: str) -> NodeSelection:
+    return NodeSelection(
+        intern(get(obj, "nodeName", str, path, "")),
+        get(obj, "allNodes", bool, path, False),
+        node_selector(obj, "nodeSelector", path),
+    )
+
+
+def _attribute(obj: Any, path: str) -> tuple[str, Value, str]:
+    """(kind, value, why no expression may be evaluated on it)."""
+    if type(obj) is not dict:
+        raise wrong(path, dict, obj)
+    for kind, wanted in _SCALARS.items():
+        value = obj.get(kind)
+        if value is not None:
+            if type(value) is not wanted:
+                raise wrong(f"{path}.{kind}", wanted, value)
+            return _versioned(kind, intern(value) if type(value) is str else value)
+    for kind, wanted in _LISTS.items():
+        items = obj.get(kind)
+        if items is not None:
+            if type(items) is not list or any(type(item) is not wanted for item in items):
+                raise WireError(f"{path}.{kind}", f"must be a list of {wanted.__name__} values")
+            parts = [_versioned(kind.removesuffix("s"), item) for item in items]
+            return kind, tuple(value for _, value, _ in parts), next((t for *_, t in parts if t), "")  # type: ignore[misc] # scalars only
+    return "unknown", "", "unsupported attribute value"
+
+
+def _versioned(kind: str, value: Any) -> tuple[str, Value, str]:
+    if kind != "version":
+        return kind, value, ""
+    try:
+        return kind, parse_semver(value), ""
+    except ValueError as error:
+        return kind, value, f"parse semantic version: {error}"
+
+
+def _one_capacity(obj: Any, path: str) -> Capacity:
+    if type(obj) is not dict:
+        raise wrong(path, dict, obj)
+    policy = get(obj, "requestPolicy", dict, path, {})
+    value = quantity(obj.get("value"), f"{path}.value")
+    return Capacity(value, _policy(policy, f"{path}.requestPolicy") if policy else None)
+
+
+def _policy(obj: Json, path: str) -> RequestPolicy:
+    limits = get(obj, "validRange", dict, path, {})
+    values = get(obj, "validValues", list, path, [])
+    return RequestPolicy(
+        default=_maybe(obj, "default", path),
+        valid_values=tuple(quantity(v, f"{path}.validValues[{i}]") for i, v in enumerate(values)),
+        range_min=_maybe(limits, "min", f"{path}.validRange"),
+        range_max=_maybe(limits, "max", f"{path}.validRange"),
+        range_step=_maybe(limits, "step", f"{path}.validRange"),
+        has_range=obj.get("validRange") is not None,
+    )
+
+
+def _maybe(obj: Json, key: str, path: str) -> Quantity | None:
+    value = obj.get(key)
+    return None if value is None else quantity(value, f"{path}.{key}")
+
+
+def _taint(obj: Json, path: str) -> Taint:
+    return Taint(need(obj, "key", path), get(obj, "value", str, path, ""), get(obj, "effect", str, path, ""))
+
+
+def _counter_use(obj: Json, path: str) -> CounterUse:
+    return CounterUse(intern(need(obj, "counterSet", path)), tuple(sorted(_counters(obj, path).items())))
+
+
+def _counter_set(obj: Json, path: str) -> CounterSet:
+    return CounterSet(intern(need(obj, "name", path)), _counters(obj, path))
+
+
+def _counters(obj: Json, path: str) -> dict[str, int]:
+    items = get(obj, "counters", dict, path, {})
+    wrapped = {}
+    for name, item in items.items():
+        if type(item) is not dict:
+            raise wrong(f"{path}.counters[{name}]", dict, item)
+        wrapped[name] = item.get("value")
+    return {intern(n): q.nanos for n, q in quantities({"counters": wrapped}, "counters", path).items()}
