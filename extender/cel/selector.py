@@ -102,8 +102,19 @@ def _unsupported(device: Device) -> str:
 
 def compile_selector(expression: str, environment: Environment = STORED) -> Selector:
     """Compile an expression that must yield a bool. Raises CompileError with every finding."""
+    return _compile(expression, environment, must_be_bool=True)
+
+
+def compile_value(expression: str, environment: Environment = STORED) -> Selector:
+    """Compile an expression of any type; read its `value`. Raises CompileError."""
+    return _compile(expression, environment, must_be_bool=False)
+
+
+def _compile(expression: str, environment: Environment, *, must_be_bool: bool) -> Selector:
     try:
         tree = checked(expression, environment)
+        if must_be_bool:
+            _check_output(expression, tree, environment)
         compiler = Compiler(_TYPE_IDENTS)
         run = compiler.build(tree)
     except RecursionError:
@@ -118,16 +129,19 @@ def checked(expression: str, environment: Environment = STORED) -> ast.Node:
     tree = parse(expression)
     functions, variables, fields = _declarations(environment)
     checker = Checker(functions, variables, fields)
-    output = checker.check(tree)
+    checker.check(tree)
     issues = checker.issues or literal_issues(tree)
     if issues:
         raise CompileError(expression, issues)
     checker.settle(tree)
+    return tree
+
+
+def _check_output(expression: str, tree: ast.Node, environment: Environment) -> None:
     allowed = ("bool", "any", "dyn") if environment.list_types else ("bool", "any")
-    shown = tree.type or output
+    shown = tree.type or t.ERROR
     if shown.kind not in allowed and not _converted(tree):
         raise CompileError(expression, [], f"must evaluate to bool or the unknown type, not {_shown(shown)}")
-    return tree
 
 
 def _converted(tree: ast.Node) -> bool:

@@ -218,3 +218,8 @@ class Pod:
     extended_claim: str = ""  # status.extendedResourceClaimStatus.resourceClaimName
     group: str = ""
     resource_version: str = ""
+
+    @property
+    def containers_ask_for_devices(self) -> bool:
+        """Whether some container asks for a resource that a DeviceClass may stand for."""
+        return any("/" in name and amount for container in self.containers for name, amount in container.requests)

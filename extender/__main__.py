@@ -1,0 +1,5 @@
+"""`python -m extender` is `berth`."""
+
+from extender.cli.main import main
+
+main()

@@ -1,0 +1,43 @@
+"""From the first solution to the best one: the same search, asked about preferred devices first.
+
+The first solution proves that the claims fit and fixes which alternatives are taken (they are the user's preference
+and come before ours). Then each preferred set of devices is tried with those alternatives; the first that works wins.
+So an order of preference never finds fewer allocations than the reference's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from extender.allocation.observe import NOBODY, Observer
+from extender.allocation.problem import Problem, Solution
+from extender.allocation.search import DEFAULT_BUDGET, Search
+from extender.model.errors import InvalidClaim, OutOfBudget
+
+Preference = Callable[[Problem, Solution], Iterable[int]]
+"""Masks of devices that may be used, the most preferred first."""
+
+_SET_BUDGET = 500  # steps for one preferred set: it holds few more devices than are needed
+
+
+def choose(
+    problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY
+) -> Solution | None:
+    """The preferred solution, or None where there is none. Raises InvalidClaim or OutOfBudget as Search does."""
+    search = Search(problem, budget=budget, observer=observer)
+    first = search.run()
+    if first is None or preference is None:
+        return first
+    left = budget - search.steps
+    for allowed in preference(problem, first):
+        if left <= 0:
+            break
+        attempt = Search(problem, budget=min(left, _SET_BUDGET), allowed=allowed, fixed=first.alternatives)
+        try:
+            found = attempt.run()
+        except (InvalidClaim, OutOfBudget):
+            found = None
+        left -= attempt.steps
+        if found is not None:
+            return found
+    return first

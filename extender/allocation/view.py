@@ -1,0 +1,59 @@
+"""What the deciding rooms see: a node, and the cluster at one moment. Made by the mirror, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from extender.allocation.pools import Inventory
+from extender.allocation.problem import Usage
+from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
+from extender.model.fabric import Fabric
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeView:
+    """One node. Two views with equal `signature` give equal verdicts wherever selectors and constraints see equal."""
+
+    node: Node
+    inventory: Inventory
+    usage: Usage
+    signature: int
+    fabric: Fabric | None = None
+    gpu_bits: tuple[int, ...] = ()  # the device bit of each GPU of the fabric, -1 where it has none
+    held: int = 0  # devices that only a hold keeps in use, as a mask
+    busy: int = 0  # devices that cannot be taken exclusively, as a mask
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Facts about all nodes that scores are relative to."""
+
+    best_ring_gbps: Mapping[int, float] = field(default_factory=dict)  # by number of GPUs
+    least_memory_bytes: int = 0  # of the smallest GPU
+    most_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The cluster. `changed_since` tells which nodes differ between two versions."""
+
+    version: int
+    views: Mapping[str, NodeView]
+    classes: Mapping[str, DeviceClass]
+    claims: Mapping[ObjectKey, Claim]
+    pods: Mapping[str, Pod]  # by UID
+    namespaces: Mapping[str, Mapping[str, str]]
+    fleet: Fleet
+    classes_version: int
+    changes: tuple[tuple[int, frozenset[str]], ...] = ()  # (version, nodes), oldest first
+    extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
+    in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
+
+    def changed_since(self, version: int) -> frozenset[str] | None:
+        """Nodes whose view changed after `version`; None where that is no longer known."""
+        if version == self.version:
+            return frozenset()
+        if not self.changes or self.changes[0][0] > version + 1:
+            return None
+        return frozenset().union(*(nodes for at, nodes in self.changes if at > version))

@@ -1,0 +1,94 @@
+"""Case files of the allocator: one world, one question, one recorded answer each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.model.claim import Claim, DeviceClass, Node
+from extender.model.device import DeviceId, Slice
+from extender.model.errors import WireError
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.fields import get, many, need, quantities
+from extender.wire.slices import SliceDecoder
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case, decoded."""
+
+    name: str
+    features: tuple[str, ...]
+    node: Node
+    slices: list[Slice]
+    classes: dict[str, DeviceClass]
+    claims: list[Claim]
+    taken: list[DeviceId]
+    shares: dict[DeviceId, dict[str, int]]
+    expect: Json
+
+
+@dataclass(frozen=True, slots=True)
+class CaseError:
+    """A case that cannot be read."""
+
+    name: str
+    message: str
+
+
+def load_cases(folder: Path) -> Iterator[Case | CaseError]:
+    """All cases of a folder (or one file), .json one a file, .jsonl one a line, in name order."""
+    paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
+    if not paths:
+        raise WireError(str(folder), "holds no .json or .jsonl files")
+    for path in paths:
+        lines = path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _read(line, f"{path.name}:{number}")
+
+
+def _read(line: bytes, where: str) -> Case | CaseError:
+    name = where
+    try:
+        obj = orjson.loads(line)
+        if type(obj) is not dict:
+            raise WireError("", "a case is an object")
+        name = str(obj.get("name") or where)
+        return decode_case(obj)
+    except (orjson.JSONDecodeError, WireError) as error:
+        return CaseError(name, str(error))
+
+
+def decode_case(obj: Json) -> Case:
+    """A case from its JSON. Raises WireError."""
+    decoder = SliceDecoder()
+    slices = many(obj, "resourceSlices", "", lambda item, _: decoder.decode(item))
+    classes = many(obj, "deviceClasses", "", lambda item, _: decode_class(item))
+    shares: dict[DeviceId, dict[str, int]] = {d: {} for d in many(obj, "allocatedShares", "", _device)}
+    for device, amounts in many(obj, "consumedCapacity", "", _consumed):
+        known = shares.setdefault(device, {})
+        for name, nanos in amounts.items():
+            known[name] = known.get(name, 0) + nanos
+    return Case(
+        str(obj.get("name", "")), tuple(get(obj, "features", list, "", [])),
+        decode_node(get(obj, "node", dict, "", {})), list(slices), {c.name: c for c in classes},
+        list(many(obj, "claims", "", lambda item, _: decode_claim(item))),
+        list(many(obj, "allocatedDevices", "", _device)), shares, get(obj, "expect", dict, "", {}),
+    )
+
+
+def _device(obj: Json, path: str) -> DeviceId:
+    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
+
+
+def _consumed(obj: Json, path: str) -> tuple[DeviceId, dict[str, int]]:
+    amounts = quantities(obj, "consumed", path)
+    return _device(obj, path), {name: amount.nanos for name, amount in amounts.items()}

@@ -1,0 +1,53 @@
+"""`berth`: all commands in one place."""
+
+from __future__ import annotations
+
+import sys
+
+import structlog
+import typer
+
+from extender import __version__
+from extender.cli import allocate, run, select, serve
+from extender.model.errors import BerthError
+
+app = typer.Typer(
+    name="berth", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
+)
+app.command("serve")(serve.serve_command)
+app.command("run")(run.run_command)
+app.command("allocate")(allocate.allocate_command)
+app.command("select")(select.select_command)
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point: deliberate errors are one line on standard error and exit code 2."""
+    _set_up_logging()
+    try:
+        app()
+    except (BerthError, OSError) as error:
+        typer.echo(f"berth: {error}", err=True)
+        sys.exit(2)
+
+
+def _set_up_logging() -> None:
+    """Lines go to standard error: JSON for machines, colours for a terminal."""
+    pretty = sys.stderr.isatty()
+    renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,142 @@
+"""Kubernetes objects from files, as the offline commands need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from extender.allocation.choose import Preference
+from extender.allocation.problem import Problem, Usage, taken_mask
+from extender.allocation.view import NodeView
+from extender.fabric.sets import Graphs
+from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.fabric.sources import choose_fabric, gpu_uuid
+from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
+from extender.model.device import DeviceId, Slice
+from extender.model.errors import WireError
+from extender.scoring.preference import ByTopology
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node, decode_pod
+from extender.wire.slices import SliceDecoder
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Objects:
+    """What the files hold. `claims` are those still to allocate; the others count as usage."""
+
+    slices: list[Slice] = field(default_factory=list)
+    fabric: dict[str, Slice] = field(default_factory=dict)
+    classes: dict[str, DeviceClass] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    taken: list[DeviceId] = field(default_factory=list)
+    shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
+
+    def preference(self, node: Node, problem: Problem) -> Preference:
+        """The order that the scheduler would try devices in on this node."""
+        found = problem.inventory
+        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        fabric = choose_fabric(self.fabric.get(node.name), [device for _, device in gpus], Graphs()) if gpus else None
+        bits = {gpu_uuid(device): bit for bit, device in gpus}
+        positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
+        usage: Usage = problem.usage
+        return ByTopology(NodeView(node, found, usage, 0, fabric, positions, 0, taken_mask(found, usage)))
+
+
+def load_objects(paths: Iterable[Path]) -> Objects:
+    """Read files of one or many documents, lists included. Raises WireError naming file and document."""
+    found = Objects()
+    decoder = SliceDecoder()
+    pods: list[Json] = []
+    templates: dict[tuple[str, str], Json] = {}
+    for path in paths:
+        for number, obj in enumerate(_documents(path), 1):
+            try:
+                _add(found, obj, decoder, pods, templates)
+            except WireError as error:
+                raise WireError(f"{path}, document {number}: {error.path}", error.problem) from error
+    _add_template_claims(found, pods, templates)
+    if not found.nodes:
+        names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
+        found.nodes = [Node(name) for name in names]
+    return found
+
+
+def _documents(path: Path) -> Iterable[Json]:
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except yaml.YAMLError as error:
+        raise WireError(str(path), f"is not YAML or JSON: {error}") from error
+    for document in documents:
+        if isinstance(document, dict):
+            yield from document.get("items") or [] if str(document.get("kind", "")).endswith("List") else [document]
+        elif document is not None:
+            raise WireError(str(path), f"holds a {type(document).__name__} where a Kubernetes object is expected")
+
+
+def _add(
+    found: Objects, obj: Json, decoder: SliceDecoder, pods: list[Json], templates: dict[tuple[str, str], Json]
+) -> None:
+    match obj.get("kind"):
+        case "ResourceSlice":
+            slice_ = decoder.decode(obj)
+            if slice_.pool.driver == FABRIC_DRIVER:
+                found.fabric[slice_.selection.node_name] = slice_
+            else:
+                found.slices.append(slice_)
+        case "DeviceClass":
+            class_ = decode_class(obj)
+            found.classes[class_.name] = class_
+        case "ResourceClaim":
+            _add_claim(found, decode_claim(obj))
+        case "ResourceClaimTemplate":
+            metadata = obj.get("metadata") or {}
+            templates[metadata.get("namespace") or "", str(metadata.get("name"))] = obj
+        case "Node":
+            found.nodes.append(decode_node(obj))
+        case "Pod":
+            pods.append(obj)
+        case kind:
+            if not kind:
+                raise WireError("kind", "is missing: this is no Kubernetes object")
+
+
+def _add_claim(found: Objects, claim: Claim) -> None:
+    if claim.problem:
+        raise WireError(f"claim {claim.key}", claim.problem)
+    if claim.allocation is None:
+        found.claims.append(claim)
+        return
+    for result in claim.allocation.results:
+        if result.share_id:
+            known = found.shares.setdefault(result.device, {})
+            for name, amount in (result.consumed or {}).items():
+                known[name] = known.get(name, 0) + amount.nanos
+        elif not result.admin_access:
+            found.taken.append(result.device)
+
+
+def _add_template_claims(found: Objects, pods: list[Json], templates: dict[tuple[str, str], Json]) -> None:
+    """A template counts as a claim for each pod that uses it, or once where no pod is given."""
+    used = set()
+    for obj in pods:
+        pod = decode_pod(obj)
+        for entry in pod.claims:
+            template = templates.get((pod.key.namespace, entry.template_name))
+            if template is not None:
+                used.add((pod.key.namespace, entry.template_name))
+                _add_claim(found, _from_template(template, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}")))
+    for key, template in templates.items():
+        if key not in used:
+            _add_claim(found, _from_template(template, ObjectKey(*key)))
+
+
+def _from_template(template: Json, key: ObjectKey) -> Claim:
+    inner = (template.get("spec") or {}).get("spec") or {}
+    return decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner})

@@ -1,0 +1,118 @@
+"""`berth select`: which devices a selector matches, and which term failed for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+
+from extender.cel.errors import BudgetExceeded, CompileError, EvalError
+from extender.cel.selector import Environment, Selector, compile_selector
+from extender.cel.terms import failed_term
+from extender.cli.objects import load_objects
+from extender.model.device import Device
+from extender.model.errors import WireError
+from extender.wire.slices import SliceDecoder
+
+Json = dict[str, Any]
+
+
+def select_command(
+    expression: Annotated[str | None, typer.Argument(help="The CEL expression.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="ResourceSlices in YAML or JSON; - for standard input.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="Run a file of cases: one line of answer a case.")] = None,
+    as_new: Annotated[str | None, typer.Option(help="Validate as the API server of this version would, e.g. 1.36.", metavar="VERSION")] = None,
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Evaluate a device selector.
+
+    Example: berth select 'device.driver == "gpu.nvidia.com"' -f slices.yaml
+    """
+    if cases is not None:
+        for case in orjson.loads(cases.read_bytes()):
+            typer.echo(orjson.dumps(answer(case)).decode())
+        return
+    if expression is None:
+        raise typer.BadParameter("give EXPRESSION or --cases FILE")
+    environment = _environment(as_new)
+    try:
+        selector = compile_selector(expression, environment)
+    except CompileError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    if not file:
+        typer.echo("compiles")
+        return
+    _evaluate(selector, environment, [Path("/dev/stdin") if str(path) == "-" else path for path in file], output)
+
+
+def _environment(as_new: str | None) -> Environment:
+    if as_new is None:
+        return Environment()
+    major, _, minor = as_new.partition(".")
+    if not (major.isdigit() and minor.isdigit()):
+        raise WireError("--as-new", f"must be a version such as 1.36, is {as_new!r}")
+    # Consumable capacity is beta and on from 1.36; list types are alpha everywhere.
+    version = (int(major), int(minor))
+    return Environment(version, stored=False, consumable_capacity=version >= (1, 36))
+
+
+def answer(case: Json) -> Json:
+    """One case as the conformance form wants it."""
+    gates = case.get("features") or []
+    environment = Environment(
+        stored=case.get("environment") != "NewExpressions",
+        list_types="DRAListTypeAttributes" in gates,
+        consumable_capacity="DRAConsumableCapacity" in gates,
+    )
+    found: Json = {"name": case["name"], "match": None, "compile_error": None, "runtime_error": None}
+    try:
+        selector = compile_selector(case["expression"], environment)
+        found["match"] = selector.match(_device(case), str(case.get("driver") or ""))
+    except CompileError as error:
+        found["compile_error"] = str(error)
+    except (EvalError, BudgetExceeded) as error:
+        found["runtime_error"] = str(error)
+    return found
+
+
+def _device(case: Json) -> Device:
+    driver = str(case.get("driver") or "")
+    device = {
+        "name": "device", "attributes": case.get("attributes") or {}, "capacity": case.get("capacity") or {},
+        "allowMultipleAllocations": bool(case.get("allowMultipleAllocations")),
+    }
+    spec = {"driver": driver or "none", "pool": {"name": "pool"}, "nodeName": "node", "devices": [device]}
+    slice_ = SliceDecoder().decode({"metadata": {"name": "slice"}, "spec": spec})
+    if slice_.problem:
+        raise EvalError(slice_.problem)
+    return slice_.devices[0]
+
+
+def _evaluate(selector: Selector, environment: Environment, paths: list[Path], output: str) -> None:
+    found = load_objects(paths)
+    console = Console(soft_wrap=True)
+    matched = total = 0
+    for slice_ in [*found.slices, *found.fabric.values()]:
+        for device in slice_.devices:
+            total += 1
+            line = _line(selector, environment, device, slice_.pool.driver)
+            matched += line["match"] is True
+            name = f"{slice_.pool.driver}/{slice_.pool.name}/{device.name}"
+            if output == "json":
+                typer.echo(orjson.dumps({"device": name, **line}).decode())
+            else:
+                console.print(f"{'match   ' if line['match'] else 'no match'} {name}" + (f"  {line['why']}" if line["why"] else ""), highlight=False, markup=False)
+    if output == "table":
+        console.print(f"{matched} of {total} devices match")
+
+
+def _line(selector: Selector, environment: Environment, device: Device, driver: str) -> Json:
+    try:
+        match = selector.match(device, driver)
+    except (EvalError, BudgetExceeded) as error:
+        return {"match": None, "why": f"error: {error}"}
+    return {"match": match, "why": "" if match else failed_term(selector.expression, environment, device, driver)}

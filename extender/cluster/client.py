@@ -1,0 +1,118 @@
+"""Requests to the API server: JSON bytes in and out, errors of our own, no models."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+
+from extender.cluster.credentials import Credentials
+from extender.cluster.errors import Unavailable, error_for
+
+Json = dict[str, Any]
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+_JSON = "application/json"
+_REQUEST_SECONDS = 15.0  # one write; a bind has a handful and the scheduler's time-out for it is 30 s
+_MAX_LINE = 4 * 1024 * 1024  # an object is at most about 1.5 MiB in etcd
+_CONNECTIONS = 64  # writes in flight; the API server's default limit for mutations is 200
+
+
+class ApiClient:
+    """An async context manager around one connection pool."""
+
+    def __init__(self, credentials: Credentials, user_agent: str = "berth") -> None:
+        self._credentials = credentials
+        self._user_agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        tls: Any = self._credentials.tls if self._credentials.tls is not None else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS + 16, ssl=tls),  # 16 watches beside the writes
+            headers={"User-Agent": self._user_agent, "Accept": _JSON},
+            read_bufsize=_MAX_LINE,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        return await self._request("GET", path, params=params)
+
+    async def post(self, path: str, body: Json) -> Json:
+        return await self._request("POST", path, body=body)
+
+    async def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> Json:
+        return await self._request("PATCH", path, body=body, content_type=content_type)
+
+    async def put(self, path: str, body: Json) -> Json:
+        return await self._request("PUT", path, body=body)
+
+    async def delete(self, path: str, body: Json | None = None) -> Json:
+        return await self._request("DELETE", path, body=body)
+
+    async def _request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Json | None = None,
+        content_type: str = _JSON,
+    ) -> Json:
+        try:
+            async with self._open().request(
+                method, self._credentials.url + path, params=params,
+                data=None if body is None else orjson.dumps(body), headers=self._headers(content_type),
+                timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
+            ) as response:
+                content = await response.read()
+                if response.status >= 300:  # noqa: PLR2004 - anything but success
+                    raise error_for(response.status, _message(content), _retry_after(response))
+                return orjson.loads(content)  # type: ignore[no-any-return] # the API server sends objects
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
+
+    async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncIterator[bytes]:
+        """The lines of a watch. Ends when the server ends it; raises Unavailable when it falls silent."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silence_seconds)
+        try:
+            async with self._open().get(
+                self._credentials.url + path, params=params, headers=self._headers(_JSON), timeout=timeout
+            ) as response:
+                if response.status != 200:  # noqa: PLR2004 - OK
+                    raise error_for(response.status, _message(await response.read()), _retry_after(response))
+                async for line in response.content:
+                    yield line
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "the client is used outside its context"
+        return self._session
+
+    def _headers(self, content_type: str) -> dict[str, str]:
+        token = self._credentials.token()
+        found = {"Content-Type": content_type}
+        if token:
+            found["Authorization"] = token if token.lower().startswith("bearer ") else f"Bearer {token}"
+        return found
+
+
+def _message(content: bytes) -> str:
+    try:
+        status = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return content[:200].decode("utf-8", "replace")
+    return str(status.get("message", status))[:500] if isinstance(status, dict) else str(status)[:500]
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    try:
+        return max(0.0, float(response.headers.get("Retry-After", "1")))
+    except ValueError:
+        return 1.0

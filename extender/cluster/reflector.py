@@ -1,0 +1,137 @@
+"""List and watch of one kind: pages, bookmarks, a fresh list after 410 with the deletions it implies, back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import structlog
+
+from extender.cluster.client import ApiClient
+from extender.cluster.errors import ClusterError, Gone, TooMany
+from extender.model.errors import WireError
+
+Json = dict[str, Any]
+
+_PAGE = 500  # objects per list request, client-go's default
+_WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
+_SILENCE_SECONDS = 90.0  # bookmarks come about once a minute; longer silence means a dead connection
+_BACKOFF_SECONDS = (0.25, 30.0)
+_SLICE = 200  # objects applied before other work gets a turn
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What to reflect. `apply(key, object)` gets the raw object, or None for a deletion; it returns nothing."""
+
+    name: str
+    path: str
+    apply: Callable[[str, Json | None], None]
+    field_selector: str = ""
+
+
+class Reflector:
+    """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen."""
+
+    def __init__(self, client: ApiClient, kind: Kind, on_progress: Callable[[], None]) -> None:
+        self._client = client
+        self._kind = kind
+        self._on_progress = on_progress
+        self._known: set[str] = set()
+        self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
+        self.version = ""
+        self.listed = False
+        self.failures = 0
+        self.relists = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                if not self.version:
+                    await self._list()
+                await self._watch()
+            except Gone:
+                self.version = ""
+            except ClusterError as error:
+                await self._back_off(error)
+
+    async def _list(self) -> None:
+        """Read all pages, apply them, and delete what is no longer there."""
+        seen: set[str] = set()
+        token, version = "", ""
+        while True:
+            page = await self._client.get(self._kind.path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
+            metadata = page.get("metadata") or {}
+            for position, item in enumerate(page.get("items") or ()):
+                seen.add(self._apply(item))
+                if position % _SLICE == _SLICE - 1:
+                    await asyncio.sleep(0)
+            version = str(metadata.get("resourceVersion") or version)
+            token = metadata.get("continue") or ""
+            if not token:
+                break
+        for key in self._known - seen:
+            self._kind.apply(key, None)
+        self._known = seen
+        self.version, self.listed, self.failures = version, True, 0
+        self.relists += 1
+        self._on_progress()
+
+    async def _watch(self) -> None:
+        seconds = str(random.randint(*_WATCH_SECONDS))  # noqa: S311 - spreads load, guards nothing
+        params = self._params(
+            watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
+        )
+        async for line in self._client.lines(self._kind.path, params, _SILENCE_SECONDS):
+            self._event(orjson.loads(line))
+            self.failures = 0
+
+    def _event(self, event: Json) -> None:
+        kind, obj = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            message = str(obj.get("message", obj))
+            if obj.get("code") == 410:  # noqa: PLR2004 - Gone
+                raise Gone(message)
+            raise ClusterError(message)
+        if kind == "DELETED":
+            key = _key(obj)
+            self._known.discard(key)
+            self._kind.apply(key, None)
+        elif kind != "BOOKMARK":
+            self._known.add(self._apply(obj))
+        self.version = str((obj.get("metadata") or {}).get("resourceVersion") or self.version)
+        self._on_progress()
+
+    def _apply(self, obj: Json) -> str:
+        key = _key(obj)
+        try:
+            self._kind.apply(key, obj)
+        except WireError as error:
+            # An object that cannot even be named must not stop the ones after it.
+            self._log.warning("unreadable object", key=key, problem=str(error))
+        return key
+
+    async def _back_off(self, error: ClusterError) -> None:
+        self.failures += 1
+        low, high = _BACKOFF_SECONDS
+        delay = min(high, low * 2 ** min(self.failures, 10))
+        if isinstance(error, TooMany):
+            delay = max(delay, error.retry_after)
+        self._log.warning("watch failed", error=str(error), failures=self.failures)
+        await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
+
+    def _params(self, **extra: str) -> dict[str, str]:
+        if self._kind.field_selector:
+            extra["fieldSelector"] = self._kind.field_selector
+        return extra
+
+
+def _key(obj: Json) -> str:
+    metadata = obj.get("metadata") or {}
+    namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
+    return f"{namespace}/{name}" if namespace else str(name)

@@ -1,0 +1,86 @@
+"""The writes of a bind, each guarded by resourceVersion or UID, and how to take them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
+from extender.model.claim import FINALIZER, Allocation, Claim, Consumer, ObjectKey
+from extender.wire.claims import decode_claim, encode_allocation, encode_consumer
+
+Json = dict[str, Any]
+_GROUP = "/apis/resource.k8s.io/v1"
+
+
+def claim_path(key: ObjectKey, sub: str = "") -> str:
+    """The path of a claim or of its subresource."""
+    path = f"{_GROUP}/namespaces/{key.namespace}/resourceclaims/{key.name}"
+    return f"{path}/{sub}" if sub else path
+
+
+class Writer:
+    """Writes claims and bindings. Every method raises ClusterError; the claims returned are what the server stored."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def read_claim(self, key: ObjectKey) -> Claim:
+        return decode_claim(await self._client.get(claim_path(key)))
+
+    async def read_pod(self, key: ObjectKey) -> Json:
+        return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
+
+    async def add_finalizer(self, claim: Claim) -> Claim:
+        """Without it the claim controller never takes the allocation back."""
+        if FINALIZER in claim.finalizers:
+            return claim
+        body = {"metadata": {**_guard(claim), "finalizers": [*claim.finalizers, FINALIZER]}}
+        return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+
+    async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
+        """Write the allocation and reserve it, in one write."""
+        status = {
+            "allocation": encode_allocation(allocation),
+            "reservedFor": [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)],
+        }
+        return await self._status(claim, status)
+
+    async def reserve(self, claim: Claim, consumer: Consumer) -> Claim:
+        """Add a pod to an allocated claim; the allocation itself is not sent, so it stays byte for byte."""
+        if claim.is_reserved_for(consumer.uid):
+            return claim
+        reserved = [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)]
+        return await self._status(claim, {"reservedFor": reserved})
+
+    async def deallocate(self, claim: Claim) -> Claim:
+        """Take back an allocation that nobody uses."""
+        return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
+
+    async def unreserve(self, claim: Claim, pod_uid: str) -> None:
+        """Remove a pod's reservation, whatever else changed in the claim."""
+        body = {"metadata": {"uid": claim.uid}, "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
+        await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
+
+    async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:
+        """POST the Binding, as DefaultBinder does; its annotations reach the pod in the same transaction."""
+        metadata: Json = {"name": key.name, "namespace": key.namespace, "uid": uid}
+        if annotations:
+            metadata["annotations"] = annotations
+        body = {
+            "apiVersion": "v1", "kind": "Binding", "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._client.post(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}/binding", body)
+
+    async def touch_class(self, name: str, annotation: str, value: str) -> None:
+        """Change one annotation of the marker DeviceClass: it wakes pods that an extender rejected."""
+        body = {"metadata": {"annotations": {annotation: value}}}
+        await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
+
+    async def _status(self, claim: Claim, status: Json) -> Claim:
+        body = {"metadata": _guard(claim), "status": status}
+        return decode_claim(await self._client.patch(claim_path(claim.key, "status"), body, MERGE_PATCH))
+
+
+def _guard(claim: Claim) -> Json:
+    return {"uid": claim.uid, "resourceVersion": claim.resource_version}

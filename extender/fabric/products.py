@@ -1,0 +1,98 @@
+"""What is known of products without asking: link rates, PCIe generations, and usual boards.
+
+A table is wrong on real machines (a missing bridge, a GPU that lost its links), so it is the third choice; every
+explanation says when it was used. Rates: NCCL src/graph/topo.h; boards: NVIDIA's published matrices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from extender.model.fabric import UNKNOWN_DISTANCE, Graph
+
+# NVLink version (1, 2, 3, 4, 5) to what NCCL plans with per link, GB/s one direction.
+NCCL_LINK_GBPS = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}
+SLOW_LINK_GBPS = 12.0  # GA102 bridges: 14.06 GB/s nominal
+_SLOW_NOMINAL = 20_000  # MB/s; only GA102 links are slower than NVLink 1's 20 GB/s
+PCIE_RING_GBPS = {3: 10.0, 4: 20.0, 5: 30.0}  # what a ring over PCIe x16 gets, by generation
+_DEFAULT_PCIE = 4
+
+
+class Board(NamedTuple):
+    """A usual machine: product words, GPU count, links into a switch, NVLink version."""
+
+    words: tuple[str, ...]
+    count: int
+    switch_links: int
+    version: int
+
+
+_BOARDS = (
+    Board(("A100-SXM", "A100 SXM"), 8, 12, 3),
+    Board(("A800-SXM", "A800 SXM"), 8, 8, 3),
+    Board(("H100 80GB HBM3", "H100 SXM"), 8, 18, 4),
+    Board(("H800",), 8, 8, 4),
+    Board(("H200",), 8, 18, 4),
+    Board(("GB200", "GB300"), 4, 18, 5),
+    Board(("B200", "B300"), 8, 18, 5),
+    Board(("V100-SXM3",), 16, 6, 2),
+)
+_NOT_SWITCHED = ("NVL", "PCIe", "PCIE")
+
+# The hybrid cube mesh of a DGX-1 with V100s: the one board without a switch that has a single usual numbering.
+_DGX1 = (
+    (0, 1, 1, 2, 2, 0, 0, 0), (1, 0, 2, 1, 0, 2, 0, 0), (1, 2, 0, 2, 0, 0, 1, 0), (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2), (0, 2, 0, 0, 1, 0, 2, 1), (0, 0, 1, 0, 1, 2, 0, 2), (0, 0, 0, 1, 2, 1, 2, 0),
+)
+_DGX1_SIZE = 8
+
+_PCIE_GENERATION = (
+    (3, ("P100", "V100", "T4", "RTX 8000", "RTX 6000 ", "P40", "P4")),
+    (5, ("H100", "H200", "H800", "H20", "B200", "B300", "GB200", "GB300", "GH200", "RTX PRO")),
+)
+
+
+def link_gbps(version: int, nominal_mbps: int) -> float:
+    """What a ring gains per link. Unknown versions plan with 80 % of the nominal rate."""
+    if 0 < nominal_mbps < _SLOW_NOMINAL:
+        return SLOW_LINK_GBPS
+    known = NCCL_LINK_GBPS.get(version)
+    return known if known is not None else nominal_mbps * 0.8 / 1000
+
+
+def pcie_generation(product: str) -> int:
+    """The PCIe generation of a product; the most common one for names never seen."""
+    for generation, words in _PCIE_GENERATION:
+        if any(word in product for word in words):
+            return generation
+    return _DEFAULT_PCIE
+
+
+def pcie_gbps(generation: int) -> float:
+    """What a ring over PCIe gets."""
+    return PCIE_RING_GBPS.get(generation, PCIE_RING_GBPS[5] if generation > 5 else PCIE_RING_GBPS[3])  # noqa: PLR2004 - the newest in the table
+
+
+def usual_graph(product: str, count: int) -> Graph | None:
+    """The graph that machines of this product and size usually have, or None."""
+    if "V100-SXM2" in product and count == _DGX1_SIZE:
+        return _graph(count, _DGX1, (0,) * count, NCCL_LINK_GBPS[2], product)
+    if any(word in product for word in _NOT_SWITCHED):
+        return None
+    for board in _BOARDS:
+        if board.count == count and any(word in product for word in board.words):
+            none = ((0,) * count,) * count
+            return _graph(count, none, (board.switch_links,) * count, NCCL_LINK_GBPS[board.version], product)
+    return None
+
+
+def flat_graph(product: str, count: int) -> Graph:
+    """GPUs of which nothing is known: joined by PCIe alone."""
+    return _graph(count, ((0,) * count,) * count, (0,) * count, 0.0, product)
+
+
+def _graph(
+    count: int, links: tuple[tuple[int, ...], ...], switch: tuple[int, ...], rate: float, product: str
+) -> Graph:
+    distance = tuple(tuple(0 if i == j else UNKNOWN_DISTANCE for j in range(count)) for i in range(count))
+    return Graph(links, switch, rate, pcie_gbps(pcie_generation(product)), distance, (0,) * count)

@@ -1,0 +1,91 @@
+"""Which sets of free GPUs are best, and what a choice leaves behind."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+from typing import NamedTuple
+
+from extender.fabric import ring
+from extender.model.fabric import Graph
+
+_EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
+_REMEMBERED = 65_536  # (graph, mask) pairs; 255 per 8-GPU graph
+
+
+class Quality(NamedTuple):
+    """Sorts better sets first when compared ascending."""
+
+    minus_ring_gbps: float
+    minus_links_inside: int
+    worst_distance: int
+    numa_nodes: int
+    minus_links_left: int
+    mask_order: int
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def bandwidth(graph: Graph, mask: int) -> float:
+    """ring.ring_gbps, remembered."""
+    return ring.ring_gbps(graph, mask)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def quality(graph: Graph, mask: int, free: int) -> Quality:
+    """How good it is to take `mask` out of `free`."""
+    chosen = ring.members(mask)
+    pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
+    return Quality(
+        -bandwidth(graph, mask),
+        -ring.links_inside(graph, mask),
+        max((graph.distance[a][b] for a, b in pairs), default=0),
+        len({graph.numa[i] for i in chosen}),
+        -ring.links_inside(graph, free & ~mask),
+        mask,
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
+    """Sets of `count` GPUs out of `free`, the best first. All of them where that is cheap, else good seeds."""
+    available = ring.members(free)
+    if count > len(available) or count < 1:
+        return ()
+    if comb(len(available), count) <= _EXHAUSTIVE:
+        masks = [sum(1 << i for i in chosen) for chosen in combinations(available, count)]
+    else:
+        masks = sorted({_grown(graph, free, seed, count) for seed in available})
+    return tuple(sorted(masks, key=lambda mask: quality(graph, mask, free)))
+
+
+def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
+    """A set grown from one GPU, always by the best next one."""
+    mask = 1 << seed
+    for _ in range(count - 1):
+        ahead = [mask | 1 << i for i in ring.members(free & ~mask)]
+        mask = min(ahead, key=lambda m: (-ring.links_inside(graph, m), quality(graph, m, free)[2:]))
+    return mask
+
+
+@lru_cache(maxsize=4096)
+def best_gbps(graph: Graph, free: int, count: int) -> float:
+    """The best ring of `count` GPUs that `free` still offers."""
+    sets = ranked(graph, free, count)
+    return bandwidth(graph, sets[0]) if sets else 0.0
+
+
+class Graphs:
+    """Interns graphs: equal machines share one object and so all that is computed for it."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._known: OrderedDict[Graph, Graph] = OrderedDict()
+        self._limit = limit
+
+    def intern(self, graph: Graph) -> Graph:
+        known = self._known.setdefault(graph, graph)
+        self._known.move_to_end(known)
+        if len(self._known) > self._limit:
+            self._known.popitem(last=False)
+        return known

@@ -1,0 +1,85 @@
+"""Which fabric to believe: the live agent, then the slices' attributes, then the product table, then nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from extender.fabric.products import flat_graph, usual_graph
+from extender.fabric.sets import Graphs
+from extender.fabric.slices import fabric_of
+from extender.model.device import Device, Slice
+from extender.model.fabric import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+
+_UUID = ("gpu.nvidia.com/uuid", "uuid")
+_PRODUCT = ("gpu.nvidia.com/productName", "productName")
+_SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5  # PXB, NODE, SYS in DISTANCES: what pcieRoot and numaNode can tell apart
+
+
+def gpu_uuid(device: Device) -> str:
+    """The identity that slices, NVML and the agent share; '' for a device that is no whole GPU."""
+    if _text(device, ("gpu.nvidia.com/type", "type")) not in ("gpu", ""):
+        return ""
+    return _text(device, _UUID)
+
+
+def choose_fabric(live: Slice | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
+    """The fabric of a node with these whole GPUs, or None where it has none."""
+    identities = [gpu_uuid(device) for device in gpus]
+    if live is not None and not live.problem:
+        found = fabric_of(live.devices)
+        if found is not None and any(found.position(uuid) is not None for uuid in identities):
+            return replace(found, graph=graphs.intern(found.graph))
+    if not gpus:
+        return None
+    product = _text(gpus[0], _PRODUCT)
+    published = _from_attributes(gpus, product)
+    usual = usual_graph(product, len(gpus))
+    if published is not None and usual is None:
+        graph, source = published, Source.SLICE
+    elif usual is not None:
+        graph, source = usual, Source.TABLE
+    else:
+        graph, source = flat_graph(product, len(gpus)), Source.FLAT
+    states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
+    return Fabric(graphs.intern(graph), states, source, product=product)
+
+
+def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
+    """PCIe distances from pcieRoot and numaNode; no driver publishes NVLink."""
+    roots = [_text(gpu, ("resource.kubernetes.io/pcieRoot",)) for gpu in gpus]
+    numa = [_number(gpu, ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")) for gpu in gpus]
+    if not any(roots) and all(node is None for node in numa):
+        return None
+    size = range(len(gpus))
+    distance = tuple(tuple(_distance(roots, numa, i, j) for j in size) for i in size)
+    flat = flat_graph(product, len(gpus))
+    return replace(flat, distance=distance, numa=tuple(node or 0 for node in numa))
+
+
+def _distance(roots: list[str], numa: list[int | None], i: int, j: int) -> int:
+    if i == j:
+        return 0
+    if roots[i] and roots[i] == roots[j]:
+        return _SAME_ROOT
+    if numa[i] is None or numa[j] is None:
+        return UNKNOWN_DISTANCE
+    return _SAME_NUMA if numa[i] == numa[j] else _ACROSS
+
+
+def _text(device: Device, names: tuple[str, ...]) -> str:
+    for name in names:
+        value = device.attributes.get(name)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _number(device: Device, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = device.attributes.get(name)
+        if isinstance(value, tuple) and value:
+            value = value[0]
+        if type(value) is int:
+            return value
+    return None

@@ -1,0 +1,185 @@
+"""From the store to node views: only dirty nodes are built, everything else is shared with the snapshot before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
+
+from extender.allocation.features import Features
+from extender.allocation.offline import consumed_counters
+from extender.allocation.pools import Inventory, Pool, gather, inventory
+from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
+from extender.allocation.view import Fleet, NodeView
+from extender.fabric.sets import Graphs, best_gbps
+from extender.fabric.sources import choose_fabric, gpu_uuid
+from extender.mirror.store import Store
+from extender.mirror.usage import UsageBook
+from extender.model.claim import Node
+from extender.model.device import Device, PoolKey, Slice
+from extender.model.fabric import Fabric, Graph
+from extender.model.quantity import NANO
+
+T = TypeVar("T")
+_MEMORY = ("memory", "gpu.nvidia.com/memory")
+
+
+class ViewBuilder:
+    """Builds node views; interns what makes equal nodes equal."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._graphs = Graphs()
+        self._kinds: dict[Hashable, int] = {}
+        self._signatures: dict[Hashable, int] = {}
+        self._counters: dict[PoolKey, tuple[tuple[int, ...], PoolUse, dict[CounterKey, int]]] = {}
+
+    def build(self, node: Node, store: Store, usage: UsageBook, previous: NodeView | None) -> NodeView:
+        """The view of one node. The inventory of `previous` is kept where no slice changed."""
+        found = self._inventory(node, store, previous)
+        pools = {pool.key: usage.pool(pool.key) for pool in found.pools}
+        use = Usage(pools, lambda pool: self._consumed(pool, store, pools[pool.key]))
+        fabric, gpu_bits = self._fabric(node, store, found)
+        busy = taken_mask(found, use)
+        held = self._held(found, usage)
+        counters = tuple(tuple(sorted(use.counters(pool).items())) for pool in found.pools if pool.counter_sets)
+        # Counters are read while the view is built, so that later changes of the store do not reach into it.
+        frozen = {pool.key: use.counters(pool) for pool in found.pools if pool.counter_sets}
+        use = Usage(pools, lambda pool: frozen.get(pool.key, {}))
+        signature = self._signature(found, pools, fabric, gpu_bits, busy, held, counters)
+        return NodeView(node, found, use, signature, fabric, gpu_bits, held & busy, busy)
+
+    # -- the inventory ---------------------------------------------------------------------------------------
+
+    def _inventory(self, node: Node, store: Store, previous: NodeView | None) -> Inventory:
+        nearby = self._nearby(node, store)
+        pools = gather(node, nearby, lambda key: list(store.pools.get(key, {}).values()), self._features)
+        if previous is not None and previous.node.labels == node.labels and _same(previous.inventory.pools, pools):
+            return previous.inventory
+        return inventory(node, pools)
+
+    def _nearby(self, node: Node, store: Store) -> list[Slice]:
+        """The node's own slices, those of no node, and the counter sets of the pools they belong to."""
+        own = list(store.by_node.get(node.name, {}).values())
+        found = own + list(store.roaming.values())
+        seen = {slice_.name for slice_ in found}
+        for key in {slice_.pool for slice_ in own}:
+            found += [s for s in store.pools[key].values() if s.counter_sets and s.name not in seen]
+        return found
+
+    def _consumed(self, pool: Pool, store: Store, use: PoolUse) -> dict[CounterKey, int]:
+        """What is consumed of a pool's counters; computed once per state of the pool, not per node."""
+        slices = store.pools.get(pool.key, {})
+        newest = max((s.generation for s in slices.values()), default=0)
+        current = [s for s in slices.values() if s.generation == newest]
+        state = tuple(sorted(id(s) for s in current))
+        known = self._counters.get(pool.key)
+        if known is None or known[0] != state or known[1] != use:
+            known = (state, use, consumed_counters(current, use))
+            self._counters[pool.key] = known
+        return known[2]
+
+    # -- the fabric ------------------------------------------------------------------------------------------
+
+    def _fabric(self, node: Node, store: Store, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:
+        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        if not gpus:
+            return None, ()
+        fabric = choose_fabric(store.fabric.get(node.name), [device for _, device in gpus], self._graphs)
+        if fabric is None:
+            return None, ()
+        bits = {gpu_uuid(device): bit for bit, device in gpus}
+        return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
+
+    def _held(self, found: Inventory, usage: UsageBook) -> int:
+        mask = 0
+        for pool in found.pools:
+            for device in usage.only_held(pool.key):
+                bit = next((b for b, p in enumerate(found.places) if p.id.device == device and found.pools[p.pool] is pool), None)
+                mask |= 1 << bit if bit is not None else 0
+        return mask
+
+    # -- signatures ------------------------------------------------------------------------------------------
+
+    def _signature(
+        self, found: Inventory, pools: Mapping[PoolKey, PoolUse], fabric: Fabric | None, gpu_bits: tuple[int, ...],
+        busy: int, held: int, counters: tuple[object, ...],
+    ) -> int:
+        shape = tuple(self._kind(place.device, place.pool) for place in found.places)
+        shares = tuple(
+            (bit, tuple(sorted(amounts.items())))
+            for bit, place in enumerate(found.places)
+            if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+        )
+        joined: object = None
+        if fabric is not None:
+            states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
+            joined = (id(fabric.graph), fabric.source, states, gpu_bits)
+        trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
+        key = (shape, found.reachable, shares, joined, busy, held, counters, trouble)
+        return self._signatures.setdefault(key, len(self._signatures))
+
+    def _kind(self, device: Device, pool: int) -> int:
+        """What search and scoring see of a device besides selectors and constraints."""
+        key = (
+            pool, id(device.capacity), device.consumes, device.taints, device.binding_conditions,
+            device.binding_failure_conditions, device.allow_multiple,
+        )
+        return self._kinds.setdefault(key, len(self._kinds))
+
+
+def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
+    """Whether two gatherings found the same slices."""
+    if len(before) != len(after):
+        return False
+    return all(
+        (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
+        and len(a.slices) == len(b.slices)
+        and all(x is y for x, y in zip(a.slices, b.slices, strict=True))
+        and a.counter_sets == b.counter_sets
+        for a, b in zip(before, after, strict=True)
+    )
+
+
+class FleetCounter:
+    """Counts what nodes have, so that facts about the whole fleet cost nothing to keep."""
+
+    def __init__(self) -> None:
+        self._graphs: Counter[Graph] = Counter()
+        self._memory: Counter[int] = Counter()
+        self._fleet: Fleet | None = Fleet()
+
+    def replace(self, old: NodeView | None, new: NodeView | None) -> None:
+        for view, amount in ((old, -1), (new, 1)):
+            if view is None or view.fabric is None:
+                continue
+            self._add(self._graphs, view.fabric.graph, amount)
+            for memory in {_memory(view, bit) for bit in view.gpu_bits if bit >= 0}:
+                self._add(self._memory, memory, amount)
+
+    def _add(self, counts: Counter[T], key: T, amount: int) -> None:
+        before = counts[key]
+        counts[key] = before + amount
+        if not counts[key]:
+            del counts[key]
+        if not before or not before + amount:
+            self._fleet = None
+
+    def fleet(self) -> Fleet:
+        if self._fleet is None:
+            self._fleet = _fleet(self._graphs, self._memory)
+        return self._fleet
+
+
+def _fleet(graphs: Iterable[Graph], memory: Iterable[int]) -> Fleet:
+    best: dict[int, float] = {}
+    for graph in graphs:
+        for count in range(2, graph.size + 1):
+            best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
+    known = [amount for amount in memory if amount]
+    return Fleet(best, min(known, default=0), max(known, default=0))
+
+
+def _memory(view: NodeView, bit: int) -> int:
+    device = view.inventory.places[bit].device
+    return next((device.capacity[n].value.nanos // NANO for n in _MEMORY if n in device.capacity), 0)

@@ -1,0 +1,131 @@
+"""The mirror: applies events, keeps the ledger, hands out snapshots. Single-threaded; nothing here waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import MappingProxyType
+
+from extender.allocation.features import Features
+from extender.allocation.view import NodeView, Snapshot
+from extender.mirror.builder import FleetCounter, ViewBuilder
+from extender.mirror.ledger import Hold, Ledger
+from extender.mirror.store import ALL_NODES, Store
+from extender.mirror.usage import UsageBook
+from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
+from extender.model.device import Slice
+
+_REMEMBERED_CHANGES = 512  # versions that followers may lag behind before they start over
+
+
+class Mirror:
+    """The one picture. `snapshot()` folds all events since the last one and is free when nothing happened."""
+
+    def __init__(self, features: Features | None = None) -> None:
+        self.usage = UsageBook()
+        self.store = Store(self.usage)
+        self.ledger = Ledger(self.usage)
+        self._builder = ViewBuilder(features or Features())
+        self._views: dict[str, NodeView] = {}
+        self._fleet = FleetCounter()
+        self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_REMEMBERED_CHANGES)
+        self._version = 0
+        self._snapshot: Snapshot | None = None
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def apply_slice(self, name: str, new: Slice | None) -> None:
+        self.store.put_slice(name, new)
+        self._snapshot = None
+
+    def apply_class(self, name: str, new: DeviceClass | None) -> None:
+        self.store.put_class(name, new)
+        self._snapshot = None
+
+    def apply_claim(self, key: ObjectKey, new: Claim | None) -> None:
+        """A claim as the watch shows it. Once it shows an allocation, the bind that wrote it has arrived."""
+        old = self.store.put_claim(key, new)
+        gone = old.uid if old is not None and (new is None or new.uid != old.uid) else ""
+        if new is not None and new.allocation is not None:
+            self._touch(self.ledger.settle(new.uid))
+        if gone:
+            self._touch(self.ledger.settle(gone))
+        self._snapshot = None
+
+    def apply_node(self, name: str, new: Node | None) -> None:
+        self.store.put_node(name, new)
+        self._snapshot = None
+
+    def apply_pod(self, uid: str, new: Pod | None) -> None:
+        """A pod that is bound, finished or gone needs no hold any more."""
+        if new is None or new.node_name or new.deleting:
+            self._touch(self.ledger.release(uid))
+        self.store.put_pod(uid, new)
+        self._snapshot = None
+
+    def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+        self.store.put_namespace(name, labels)
+        self._snapshot = None
+
+    # -- reservations ----------------------------------------------------------------------------------------
+
+    def hold(self, hold: Hold, results: tuple[Result, ...]) -> None:
+        self._touch(self.ledger.hold(hold, results))
+
+    def release(self, pod_uid: str) -> None:
+        self._touch(self.ledger.release(pod_uid))
+
+    def expire(self, now: float) -> None:
+        self._touch(self.ledger.expire(now))
+
+    def assume(self, pod_uid: str, claim_uid: str, results: tuple[Result, ...]) -> None:
+        self._touch(self.ledger.assume(pod_uid, claim_uid, results))
+        self._snapshot = None
+
+    def settle(self, claim_uid: str) -> None:
+        self._touch(self.ledger.settle(claim_uid))
+        self._snapshot = None
+
+    def _touch(self, pools: set) -> None:  # type: ignore[type-arg] # PoolKey
+        if pools:
+            self.store.touch_pools(pools)
+            self._snapshot = None
+
+    # -- snapshots -------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now. Equal states give the same object."""
+        if self._snapshot is None:
+            self._rebuild()
+            self._snapshot = self._make()
+        return self._snapshot
+
+    def _rebuild(self) -> None:
+        dirty, store = store_dirty(self.store), self.store
+        if not dirty:
+            return
+        views = dict(self._views)
+        for name in dirty:
+            node, old = store.nodes.get(name), views.get(name)
+            new = self._builder.build(node, store, self.usage, old) if node is not None else None
+            self._fleet.replace(old, new)
+            if new is None:
+                views.pop(name, None)
+            else:
+                views[name] = new
+        self._views = views
+        self._version += 1
+        self._changes.append((self._version, frozenset(dirty)))
+
+    def _make(self) -> Snapshot:
+        store = self.store
+        return Snapshot(
+            self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
+            self._fleet.fleet(), store.classes_version, tuple(self._changes), store.extended_resources(),
+            self.ledger.in_flight,
+        )
+
+
+def store_dirty(store: Store) -> set[str]:
+    """Take the set of nodes to build again."""
+    dirty, store.dirty = store.dirty, set()
+    return set(store.nodes) | dirty if ALL_NODES in dirty else dirty

@@ -1,0 +1,148 @@
+"""The objects of the watch, indexed the way snapshots need them. Events of deleted and re-listed objects are one path:
+`apply(kind, key, new)` with None for gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.mirror.usage import UsageBook
+from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
+from extender.model.device import PoolKey, Slice
+
+ALL_NODES = "*"
+
+
+class Store:
+    """What the cluster looked like at the last event; `dirty` are nodes whose view must be built again."""
+
+    def __init__(self, usage: UsageBook) -> None:
+        self._usage = usage
+        self.slices: dict[str, Slice] = {}
+        self.pools: dict[PoolKey, dict[str, Slice]] = {}
+        self.by_node: dict[str, dict[str, Slice]] = {}
+        self.roaming: dict[str, Slice] = {}  # slices that are not of one node
+        self.fabric: dict[str, Slice] = {}  # Berth's own, by node
+        self.classes: dict[str, DeviceClass] = {}
+        self.claims: dict[ObjectKey, Claim] = {}
+        self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that first showed its allocation
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}  # by UID
+        self.namespaces: dict[str, dict[str, str]] = {}
+        self.classes_version = 0
+        self.dirty: set[str] = set()
+        self.gone_slices: set[str] = set()
+
+    def touch_pools(self, keys: Iterable[PoolKey]) -> None:
+        """The use of these pools changed."""
+        for key in keys:
+            slices = self.pools.get(key, {})
+            for slice_ in slices.values():
+                self.dirty.add(slice_.selection.node_name or ALL_NODES)
+
+    # -- one method a kind; each takes the new object or None --------------------------------------------------
+
+    def put_slice(self, name: str, new: Slice | None) -> None:
+        old = self.slices.get(name)
+        if old is not None:
+            self._unindex(old)
+            self.gone_slices.add(name)
+        if new is None:
+            self.slices.pop(name, None)
+            return
+        self.slices[name] = new
+        node = new.selection.node_name
+        if new.pool.driver == FABRIC_DRIVER:
+            self.fabric[node] = new
+            self.dirty.add(node)
+            return
+        self.pools.setdefault(new.pool, {})[name] = new
+        (self.by_node.setdefault(node, {}) if node else self.roaming)[name] = new
+        self._touch_slice(new)
+
+    def _unindex(self, old: Slice) -> None:
+        node = old.selection.node_name
+        if old.pool.driver == FABRIC_DRIVER:
+            if self.fabric.get(node) is old:
+                del self.fabric[node]
+            self.dirty.add(node)
+            return
+        self._touch_slice(old)
+        _discard(self.pools, old.pool, old.name)
+        if node:
+            _discard(self.by_node, node, old.name)
+        else:
+            self.roaming.pop(old.name, None)
+
+    def _touch_slice(self, slice_: Slice) -> None:
+        # A slice of one node can complete or break a pool that other nodes see.
+        self.dirty.add(slice_.selection.node_name or ALL_NODES)
+        others = self.pools.get(slice_.pool, {})
+        self.dirty.update(other.selection.node_name or ALL_NODES for other in others.values())
+
+    def put_class(self, name: str, new: DeviceClass | None) -> None:
+        if self.classes.get(name) == new:
+            return  # the wake-up annotation changes no field that counts
+        self.classes_version += 1
+        _replace(self.classes, name, new)
+
+    def put_claim(self, key: ObjectKey, new: Claim | None) -> Claim | None:
+        """The answer is what the claim was before."""
+        old = self.claims.get(key)
+        if old is not None and (new is None or new.uid != old.uid):
+            self.touch_pools(self._usage.drop(("claim", old.uid)))
+            self.allocated_at.pop(old.uid, None)
+        _replace(self.claims, key, new)
+        if new is not None:
+            results = new.allocation.results if new.allocation is not None else ()
+            if new.allocation is None:
+                self.allocated_at.pop(new.uid, None)
+            else:
+                self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
+            self.touch_pools(self._usage.put(("claim", new.uid), results))
+        return old
+
+    def put_node(self, name: str, new: Node | None) -> None:
+        if self.nodes.get(name) != new:
+            self.dirty.add(name)
+            _replace(self.nodes, name, new)
+
+    def put_pod(self, uid: str, new: Pod | None) -> None:
+        _replace(self.pods, uid, new)
+
+    def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
+        _replace(self.namespaces, name, new)
+
+    def extended_resources(self) -> dict[str, str]:
+        """Extended resource name to class: the newest class wins, ties go to the first name."""
+        found: dict[str, DeviceClass] = {}
+        for class_ in self.classes.values():
+            name = class_.extended_resource
+            if not name:
+                continue
+            known = found.get(name)
+            if known is None or (class_.created, _reversed(class_.name)) > (known.created, _reversed(known.name)):
+                found[name] = class_
+        return {name: class_.name for name, class_ in found.items()}
+
+
+def _reversed(name: str) -> tuple[int, ...]:
+    """Sorts names backwards under `>`."""
+    return tuple(-ord(char) for char in name)
+
+
+def _replace(table: dict[Any, Any], key: object, new: object | None) -> None:
+    if new is None:
+        table.pop(key, None)
+    else:
+        table[key] = new
+
+
+def _discard(table: dict[Any, dict[str, Slice]], key: object, name: str) -> None:
+    inner = table.get(key)
+    if inner is not None:
+        inner.pop(name, None)
+        if not inner:
+            del table[key]

@@ -1,0 +1,76 @@
+"""Why a node cannot serve a pod: a closed list of codes. Prose is made here and nowhere else.
+
+Text that reaches kube-scheduler must be the same for the same cause on every node and every attempt: a text that
+varies wakes the pod again at once (docs/reasons.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Code(Enum):
+    """Code to sentence; `{0}` and `{1}` are names that do not vary between attempts."""
+
+    NO_DEVICES = "node has no devices for claims"
+    NO_MATCH = "no device matches request {0}"
+    TOO_FEW = "too few devices match request {0}"
+    IN_USE = "matching devices are in use for request {0}"
+    HELD = "matching devices are held by a pod being scheduled"
+    TAINTED = "matching devices are tainted for request {0}"
+    CAPACITY = "not enough capacity left for request {0}"
+    COUNTERS = "shared counters are used up for request {0}"
+    CONSTRAINT = "no free devices agree on {0}"
+    COMBINATION = "requests cannot be served together"
+    POOL_UPDATING = "resource pool is being updated"
+    POOL_INVALID = "resource pool is invalid: {0}"
+    ELSEWHERE = "claim is allocated for other nodes"
+    OUT_OF_BUDGET = "gave up searching: the claims allow too many combinations"
+    INVALID = "{0}"
+    TOPOLOGY = "no free device set has the required topology"
+    BANDWIDTH = "no free device set has the required bandwidth"
+    CLAIM_IN_FLIGHT = "claim {0} is being allocated for another pod"
+    CLAIM_FULL = "claim {0} has no reservation left"
+    NODE_UNKNOWN = "node is not known yet"
+    EXTENDED = "extended resource {0} is backed by device class {1}, which is not supported yet"
+    EXTENDED_STALE = "the pod's extended-resource claim is allocated for other nodes"
+    ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
+
+
+DESCRIPTIONS = {
+    Code.NO_DEVICES: "No ResourceSlice offers anything on this node. Is the driver running there?",
+    Code.NO_MATCH: "Devices exist, but class and request selectors pass none of them.",
+    Code.TOO_FEW: "Fewer devices pass the selectors than the request counts, whether free or not.",
+    Code.IN_USE: "Enough devices match, but other claims hold them.",
+    Code.HELD: "The devices are promised to a pod whose bind is on its way; the pod is tried again by itself.",
+    Code.TAINTED: "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",
+    Code.CAPACITY: "The devices that match have less unclaimed capacity than the request asks for.",
+    Code.COUNTERS: "Partitions already allocated use the counters that this one needs.",
+    Code.CONSTRAINT: "matchAttribute or distinctAttribute leaves no combination of free devices.",
+    Code.COMBINATION: "Each request fits alone, but not all of them at once.",
+    Code.POOL_UPDATING: "Slices of the pool's newest generation are still missing.",
+    Code.POOL_INVALID: "The driver's slices contradict each other; the text names what is wrong.",
+    Code.ELSEWHERE: "A claim of the pod is allocated already, and its devices are not on this node.",
+    Code.OUT_OF_BUDGET: "The search used up its steps. Whether a solution exists is not known.",
+    Code.INVALID: "The claim, class or slice is wrong; the text names the object and the field.",
+    Code.TOPOLOGY: "The pod's annotation requires NVLink between its GPUs; no free set of this node has it.",
+    Code.BANDWIDTH: "The pod's annotation requires a ring bandwidth that no free set of this node reaches.",
+    Code.CLAIM_IN_FLIGHT: "Another pod that shares the claim is being bound; the pod is tried again by itself.",
+    Code.CLAIM_FULL: "A claim can be reserved for 256 pods; this one is full.",
+    Code.NODE_UNKNOWN: "kube-scheduler knows the node before Berth's watch does; this passes.",
+    Code.EXTENDED: "The pod must not be bound without the device its resource name stands for.",
+    Code.EXTENDED_STALE: "An earlier attempt allocated devices on a node that is not offered now.",
+    Code.ADMIN_ACCESS: "adminAccess needs the label resource.kubernetes.io/admin-access: \"true\" on the namespace.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code with its parameters."""
+
+    code: Code
+    params: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.code.value.format(*self.params)

@@ -1,0 +1,43 @@
+"""JSON merge patch, and the one strategic merge patch that matters: lists keyed by uid, with $patch: delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    base = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            base.pop(key, None)
+        else:
+            base[key] = merge(base.get(key), value)
+    return base
+
+
+def strategic(target: Any, patch: Any) -> Any:
+    """Merge patch in which lists of objects with a uid are merged by it."""
+    if not isinstance(patch, dict):
+        return patch
+    base = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, list) and all(isinstance(item, dict) and "uid" in item for item in value):
+            base[key] = _by_uid(base.get(key) or [], value)
+        else:
+            base[key] = strategic(base.get(key), value)
+    return base
+
+
+def _by_uid(items: list[Any], changes: list[Any]) -> list[Any]:
+    found = {item["uid"]: item for item in items}
+    for change in changes:
+        if change.get("$patch") == "delete":
+            found.pop(change["uid"], None)
+        else:
+            found[change["uid"]] = {**found.get(change["uid"], {}), **change}
+    return list(found.values())

@@ -1,0 +1,109 @@
+"""Objects with versions, and the history that watches read. Stored objects are never changed, only replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+Key = tuple[str, str]  # namespace, name
+
+_HISTORY = 20_000  # events kept; a watch that asks for older ones gets 410
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event. `old` lets a watch with a field selector see an object leave its selection."""
+
+    version: int
+    resource: str
+    kind: str  # ADDED, MODIFIED, DELETED
+    obj: Json
+    old: Json | None
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """A queue of changes of one resource."""
+
+    resource: str
+    queue: asyncio.Queue[Change | None] = field(default_factory=asyncio.Queue)
+
+
+class ObjectStore:
+    """All objects of the cluster; every write gets the next version."""
+
+    def __init__(self, history: int = _HISTORY) -> None:
+        self._objects: dict[str, dict[Key, Json]] = {}
+        self._history: deque[Change] = deque(maxlen=history)
+        self._watchers: set[Watcher] = set()
+        self._listeners: list[Callable[[Change], None]] = []
+        self.version = 1
+
+    def get(self, resource: str, key: Key) -> Json | None:
+        return self._objects.get(resource, {}).get(key)
+
+    def all(self, resource: str, namespace: str = "") -> list[Json]:
+        """Objects in key order."""
+        table = self._objects.get(resource, {})
+        return [table[key] for key in sorted(table) if not namespace or key[0] == namespace]
+
+    def put(self, resource: str, key: Key, obj: Json) -> Json:
+        """Store an object under the next version."""
+        self.version += 1
+        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
+        table = self._objects.setdefault(resource, {})
+        old = table.get(key)
+        table[key] = stored
+        self._publish(Change(self.version, resource, "ADDED" if old is None else "MODIFIED", stored, old))
+        return stored
+
+    def remove(self, resource: str, key: Key) -> Json:
+        """Delete an object for good."""
+        self.version += 1
+        old = self._objects[resource].pop(key)
+        last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
+        self._publish(Change(self.version, resource, "DELETED", last, old))
+        return last
+
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Call back on every change, in order; used by controllers."""
+        self._listeners.append(listener)
+
+    def watch(self, resource: str, since: int) -> tuple[Watcher, list[Change]] | None:
+        """A watcher and the changes it missed after `since`; None where those are forgotten."""
+        if self._history and len(self._history) == self._history.maxlen and since < self._history[0].version - 1:
+            return None
+        missed = [change for change in self._since(since) if change.resource == resource]
+        watcher = Watcher(resource)
+        self._watchers.add(watcher)
+        return watcher, missed
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def cut_watches(self) -> None:
+        """End every watch, as a restarting server does."""
+        for watcher in self._watchers:
+            watcher.queue.put_nowait(None)
+
+    def forget_history(self) -> None:
+        """Make every older version too old, as compaction does."""
+        self._history.clear()
+        self._history = deque([Change(self.version, "", "", {}, None)], maxlen=1)
+
+    def _since(self, version: int) -> Iterator[Change]:
+        return (change for change in self._history if change.version > version)
+
+    def _publish(self, change: Change) -> None:
+        if self._history.maxlen == 1:
+            self._history = deque(self._history, maxlen=_HISTORY)
+        self._history.append(change)
+        for watcher in self._watchers:
+            if watcher.resource == change.resource:
+                watcher.queue.put_nowait(change)
+        for listener in self._listeners:
+            listener(change)

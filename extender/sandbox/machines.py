@@ -1,0 +1,185 @@
+"""Machines as data: a file says how the GPUs of a server are joined; nodes and slices are made from it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from extender.fabric.products import pcie_generation
+from extender.fabric.slices import DRIVER, Reading, attributes_of
+from extender.model.errors import WireError
+from extender.model.fabric import DISTANCES, UNKNOWN_DISTANCE
+
+Json = dict[str, Any]
+
+GPU_DRIVER = "gpu.nvidia.com"
+_NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # any fixed one: UUIDs repeat between runs
+_GA102 = "3-GA102"
+_NEEDED = ("name", "gpu_product", "gpus", "vram_bytes")
+_ARCHITECTURES = (
+    ("V100", "Volta", "7.0.0"), ("P100", "Pascal", "6.0.0"), ("T4", "Turing", "7.5.0"), ("RTX 8000", "Turing", "7.5.0"),
+    ("A100", "Ampere", "8.0.0"), ("A40", "Ampere", "8.6.0"), ("A6000", "Ampere", "8.6.0"), ("L4", "Ada Lovelace", "8.9.0"),
+    ("H100", "Hopper", "9.0.0"), ("H200", "Hopper", "9.0.0"), ("B200", "Blackwell", "10.0.0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine file."""
+
+    name: str
+    product: str
+    memory_bytes: int
+    readings: tuple[Reading, ...]  # without identity: see `gpus_of`
+    roots: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.readings)
+
+
+def load_machine(path: Path) -> Machine:
+    """A machine from YAML or JSON. Raises WireError naming the file and the field."""
+    return read_machine(yaml.safe_load(path.read_text()), str(path))
+
+
+def carried_machines() -> dict[str, Machine]:
+    """The machines that come with Berth, by name."""
+    folder = resources.files("extender.sandbox") / "machines"
+    found = (read_machine(yaml.safe_load(f.read_text()), f.name) for f in folder.iterdir() if f.name.endswith(".yaml"))
+    return {machine.name: machine for machine in found}
+
+
+def read_machine(obj: Any, where: str) -> Machine:
+    """A machine from the parsed file."""
+    if not isinstance(obj, dict):
+        raise WireError(where, "a machine file holds a mapping")
+    missing = [field for field in _NEEDED if field not in obj]
+    if missing:
+        raise WireError(f"{where}: {missing[0]}", "is missing")
+    count = int(obj["gpus"])
+    rates = _rates(obj)
+    links, switched = _links(obj, count, where), bool(obj.get("nvswitch"))
+    readings = tuple(
+        Reading(
+            uuid="", product=str(obj["gpu_product"]),
+            pci_bus_id=(obj.get("pci_bus_ids") or [""] * count)[i] or "",
+            numa=max((obj.get("numa") or [0] * count)[i], 0),
+            links=() if switched else tuple((j, n) for j, n in enumerate(links[i]) if n),
+            switch_links=int((obj.get("links_per_gpu") or [0] * count)[i]) if switched else 0,
+            link_mbps=rates[0], nvlink_version=rates[1],
+            pcie_generation=pcie_generation(str(obj["gpu_product"])),
+            distances=_distances(obj, i, count),
+            memory_total_bytes=int(obj["vram_bytes"]), memory_free_bytes=int(obj["vram_bytes"]),
+        )
+        for i in range(count)
+    )
+    roots = tuple(str(root or "") for root in obj.get("pcie_roots") or [""] * count)
+    return Machine(str(obj["name"]), str(obj["gpu_product"]), int(obj["vram_bytes"]), readings, roots)
+
+
+def _rates(obj: Json) -> tuple[int, int]:
+    """(nominal MB/s of a link, NVLink version)."""
+    generation = str(obj.get("nvlink_generation") or "0")
+    version = int(generation[0]) if generation[:1].isdigit() else 0
+    nominal = float(obj.get("link_GBps_per_direction") or (14.06 if generation == _GA102 else 0))
+    return round(nominal * 1000), version
+
+
+def _links(obj: Json, count: int, where: str) -> list[list[int]]:
+    table = [[0] * count for _ in range(count)]
+    for entry in obj.get("links") or []:
+        i, j, number = int(entry[0]), int(entry[1]), int(entry[2])
+        if not (0 <= i < count and 0 <= j < count):
+            raise WireError(f"{where}: links", f"{entry} names a GPU outside 0..{count - 1}")
+        table[i][j] = table[j][i] = number
+    return table
+
+
+def _distances(obj: Json, i: int, count: int) -> tuple[int, ...]:
+    rows = obj.get("topo_m")
+    if not rows:
+        return (UNKNOWN_DISTANCE,) * count
+    return tuple(_distance(str(word), obj, i, j) for j, word in enumerate(rows[i]))
+
+
+def _distance(word: str, obj: Json, i: int, j: int) -> int:
+    """`topo -m` shows NVLink in place of the PCIe class; NUMA nodes tell the rest."""
+    if word in DISTANCES:
+        return DISTANCES.index(word)
+    numa = obj.get("numa") or []
+    if not numa:
+        return UNKNOWN_DISTANCE
+    return DISTANCES.index("NODE") if numa[i] == numa[j] else DISTANCES.index("SYS")
+
+
+# -- from machines to API objects ----------------------------------------------------------------------------
+
+
+def gpu_uuid(node: str, index: int) -> str:
+    """The same for a node and an index in every run."""
+    return f"GPU-{uuid.uuid5(_NAMESPACE, f'{node}/{index}')}"
+
+
+def node_object(name: str, machine: Machine, labels: dict[str, str]) -> Json:
+    """A Node."""
+    return {
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "berth.dev/machine": machine.name, **labels}},
+        "status": {"allocatable": {"cpu": "128", "memory": "1Ti", "pods": "250"}},
+    }
+
+
+def gpu_slice(name: str, machine: Machine) -> Json:
+    """What the NVIDIA driver publishes for a node: one device per GPU, nothing about NVLink."""
+    family, compute = next(((f, c) for word, f, c in _ARCHITECTURES if word in machine.product), ("Unknown", "1.0.0"))
+    devices = []
+    for i, reading in enumerate(machine.readings):
+        attributes: Json = {
+            "type": {"string": "gpu"}, "uuid": {"string": gpu_uuid(name, i)},
+            "productName": {"string": machine.product}, "brand": {"string": "Nvidia"},
+            "architecture": {"string": family}, "cudaComputeCapability": {"version": compute},
+            "driverVersion": {"version": "580.65.6"}, "cudaDriverVersion": {"version": "13.0.0"},
+        }
+        if reading.pci_bus_id:
+            attributes["resource.kubernetes.io/pciBusID"] = {"string": reading.pci_bus_id}
+        if machine.roots[i]:
+            attributes["resource.kubernetes.io/pcieRoot"] = {"string": machine.roots[i]}
+        capacity = {"memory": {"value": f"{machine.memory_bytes >> 20}Mi"}}
+        devices.append({"name": f"gpu-{i}", "attributes": attributes, "capacity": capacity})
+    return _slice(f"00000-{GPU_DRIVER}-{name}", GPU_DRIVER, name, devices)
+
+
+def fabric_slice(name: str, machine: Machine) -> Json:
+    """What the agent publishes: the same attributes, from the same readings."""
+    devices = []
+    for i, reading in enumerate(machine.readings):
+        facts = attributes_of(Reading(**{**_as_dict(reading), "uuid": gpu_uuid(name, i)}))
+        taint = {"key": f"{DRIVER}/informational", "effect": "NoSchedule"}
+        devices.append({"name": f"gpu-{i}", "attributes": {k: _typed(v) for k, v in facts.items()}, "taints": [taint]})
+    return _slice(f"{DRIVER}-{name}", DRIVER, name, devices)
+
+
+def _as_dict(reading: Reading) -> Json:
+    return {field: getattr(reading, field) for field in reading.__slots__}
+
+
+def _typed(value: str | int | bool) -> Json:
+    if isinstance(value, bool):
+        return {"bool": value}
+    return {"int": value} if isinstance(value, int) else {"string": value}
+
+
+def _slice(name: str, driver: str, node: str, devices: list[Json]) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+        "spec": {
+            "driver": driver, "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices,
+        },
+    }

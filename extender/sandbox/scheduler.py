@@ -1,0 +1,205 @@
+"""A scheduler loop that talks to Berth as kube-scheduler does: filter and prioritize one pod at a time, binds beside,
+back-off after failures, and the same events waking a rejected pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from extender.sandbox.apiserver.store import Change, Json, ObjectStore
+
+_FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
+_BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
+_TURN_SECONDS = 0.02  # how often the queue is looked at when nothing wakes it
+# What wakes a pod that an extender rejected (1.34 to 1.36): not ResourceSlices.
+_WAKING = frozenset({"resourceclaims", "deviceclasses", "nodes"})
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A pod that is not bound yet."""
+
+    key: tuple[str, str]
+    ready_at: float = 0.0
+    failures: int = 0
+    rejected: bool = False
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+class Scheduler:
+    """Schedules pods of one schedulerName against the sandbox's own store."""
+
+    def __init__(self, store: ObjectStore, extender_url: str, name: str = "berth-scheduler", seed: int = 1) -> None:
+        self._store = store
+        self._url = extender_url
+        self._name = name
+        self._random = random.Random(seed)  # noqa: S311 - ties, as the real one breaks them
+        self._waiting: dict[str, _Waiting] = {}
+        self._binding: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._start = 0
+        self.calls: dict[str, int] = {}
+        self.last_errors: dict[str, str] = {}
+        store.listen(self._changed)
+        for pod in store.all("pods"):
+            self._consider(pod)
+
+    def pending(self) -> dict[str, dict[str, int]]:
+        """Pods that were rejected, with their reasons and how many nodes gave each."""
+        return {"/".join(w.key): w.reasons for w in self._waiting.values() if w.rejected}
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do but wait for events."""
+        return not self._binding and all(w.rejected for w in self._waiting.values())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with aiohttp.ClientSession() as session:
+            try:
+                while True:
+                    if not await self._turn(session):
+                        self._wake.clear()
+                        await self._sleep()
+            finally:
+                for task in self._binding.values():
+                    task.cancel()
+
+    async def _sleep(self) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), _TURN_SECONDS)
+        except TimeoutError:
+            pass
+
+    # -- the queue -------------------------------------------------------------------------------------------
+
+    def _changed(self, change: Change) -> None:
+        if change.resource == "pods":
+            self._consider(change.obj, gone=change.kind == "DELETED")
+        assigned = change.resource == "pods" and (change.obj.get("spec") or {}).get("nodeName")
+        if change.resource in _WAKING or assigned:
+            for waiting in self._waiting.values():
+                waiting.rejected = False
+        self._wake.set()
+
+    def _consider(self, pod: Json, *, gone: bool = False) -> None:
+        metadata, spec = pod["metadata"], pod.get("spec") or {}
+        uid = metadata["uid"]
+        if gone or spec.get("nodeName") or metadata.get("deletionTimestamp"):
+            self._waiting.pop(uid, None)
+        elif spec.get("schedulerName") == self._name:
+            waiting = self._waiting.setdefault(uid, _Waiting((metadata["namespace"], metadata["name"])))
+            waiting.rejected = False
+
+    def _next(self) -> tuple[str, _Waiting] | None:
+        now = asyncio.get_running_loop().time()
+        for uid, waiting in self._waiting.items():
+            if uid not in self._binding and not waiting.rejected and waiting.ready_at <= now:
+                return uid, waiting
+        return None
+
+    async def _turn(self, session: aiohttp.ClientSession) -> bool:
+        """Schedule one pod; False when there is none."""
+        found = self._next()
+        if found is None:
+            return False
+        uid, waiting = found
+        pod = self._store.get("pods", waiting.key)
+        if pod is None or not self._claims_exist(pod):
+            waiting.rejected = True  # PreEnqueue: its own update or a claim's wakes it
+            return True
+        try:
+            node = await self._place(session, pod, waiting)
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, _ExtenderError) as error:
+            self._failed(waiting, str(error))
+            return True
+        if node is None:
+            waiting.rejected = True
+            return True
+        self._binding[uid] = asyncio.create_task(self._bind(session, uid, waiting, node))
+        return True
+
+    def _claims_exist(self, pod: Json) -> bool:
+        named = {e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []}
+        for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
+            name = entry.get("resourceClaimName") or named.get(entry["name"])
+            if not name or self._store.get("resourceclaims", (pod["metadata"]["namespace"], name)) is None:
+                return False
+        return True
+
+    def _failed(self, waiting: _Waiting, problem: str) -> None:
+        low, high = _BACKOFF_SECONDS
+        delay = min(high, low * 2**waiting.failures)
+        waiting.failures += 1
+        waiting.ready_at = asyncio.get_running_loop().time() + delay
+        self.last_errors["/".join(waiting.key)] = problem
+
+    # -- the extender's verbs --------------------------------------------------------------------------------
+
+    async def _place(self, session: aiohttp.ClientSession, pod: Json, waiting: _Waiting) -> str | None:
+        names = [node["metadata"]["name"] for node in self._store.all("nodes")]
+        if not names:
+            return None
+        self._start = (self._start + 1) % len(names)
+        names = names[self._start :] + names[: self._start]
+        sent = {key: value for key, value in pod.items() if key not in ("apiVersion", "kind")}
+        args = {"Pod": sent, "Nodes": None, "NodeNames": names}
+        answer = await self._call(session, "filter", args, _FILTER_SECONDS)
+        if answer.get("Error"):
+            raise _ExtenderError(answer["Error"])
+        feasible = answer.get("NodeNames") or []
+        if not set(feasible) <= set(names):
+            raise _ExtenderError("extender claims a filtered node which is not found in the input node list")
+        if not feasible:
+            waiting.reasons = _histogram({**(answer.get("FailedNodes") or {}), **(answer.get("FailedAndUnresolvableNodes") or {})})
+            return None
+        if len(feasible) == 1:
+            return str(feasible[0])
+        return await self._prioritized(session, {**args, "NodeNames": feasible}, feasible)
+
+    async def _prioritized(self, session: aiohttp.ClientSession, args: Json, feasible: list[str]) -> str:
+        scores = dict.fromkeys(feasible, 0)
+        for entry in await self._call(session, "prioritize", args, _FILTER_SECONDS):
+            if entry["Host"] in scores:
+                scores[entry["Host"]] += entry["Score"]
+        best = max(scores.values())
+        return self._random.choice([name for name in feasible if scores[name] == best])
+
+    async def _bind(self, session: aiohttp.ClientSession, uid: str, waiting: _Waiting, node: str) -> None:
+        namespace, name = waiting.key
+        args = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
+        try:
+            answer = await self._call(session, "bind", args, _BIND_SECONDS)
+            if answer.get("Error"):
+                raise _ExtenderError(answer["Error"])
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError, _ExtenderError) as error:
+            self._failed(waiting, str(error))
+        finally:
+            self._binding.pop(uid, None)
+            self._wake.set()
+
+    async def _call(self, session: aiohttp.ClientSession, verb: str, body: Json, seconds: float) -> Any:
+        self.calls[verb] = self.calls.get(verb, 0) + 1
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        async with session.post(f"{self._url}/{verb}", data=orjson.dumps(body), timeout=timeout) as response:
+            content = await response.read()
+            if response.status != 200:  # noqa: PLR2004 - anything else is an error to kube-scheduler
+                raise _ExtenderError(f"failed {verb} with extender, code {response.status}: {content[:200]!r}")
+            return orjson.loads(content)
+
+
+class _ExtenderError(Exception):
+    """The extender answered with an error."""
+
+
+def _histogram(reasons: dict[str, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for reason in reasons.values():
+        found[reason] = found.get(reason, 0) + 1
+    return found

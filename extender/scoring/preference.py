@@ -1,0 +1,122 @@
+"""Which devices of a node to try first: the order that is handed to allocation.choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extender.allocation.constraints import attribute_values
+from extender.allocation.problem import UNUSED, Problem, Solution
+from extender.allocation.search import EVERYTHING
+from extender.allocation.view import NodeView
+from extender.fabric.ring import members
+from extender.fabric.sets import ranked
+from extender.model.claim import DeviceRequest
+from extender.scoring.parts import trouble
+
+_MAX_SETS = 256  # preferred sets tried on one node; all sets of up to 10 choose 4
+_MEMORY = ("memory", "gpu.nvidia.com/memory")
+
+
+class ByTopology:
+    """Prefers the best ring for whole GPUs, full shared devices for shares, and partitions that break least."""
+
+    def __init__(self, view: NodeView) -> None:
+        self._view = view
+
+    def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
+        chosen = first.mask
+        gpus = [bit for bit in self._view.gpu_bits if bit >= 0]
+        count = sum(chosen >> bit & 1 for bit in gpus)
+        eligible = self._eligible(problem, first)
+        if count and self._view.fabric is not None:
+            yield from self._gpu_sets(problem, first, count, eligible)
+        elif chosen:
+            yield from self._single_devices(chosen, eligible)
+
+    def _eligible(self, problem: Problem, first: Solution) -> int:
+        """Devices that some request of the solution could take."""
+        found = 0
+        for name, spec, alternatives in zip(problem.names, problem.specs, first.alternatives, strict=True):
+            for request, chosen in zip(spec.requests, alternatives, strict=True):
+                found |= self._matching(problem, name, request.alternatives[chosen])
+        return found
+
+    def _matching(self, problem: Problem, name: str, request: DeviceRequest) -> int:
+        selection = problem.select(name, request)
+        return selection.match & ~selection.error & (EVERYTHING if request.admin_access else ~self._view.busy)
+
+    def _gpu_sets(self, problem: Problem, first: Solution, count: int, eligible: int) -> Iterator[int]:
+        fabric = self._view.fabric
+        assert fabric is not None
+        everything = sum(1 << bit for bit in self._view.gpu_bits if bit >= 0)
+        free = [p for p, bit in enumerate(self._view.gpu_bits) if bit >= 0 and eligible >> bit & 1]
+        tried = 0
+        for group in self._healthy_first(self._agreeing(problem, first, free)):
+            for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
+                bits = sum(1 << self._view.gpu_bits[p] for p in members(positions))
+                yield EVERYTHING & ~everything | bits
+                tried += 1
+                if tried >= _MAX_SETS:
+                    return
+
+    def _agreeing(self, problem: Problem, first: Solution, free: list[int]) -> list[list[int]]:
+        """The free GPUs, or the groups that share the value of a matchAttribute which covers every request."""
+        for spec in problem.specs:
+            for constraint in spec.constraints:
+                if constraint.kind == "match" and all(constraint.covers(r.name) for r in spec.requests):
+                    return self._grouped(constraint.attribute, free)
+        return [free]
+
+    def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:
+        groups: dict[object, list[int]] = {}
+        for position in free:
+            place = self._view.inventory.places[self._view.gpu_bits[position]]
+            values = attribute_values(place.device, attribute, place.id.driver, lists=True)
+            if values is not None:
+                groups.setdefault(values, []).append(position)
+        return sorted(groups.values(), key=lambda group: (len(group), group))
+
+    def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
+        for group in groups:
+            healthy = [p for p in group if not trouble(self._view, self._view.gpu_bits[p])]
+            if healthy != group:
+                yield healthy
+        yield from groups
+
+    def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
+        """Grow from the most preferred device until the search is content."""
+        order = sorted(members(eligible), key=self._device_key)
+        count = chosen.bit_count()
+        allowed = sum(1 << bit for bit in order[:count])
+        for bit in order[count : count + _MAX_SETS]:
+            yield allowed
+            allowed |= 1 << bit
+        yield allowed
+
+    def _device_key(self, bit: int) -> tuple[object, ...]:
+        """Healthy, then shared already (least left first), then what its counters block least, then small."""
+        place = self._view.inventory.places[bit]
+        use = self._view.usage.pools.get(self._view.inventory.pools[place.pool].key, UNUSED)
+        shares = use.shares.get(place.id.device)
+        memory = next((place.device.capacity[n].value.nanos for n in _MEMORY if n in place.device.capacity), 0)
+        used = max((shares or {}).get(n, 0) for n in _MEMORY) if shares else 0
+        return (
+            bool(trouble(self._view, bit)), shares is None, memory - used, self._blocked(bit), bit,
+        )
+
+    def _blocked(self, bit: int) -> int:
+        """How much partitionable capacity that is still possible would be lost: the weight of conflicting devices."""
+        place = self._view.inventory.places[bit]
+        if not place.device.consumes:
+            return 0
+        mine = {(use.counter_set, name) for use in place.device.consumes for name, amount in use.counters if amount}
+        lost = 0
+        for other, conflicting in enumerate(self._view.inventory.places):
+            if other == bit or conflicting.pool != place.pool or self._view.busy >> other & 1:
+                continue
+            theirs = {
+                (use.counter_set, name) for use in conflicting.device.consumes for name, amount in use.counters if amount
+            }
+            exclusive = {key for key in mine & theirs if "slice" in key[1]}
+            lost += sum(1 for _ in exclusive) * len(theirs)
+        return lost

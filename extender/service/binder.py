@@ -1,0 +1,313 @@
+"""Carrying out a bind: decide and assume in one stretch, then write, look back, and bind the pod.
+
+Order of writes: finalizer, then status, for each claim; the fence; the Binding. Success is never answered before the
+Binding, an error never after it. A repeated call for the same pod waits for the first; a pod that is bound already to
+this node is success. What a failed bind wrote is taken back unless the Binding may have landed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from extender.cluster.errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster.writer import Writer
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
+from extender.model.errors import BerthError
+from extender.service.fence import lost_device
+from extender.service.judge import Judge
+from extender.service.progress import Progress
+from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
+from extender.verdict.evaluate import Grant, Refusal
+from extender.verdict.verbs import plan
+from extender.wire.core import decode_pod
+
+_TRIES = 5  # per write, as client-go's DefaultRetry
+_FENCE_SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
+_UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
+_RETRY_SECONDS = 0.1
+
+
+class BindError(BerthError):
+    """The bind did not happen; the text goes to the scheduler."""
+
+
+class Unsure(BindError):
+    """The Binding may have landed: nothing may be taken back."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one bind has written so far."""
+
+    pod: Pod
+    node: str
+    allocated: list[Claim] = field(default_factory=list)
+    reserved: list[Claim] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the binder takes from outside: time and identifiers."""
+
+    now_rfc3339: Callable[[], str]
+    new_share: Callable[[], str]
+
+
+class Binder:
+    """Binds pods. One bind per pod at a time."""
+
+    def __init__(
+        self, mirror: Mirror, judge: Judge, writer: Writer, progress: Progress, surroundings: Surroundings
+    ) -> None:
+        self._mirror = mirror
+        self._judge = judge
+        self._writer = writer
+        self._progress = progress
+        self._surroundings = surroundings
+        self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._log = structlog.get_logger("berth.bind")
+
+    async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        """Bind a pod to a node. Raises BerthError with the text for the scheduler."""
+        running = self._running.get(uid)
+        if running is not None and running[0] == node:
+            await asyncio.shield(running[1])
+            return
+        if running is not None:
+            await asyncio.wait([running[1]])
+        task = asyncio.create_task(self._bind(key, uid, node))
+        self._running[uid] = (node, task)
+        task.add_done_callback(lambda done: self._done(uid, done))
+        # The scheduler may hang up; the writes still have to come to an end.
+        await asyncio.shield(task)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for binds in flight, at most so long."""
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    def _done(self, uid: str, task: asyncio.Task[None]) -> None:
+        if self._running.get(uid, ("", None))[1] is task:
+            del self._running[uid]
+        if not task.cancelled():
+            task.exception()  # every waiter may have hung up: the outcome counts as seen
+
+    async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        pod = await self._pod(key, uid)
+        if pod.node_name == node:
+            return
+        if pod.node_name:
+            raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+        self._mirror.release(uid)
+        snapshot = self._mirror.snapshot()
+        demand = demand_of(pod, snapshot, self._judge.policy)
+        match demand:
+            case NotOurs():
+                await self._bind_pod(_Work(pod, node), {})
+            case NotReady():
+                raise BindError(demand.message)
+            case Blocked():
+                raise BindError(str(demand.reason))
+            case Demand():
+                await self._bind_with_claims(_Work(pod, node), demand)
+        self._judge.forget_pod(uid)
+
+    async def _pod(self, key: ObjectKey, uid: str) -> Pod:
+        known = self._mirror.store.pods.get(uid)
+        if known is not None and known.key == key and not known.deleting:
+            return known
+        try:
+            pod = decode_pod(await self._writer.read_pod(key))
+        except NotFound as error:
+            raise BindError(f"pod {key} does not exist any more") from error
+        if pod.uid != uid:
+            raise BindError(f"pod {key} was recreated: its UID is {pod.uid}, not {uid}")
+        if pod.deleting:
+            raise BindError(f"pod {key} is being deleted")
+        return pod
+
+    # -- with claims -----------------------------------------------------------------------------------------
+
+    async def _bind_with_claims(self, work: _Work, demand: Demand) -> None:
+        planned, note = self._decide(work, demand)
+        try:
+            await self._write(work, demand, planned)
+            await self._fence(work)
+            await self._bind_pod(work, note)
+        except Unsure:
+            raise
+        except BerthError as error:
+            await self._undo(work, str(error))
+            raise
+        finally:
+            for claim, _ in planned:
+                self._mirror.settle(claim.uid)
+
+    def _decide(self, work: _Work, demand: Demand) -> tuple[list[tuple[Claim, Allocation]], dict[str, str]]:
+        """Choose the devices and assume them, with nothing in between."""
+        snapshot = self._mirror.snapshot()
+        verdict = self._judge.decide(demand, work.node, snapshot)
+        if verdict is None:
+            raise BindError(f"node {work.node} is not known yet")
+        if isinstance(verdict, Refusal):
+            raise BindError(f"node {work.node}: {verdict.reason}")
+        view = snapshot.views[work.node]
+        if not all(pin.matches(view.node.name, view.node.labels) for pin in demand.pins):
+            raise BindError(f"node {work.node}: claim is allocated for other nodes")
+        planned = plan(view, demand, verdict, self._judge.rules(), self._surroundings.new_share)
+        for claim, allocation in planned:
+            self._mirror.assume(work.pod.uid, claim.uid, allocation.results)
+        return planned, _note(verdict)
+
+    async def _write(self, work: _Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
+        consumer = Consumer(work.pod.uid, work.pod.key.name)
+        for claim, allocation in planned:
+            stamped = Allocation(
+                allocation.results, allocation.config, allocation.node_selector, self._surroundings.now_rfc3339()
+            )
+            await self._allocate(work, claim, stamped, consumer)
+        for claim in demand.settled:
+            if not claim.is_reserved_for(consumer.uid):
+                work.reserved.append(await self._reserve(claim, consumer))
+
+    async def _allocate(self, work: _Work, claim: Claim, allocation: Allocation, consumer: Consumer) -> None:
+        """Finalizer and status. A conflict or a lost reply means: read again, and go on only if nothing else changed."""
+        for attempt in range(_TRIES):
+            try:
+                claim = await self._writer.add_finalizer(claim)
+                work.allocated.append(await self._writer.allocate(claim, allocation, consumer))
+                return
+            except (Conflict, Unavailable, TooMany) as error:
+                if attempt == _TRIES - 1:
+                    raise
+                await asyncio.sleep(error.retry_after if isinstance(error, TooMany) else _RETRY_SECONDS * attempt)
+                claim = await self._read_again(claim)
+                if _is_ours(claim, allocation, consumer):
+                    work.allocated.append(claim)
+                    return
+                if claim.allocation is not None:
+                    raise BindError(f"claim {claim.key} was allocated elsewhere in the meantime") from error
+                if claim.deleting:
+                    raise BindError(f"claim {claim.key} got deleted in the meantime") from error
+
+    async def _read_again(self, claim: Claim) -> Claim:
+        fresh = await self._writer.read_claim(claim.key)
+        if fresh.uid != claim.uid:
+            raise BindError(f"claim {claim.key} was recreated")
+        return fresh
+
+    async def _reserve(self, claim: Claim, consumer: Consumer) -> Claim:
+        """Add the pod to a claim that has its devices already."""
+        for attempt in range(_TRIES):
+            try:
+                return await self._writer.reserve(claim, consumer)
+            except (Conflict, Unavailable, TooMany):
+                if attempt == _TRIES - 1:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS * attempt)
+                claim = await self._read_again(claim)
+                if claim.allocation is None:
+                    raise BindError(f"claim {claim.key} lost its allocation in the meantime") from None
+        raise AssertionError("the last try returns or raises")
+
+    async def _fence(self, work: _Work) -> None:
+        """Wait until the watch shows our writes; give way where an earlier write holds a device of ours."""
+        for claim in work.allocated:
+            if not await self._progress.until(lambda c=claim: self._shows(c), _FENCE_SECONDS):
+                raise BindError(f"the watch did not show claim {claim.key} within {_FENCE_SECONDS:.0f} s")
+            lost = lost_device(self._mirror, claim)
+            if lost is not None:
+                raise BindError(f"device {lost} was allocated to another claim first")
+
+    def _shows(self, written: Claim) -> bool:
+        seen = self._mirror.store.claims.get(written.key)
+        return seen is None or seen.uid != written.uid or _newer(seen.resource_version, written.resource_version)
+
+    # -- the Binding -----------------------------------------------------------------------------------------
+
+    async def _bind_pod(self, work: _Work, note: dict[str, str]) -> None:
+        pod = work.pod
+        try:
+            await self._writer.bind_pod(pod.key, pod.uid, work.node, note)
+        except (Conflict, Unavailable, TooMany) as error:
+            await self._settle_binding(work, note, error)
+
+    async def _settle_binding(self, work: _Work, note: dict[str, str], error: ClusterError) -> None:
+        """Find out what became of a Binding whose answer was no answer. Returns if the pod is on the node."""
+        deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                pod = decode_pod(await self._writer.read_pod(work.pod.key))
+                if pod.uid == work.pod.uid and pod.node_name == work.node:
+                    return
+                if pod.uid != work.pod.uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
+                    raise BindError(f"binding pod {work.pod.key}: {error}")
+                await self._writer.bind_pod(work.pod.key, work.pod.uid, work.node, note)
+                return
+            except NotFound:
+                raise BindError(f"pod {work.pod.key} does not exist any more") from None
+            except (Conflict, Unavailable, TooMany) as again:
+                error = again
+                await asyncio.sleep(again.retry_after if isinstance(again, TooMany) else _RETRY_SECONDS * 5)
+        raise Unsure(f"binding pod {work.pod.key}: {error}")
+
+    # -- taking back -----------------------------------------------------------------------------------------
+
+    async def _undo(self, work: _Work, why: str) -> None:
+        """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later."""
+        for claim in reversed(work.reserved):
+            await self._quietly(self._writer.unreserve(claim, work.pod.uid), claim, why)
+        for claim in reversed(work.allocated):
+            await self._quietly(self._deallocate(claim, work.pod.uid), claim, why)
+
+    async def _deallocate(self, claim: Claim, pod_uid: str) -> None:
+        for _ in range(_TRIES):
+            others = [consumer for consumer in claim.reserved_for if consumer.uid != pod_uid]
+            try:
+                if others:
+                    await self._writer.unreserve(claim, pod_uid)
+                elif claim.allocation is not None:
+                    await self._writer.deallocate(claim)
+                return
+            except (Conflict, Unavailable, TooMany):
+                await asyncio.sleep(_RETRY_SECONDS)
+                claim = await self._read_again(claim)
+
+    async def _quietly(self, action: object, claim: Claim, why: str) -> None:
+        assert asyncio.iscoroutine(action)
+        try:
+            await action
+        except BerthError as error:
+            self._log.warning("could not take back", claim=str(claim.key), because=why, problem=str(error))
+
+
+def _note(grant: Grant) -> dict[str, str]:
+    """The annotation that the Binding puts on the pod: why this node."""
+    if not grant.parts:
+        return {}
+    sentence = "; ".join(f"{part.name} {part.value:.2f}: {part.sentence}" for part in grant.parts)
+    return {"berth.dev/decision": f"score {grant.score:.3f}; {sentence}"}
+
+
+def _is_ours(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
+    """Whether the claim carries the very write whose reply was lost."""
+    return (
+        claim.allocation is not None
+        and [r.device for r in claim.allocation.results] == [r.device for r in allocation.results]
+        and claim.is_reserved_for(consumer.uid)
+    )
+
+
+def _newer(seen: str, written: str) -> bool:
+    """Whether a version is at least another. Versions are numbers on every server since etcd 3."""
+    return int(seen or 0) >= int(written or 0) if seen.isdigit() and written.isdigit() else seen == written

@@ -1,0 +1,142 @@
+"""Deciding on the live picture: demands, rankings, shortlists. Nothing here waits, so nothing can come between."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from extender.allocation.features import Features
+from extender.allocation.view import Snapshot
+from extender.cel.masks import Masks
+from extender.mirror.ledger import Hold
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Pod
+from extender.policy import Policy
+from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
+from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate
+from extender.verdict.ranking import Rankings
+from extender.verdict.verbs import held_results, scores, shortlist
+
+T = TypeVar("T")
+_REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
+
+
+@dataclass(frozen=True, slots=True)
+class FilterAnswer:
+    """What filter tells the scheduler. `passed` None means that every name passes untouched."""
+
+    passed: list[str] | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+class Judge:
+    """Answers filter and prioritize from the mirror, and keeps the holds that filter places."""
+
+    def __init__(self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float]) -> None:
+        self._mirror = mirror
+        self._clock = clock
+        self._masks = Masks()
+        self._features = features
+        self._rankings = Rankings()
+        self._shortlists: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._rejected: OrderedDict[str, Demand] = OrderedDict()
+        self.policy = policy
+
+    def use_policy(self, policy: Policy) -> None:
+        """From now on decide by this policy."""
+        self.policy = policy
+        self._rankings.clear()
+
+    def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
+        """Where the pod's claims can be served: the best few nodes, the first of them held."""
+        if not pod.claims and not pod.containers_ask_for_devices:
+            return FilterAnswer()
+        self._mirror.expire(self._clock())
+        self._mirror.release(pod.uid)
+        snapshot = self._mirror.snapshot()
+        demand = demand_of(pod, snapshot, self.policy)
+        match demand:
+            case NotOurs():
+                return FilterAnswer()
+            case NotReady():
+                return FilterAnswer(error=demand.message)
+            case Blocked():
+                text = str(demand.reason)
+                return FilterAnswer([], dict.fromkeys(names, text))
+            case Demand():
+                return self._shortlisted(pod, demand, snapshot, names)
+
+    def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
+        ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
+        found = shortlist(ranking, snapshot, names, self.policy.candidates)
+        if not found.nodes:
+            _remember(self._rejected, pod.uid, demand)
+            texts: dict[object, str] = {}
+            failed = {name: texts.setdefault(reason, str(reason)) for name, reason in found.reasons}
+            return FilterAnswer([], failed)
+        self._rejected.pop(pod.uid, None)
+        _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
+        self._hold(pod, snapshot, *found.nodes[0])
+        return FilterAnswer([name for name, _ in found.nodes])
+
+    def _hold(self, pod: Pod, snapshot: Snapshot, node: str, grant: Grant) -> None:
+        deadline = self._clock() + self.policy.hold_seconds
+        self._mirror.hold(Hold(pod.uid, node, deadline), held_results(snapshot.views[node], grant))
+
+    def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
+        """0..10 per node. Answered from the pod's last filter, whose hold would otherwise count against its own node."""
+        known = self._shortlists.get(pod.uid)
+        if known is not None and all(name in known for name in names):
+            return scores(known, names)
+        snapshot = self._mirror.snapshot()
+        demand = demand_of(pod, snapshot, self.policy)
+        if not isinstance(demand, Demand):
+            return [(name, 0) for name in names]
+        ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
+        grants = {name: v.score for name in names if isinstance(v := ranking.verdicts.get(name), Grant)}
+        return scores(grants, names)
+
+    def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
+        """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
+        view = snapshot.views.get(node)
+        return evaluate(view, demand, self._rules(snapshot)) if view is not None else None
+
+    def rules(self) -> Rules:
+        """What verdicts depend on, now."""
+        return self._rules(self._mirror.snapshot())
+
+    def forget_slices(self) -> None:
+        """Drop masks of slices that are gone."""
+        for name in self._mirror.store.gone_slices:
+            self._masks.forget(name)
+        self._mirror.store.gone_slices.clear()
+
+    def can_help(self) -> bool:
+        """Whether some node could now serve a pod that was rejected."""
+        snapshot = self._mirror.snapshot()
+        rules = self._rules(snapshot)
+        demands = {demand.key: demand for demand in self._rejected.values()}
+        return any(self._rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
+
+    @property
+    def waiting(self) -> int:
+        """Pods whose last filter was refused."""
+        return len(self._rejected)
+
+    def forget_pod(self, uid: str) -> None:
+        """The pod is bound or gone."""
+        self._rejected.pop(uid, None)
+        self._shortlists.pop(uid, None)
+
+    def _rules(self, snapshot: Snapshot) -> Rules:
+        return Rules(self._masks, self.policy, self._features, snapshot.fleet)
+
+
+def _remember(table: OrderedDict[str, T], uid: str, value: T) -> None:
+    table[uid] = value
+    table.move_to_end(uid)
+    if len(table) > _REMEMBERED_PODS:
+        table.popitem(last=False)

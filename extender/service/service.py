@@ -1,0 +1,106 @@
+"""Berth as one object: starts the watches, answers the verbs, binds, wakes, and ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import gc
+import time
+import uuid
+from collections.abc import Callable
+
+import structlog
+
+from extender.allocation.features import Features
+from extender.cluster.client import ApiClient
+from extender.cluster.reflector import Json, Kind, Reflector
+from extender.cluster.writer import Writer
+from extender.mirror.mirror import Mirror
+from extender.model.claim import ObjectKey, Pod
+from extender.policy import Policy
+from extender.service.binder import Binder, Surroundings
+from extender.service.judge import FilterAnswer, Judge
+from extender.service.progress import Progress
+from extender.service.waking import Waker
+from extender.service.watching import kinds
+
+_DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
+_SUPPLY = frozenset({"resourceslices", "nodes"})  # events that can help a rejected pod and do not wake it
+
+
+class Service:
+    """Use as an async context manager; `not_ready` says what is missing."""
+
+    def __init__(self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
+        features = Features()
+        self.mirror = Mirror(features)
+        self.judge = Judge(self.mirror, policy, features, clock)
+        self._progress = Progress()
+        writer = Writer(client)
+        self.binder = Binder(
+            self.mirror, self.judge, writer, self._progress, Surroundings(_now_rfc3339, lambda: str(uuid.uuid4()))
+        )
+        self.waker = Waker(self.judge, writer, _now_rfc3339)
+        self.reflectors = {
+            kind.name: Reflector(client, self._observed(kind), self._progress.advance) for kind in kinds(self.mirror)
+        }
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = structlog.get_logger("berth.service")
+
+    async def __aenter__(self) -> Service:
+        runs = [reflector.run() for reflector in self.reflectors.values()]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self._settle_down())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.binder.drain(_DRAIN_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def not_ready(self) -> str:
+        """'' when every kind has been listed, else what is missing."""
+        missing = [name for name, reflector in self.reflectors.items() if not reflector.listed]
+        return f"not listed yet: {', '.join(missing)}" if missing else ""
+
+    def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
+        """See Judge.filter. A pod without devices passes even while Berth is not ready."""
+        if not pod.claims and not pod.containers_ask_for_devices:
+            return FilterAnswer()
+        missing = self.not_ready
+        return FilterAnswer(error=f"berth is not ready, {missing}") if missing else self.judge.filter(pod, names)
+
+    def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
+        """See Judge.prioritize."""
+        if self.not_ready or not pod.claims:
+            return [(name, 0) for name in names]
+        return self.judge.prioritize(pod, names)
+
+    async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        """See Binder.bind."""
+        await self.binder.bind(key, uid, node)
+
+    def _observed(self, kind: Kind) -> Kind:
+        """The kind, with the waker told about supply and old masks dropped."""
+        if kind.name not in _SUPPLY:
+            return kind
+
+        def apply(key: str, obj: Json | None) -> None:
+            kind.apply(key, obj)
+            self.judge.forget_slices()
+            self.waker.supply_changed()
+
+        return Kind(kind.name, kind.path, apply, kind.field_selector)
+
+    async def _settle_down(self) -> None:
+        """Once everything is listed, take it out of the garbage collector's sight: it would pause requests."""
+        await self._progress.until(lambda: not self.not_ready, float("inf"))
+        self.mirror.snapshot()
+        gc.collect()
+        gc.freeze()
+        self._log.info("ready", nodes=len(self.mirror.store.nodes), slices=len(self.mirror.store.slices))
+
+
+def _now_rfc3339() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

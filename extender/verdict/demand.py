@@ -1,0 +1,181 @@
+"""What a pod asks of devices, in a form that equal pods share.
+
+`demand_of` answers with one of four things: NOT_OURS (no devices asked: pass through), NotReady (ask again),
+Blocked (no node can serve it now, with the reason), or a Demand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extender.allocation.view import Snapshot
+from extender.model.claim import (
+    IMPLICIT_RESOURCE_PREFIX,
+    MAX_RESERVATIONS,
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    ObjectKey,
+    Pod,
+)
+from extender.model.reasons import Code, Reason
+from extender.model.selector import NodeSelector
+from extender.policy import Policy
+
+ANNOTATION_PREFIX = "berth.dev/"
+_TOPOLOGY = ANNOTATION_PREFIX + "topology"
+_BANDWIDTH = ANNOTATION_PREFIX + "min-bandwidth-gbps"
+_CHOICES = ("required", "preferred", "none")
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """Berth does not know enough yet; kube-scheduler should ask again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """No node can serve the pod, whatever it offers."""
+
+    reason: Reason
+
+
+class NotOurs:
+    """The pod asks for no devices."""
+
+
+NOT_OURS = NotOurs()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """The claims of a pod that need devices, and those that have them already."""
+
+    open: tuple[Claim, ...]
+    settled: tuple[Claim, ...]
+    specs: tuple[ClaimSpec, ...]
+    classes: tuple[DeviceClass, ...]
+    topology: str
+    min_gbps: float
+    key: tuple[object, ...]  # equal keys mean equal verdicts; valid while the specs live
+
+    @property
+    def pins(self) -> tuple[NodeSelector, ...]:
+        """Where the settled claims can be used."""
+        found = (claim.allocation.node_selector for claim in self.settled if claim.allocation is not None)
+        return tuple(selector for selector in found if selector is not None)
+
+
+def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> NotOurs | NotReady | Blocked | Demand:
+    """What the pod asks for."""
+    extended = _extended_resource(pod, snapshot)
+    if extended is not None:
+        return Blocked(Reason(Code.EXTENDED, extended))
+    if not pod.claims:
+        return NOT_OURS
+    claims = _claims(pod, snapshot)
+    if not isinstance(claims, tuple):
+        return claims
+    blocked = next((r for claim in claims if (r := _blocked(claim, pod, snapshot)) is not None), None)
+    if blocked is not None:
+        return Blocked(blocked)
+    return _demand(pod, claims, snapshot, policy)
+
+
+def _extended_resource(pod: Pod, snapshot: Snapshot) -> tuple[str, str] | None:
+    """(resource, class) of the first container resource that a DeviceClass stands for."""
+    for container in pod.containers:
+        for name, amount in container.requests:
+            class_name = class_of_resource(name, snapshot) if amount else None
+            if class_name is not None:
+                return name, class_name
+    return None
+
+
+def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
+    """The DeviceClass behind an extended resource, by its explicit or implicit name."""
+    if name.startswith(IMPLICIT_RESOURCE_PREFIX):
+        implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
+        return implicit if implicit in snapshot.classes else None
+    return snapshot.extended_resources.get(name)
+
+
+def _claims(pod: Pod, snapshot: Snapshot) -> tuple[Claim, ...] | NotReady:
+    """The pod's claims, each once, in pod order."""
+    found: dict[ObjectKey, Claim] = {}
+    for entry in pod.claims:
+        name: str | None = entry.claim_name
+        if not name:
+            if entry.name not in pod.claim_statuses:
+                return NotReady(f"pod {pod.key}: claim {entry.name} is not created from its template yet")
+            name = pod.claim_statuses[entry.name]
+            if name is None:
+                continue
+        key = ObjectKey(pod.key.namespace, name)
+        claim = snapshot.claims.get(key)
+        if claim is None:
+            return NotReady(f"pod {pod.key}: claim {key} is not known yet")
+        if entry.template_name and claim.owner_pod_uid != pod.uid:
+            return NotReady(f"pod {pod.key}: claim {key} is not owned by the pod")
+        found[key] = claim
+    return tuple(found.values())
+
+
+def _blocked(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
+    if claim.problem:
+        return Reason(Code.INVALID, (f"claim {claim.key}: {claim.problem}",))
+    if claim.deleting and not claim.is_reserved_for(pod.uid):
+        return Reason(Code.INVALID, (f"claim {claim.key} is being deleted",))
+    if claim.allocation is None:
+        if snapshot.in_flight.get(claim.uid, pod.uid) != pod.uid:
+            return Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))
+        return _admin_access(claim, snapshot)
+    if len(claim.reserved_for) >= MAX_RESERVATIONS and not claim.is_reserved_for(pod.uid):
+        return Reason(Code.CLAIM_FULL, (str(claim.key),))
+    return None
+
+
+def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
+    asks = any(a.admin_access for r in claim.spec.requests for a in r.alternatives)
+    labels = snapshot.namespaces.get(claim.key.namespace, {})
+    if asks and labels.get(ADMIN_LABEL) != "true":
+        return Reason(Code.ADMIN_ACCESS, (claim.key.namespace,))
+    return None
+
+
+def _demand(pod: Pod, claims: tuple[Claim, ...], snapshot: Snapshot, policy: Policy) -> Demand | Blocked:
+    wanted = tuple(claim for claim in claims if claim.allocation is None)
+    settled = tuple(claim for claim in claims if claim.allocation is not None)
+    specs = tuple(claim.spec for claim in wanted)
+    classes: dict[str, DeviceClass] = {}
+    for claim in wanted:
+        for request in claim.spec.requests:
+            for alternative in request.alternatives:
+                class_ = snapshot.classes.get(alternative.class_name)
+                if class_ is None:
+                    text = f"claim {claim.key}, request {alternative.name}: device class {alternative.class_name} does not exist"
+                    return Blocked(Reason(Code.INVALID, (text,)))
+                classes[class_.name] = class_
+    topology = pod.annotations.get(_TOPOLOGY, policy.defaults.topology)
+    if topology not in _CHOICES:
+        return Blocked(Reason(Code.INVALID, (f"pod annotation {_TOPOLOGY}: {topology!r} is not one of {', '.join(_CHOICES)}",)))
+    least = _min_gbps(pod)
+    if least is None:
+        text = f"pod annotation {_BANDWIDTH}: {pod.annotations[_BANDWIDTH]!r} is not a number of GB/s"
+        return Blocked(Reason(Code.INVALID, (text,)))
+    key = (tuple(map(id, specs)), snapshot.classes_version, topology, least, tuple(str(c.key) for c in settled), id(policy))
+    return Demand(wanted, settled, specs, tuple(classes.values()), topology, least, key)
+
+
+def _min_gbps(pod: Pod) -> float | None:
+    text = pod.annotations.get(_BANDWIDTH)
+    if text is None:
+        return 0.0
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None

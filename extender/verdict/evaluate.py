@@ -1,0 +1,118 @@
+"""One evaluator for every verb: a demand on a node gives devices and score parts, or the reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extender.allocation.choose import choose
+from extender.allocation.features import Features
+from extender.allocation.observe import NOBODY, Observer, Recorder
+from extender.allocation.problem import Problem, Selection, Solution, Usage
+from extender.allocation.search import Search
+from extender.allocation.selection import find_class, select
+from extender.allocation.view import Fleet, NodeView
+from extender.cel.masks import Masks
+from extender.fabric.ring import is_joined
+from extender.fabric.sets import bandwidth
+from extender.model.claim import DeviceRequest
+from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.model.reasons import Code, Reason
+from extender.policy import Policy
+from extender.scoring.parts import Choice, Part, achieved_gbps, parts, total
+from extender.scoring.preference import ByTopology
+from extender.verdict.demand import Demand
+from extender.verdict.refusal import explain_refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The node can serve the demand with these devices."""
+
+    solution: Solution
+    parts: tuple[Part, ...]
+    score: float
+    ring_gbps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The node cannot serve the demand."""
+
+    reason: Reason
+
+
+Verdict = Grant | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What verdicts depend on besides the node and the demand."""
+
+    masks: Masks
+    policy: Policy
+    features: Features
+    fleet: Fleet
+
+
+def problem_for(view: NodeView, demand: Demand, rules: Rules, usage: Usage | None = None) -> Problem:
+    """The allocation problem of a demand on a node."""
+    classes = {class_.name: class_ for class_ in demand.classes}
+    remembered: dict[tuple[str, str], Selection] = {}
+
+    def selection(claim: str, request: DeviceRequest) -> Selection:
+        known = remembered.get((claim, request.name))
+        if known is None:
+            class_ = find_class(claim, request, classes.get)
+            known = select(claim, request, class_, view.inventory, rules.masks, rules.features)
+            remembered[claim, request.name] = known
+        return known
+
+    names = tuple(str(claim.key) for claim in demand.open)
+    return Problem(view.inventory, names, demand.specs, usage or view.usage, selection, rules.features)
+
+
+def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = NOBODY) -> Verdict:
+    """The verdict of one node. Never raises for what users wrote: that is a refusal with its reason."""
+    if not demand.open:
+        return Grant(Solution((), ()), (), 0.0, 0.0)
+    problem = problem_for(view, demand, rules)
+    try:
+        solution = choose(problem, ByTopology(view), budget=rules.policy.search_steps, observer=observer)
+    except InvalidClaim as error:
+        return Refusal(Reason(Code.INVALID, (str(error),)))
+    except OutOfBudget:
+        return Refusal(Reason(Code.OUT_OF_BUDGET))
+    if solution is None:
+        return Refusal(_refusal(view, demand, rules, problem))
+    choice = Choice(view, problem, solution)
+    unwanted = _topology(choice, demand)
+    if unwanted is not None:
+        return Refusal(unwanted)
+    found = parts(choice, rules.fleet, rules.policy)
+    if demand.topology == "none":
+        found = tuple(part for part in found if part.name != "link")
+    return Grant(solution, found, total(found, rules.policy), achieved_gbps(choice))
+
+
+def _topology(choice: Choice, demand: Demand) -> Reason | None:
+    mask = choice.gpu_mask()
+    if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
+        return None
+    graph = choice.view.fabric.graph if choice.view.fabric is not None else None
+    if demand.topology == "required" and (graph is None or not is_joined(graph, mask)):
+        return Reason(Code.TOPOLOGY)
+    if demand.min_gbps and (graph is None or bandwidth(graph, mask) < demand.min_gbps):
+        return Reason(Code.BANDWIDTH)
+    return None
+
+
+def _refusal(view: NodeView, demand: Demand, rules: Rules, problem: Problem) -> Reason:
+    """Search once more with a listener; only refusals pay for it."""
+    recorder = Recorder()
+    search = Search(problem, budget=rules.policy.search_steps, observer=recorder)
+    try:
+        search.run()
+    except (InvalidClaim, OutOfBudget):
+        return Reason(Code.COMBINATION)
+    return explain_refusal(view, problem, recorder)
+

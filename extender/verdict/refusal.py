@@ -1,0 +1,73 @@
+"""From what the search met to the one reason that is told."""
+
+from __future__ import annotations
+
+from extender.allocation.observe import Recorder
+from extender.allocation.problem import Problem
+from extender.allocation.view import NodeView
+from extender.model.claim import DeviceRequest
+from extender.model.reasons import Code, Reason
+
+# Which cause is told when devices fail for several: the one that a person can do most about comes first.
+_TOLD = (
+    ("constraint", Code.CONSTRAINT),
+    ("counters", Code.COUNTERS),
+    ("capacity", Code.CAPACITY),
+    ("undefined-capacity", Code.CAPACITY),
+    ("tainted", Code.TAINTED),
+)
+
+
+def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder) -> Reason:
+    """The reason why no solution exists, by the first request that cannot be served alone."""
+    inventory = view.inventory
+    troubled = next((pool for pool in inventory.pools if pool.trouble), None)
+    if troubled is not None:
+        return Reason(Code.POOL_INVALID, (troubled.trouble,))
+    if not inventory.places:
+        updating = any(pool.incomplete for pool in inventory.pools)
+        return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        for request in spec.requests:
+            reason = _request(view, problem, name, request.alternatives[-1], recorder)
+            if reason is not None:
+                return reason
+    return _by_cause(problem, recorder)
+
+
+def _request(
+    view: NodeView, problem: Problem, claim: str, request: DeviceRequest, recorder: Recorder
+) -> Reason | None:
+    selection = problem.select(claim, request)
+    needed = request.count if request.mode == "ExactCount" else 1
+    matching = selection.match
+    if not matching:
+        return Reason(Code.NO_MATCH, (request.name,))
+    if matching.bit_count() < needed:
+        return Reason(Code.TOO_FEW, (request.name,))
+    if request.admin_access:
+        return None
+    if (matching & ~view.busy).bit_count() < needed:
+        only_held = (matching & ~(view.busy & ~view.held)).bit_count() >= needed
+        return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
+    return _by_own_cause(request, recorder, (matching & ~view.busy).bit_count() - needed)
+
+
+def _by_own_cause(request: DeviceRequest, recorder: Recorder, spare: int) -> Reason | None:
+    """A cause that rules out so many free devices that too few remain."""
+    for cause, code in _TOLD[1:]:
+        hit = sum(1 for (name, _), (found, _) in recorder.causes.items() if name == request.name and found == cause)
+        if hit > spare:
+            return Reason(code, (request.name,))
+    return None
+
+
+def _by_cause(problem: Problem, recorder: Recorder) -> Reason:
+    details = {cause: detail for cause, detail in sorted(recorder.causes.values())}
+    if "constraint" in details:
+        return Reason(Code.CONSTRAINT, (details["constraint"],))
+    requests = {cause: name for (name, _), (cause, _) in sorted(recorder.causes.items())}
+    for cause, code in _TOLD[1:]:
+        if cause in requests:
+            return Reason(code, (requests[cause],))
+    return Reason(Code.COMBINATION)

@@ -1,0 +1,92 @@
+"""filter and prioritize as functions of a ranking; what a bind would write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from extender.allocation.result import allocations
+from extender.allocation.view import NodeView, Snapshot
+from extender.model.claim import Allocation, Claim, Node, Result
+from extender.model.reasons import Code, Reason
+from extender.verdict.demand import Demand
+from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
+from extender.verdict.ranking import Ranking
+
+MAX_SCORE = 10  # MaxExtenderPriority of the extender API
+
+
+@dataclass(frozen=True, slots=True)
+class Shortlist:
+    """Filter's answer: the best nodes first, or the reason of every node."""
+
+    nodes: tuple[tuple[str, Grant], ...] = ()
+    reasons: tuple[tuple[str, Reason], ...] = ()
+
+
+def shortlist(ranking: Ranking, snapshot: Snapshot, names: list[str], count: int) -> Shortlist:
+    """The best `count` of the named nodes that can serve the demand."""
+    demand = ranking.demand
+    wanted = set(names)
+    if demand.pins:
+        wanted = {name for name in names if _pinned(demand, snapshot.views.get(name))}
+    best = ranking.best(wanted, count)
+    if best:
+        return Shortlist(tuple(best))
+    return Shortlist(reasons=tuple((name, _reason(name, ranking, snapshot)) for name in names))
+
+
+def _pinned(demand: Demand, view: NodeView | None) -> bool:
+    return view is not None and _allows(demand, view.node)
+
+
+def _allows(demand: Demand, node: Node) -> bool:
+    return all(pin.matches(node.name, node.labels) for pin in demand.pins)
+
+
+def _reason(name: str, ranking: Ranking, snapshot: Snapshot) -> Reason:
+    view = snapshot.views.get(name)
+    if view is None:
+        return Reason(Code.NODE_UNKNOWN)
+    if not _allows(ranking.demand, view.node):
+        return Reason(Code.ELSEWHERE)
+    verdict = ranking.verdicts[name]
+    assert isinstance(verdict, Refusal)
+    return verdict.reason
+
+
+def scores(grants: Mapping[str, float], names: list[str]) -> list[tuple[str, int]]:
+    """0..10 per node; the best of those named, and its exact equals, get 10, a node without a grant 0."""
+    found = {name: grants[name] for name in names if name in grants}
+    best = max(found.values(), default=0.0)
+    return [(name, _scaled(found.get(name), best)) for name in names]
+
+
+def _scaled(score: float | None, best: float) -> int:
+    if score is None:
+        return 0
+    if score >= best:
+        return MAX_SCORE
+    return min(MAX_SCORE - 1, int(MAX_SCORE * score / best))
+
+
+def held_results(view: NodeView, grant: Grant) -> tuple[Result, ...]:
+    """What a hold keeps in use: the devices of a grant, without the text that only the API needs."""
+    return tuple(
+        Result(
+            pick.request.name, view.inventory.places[pick.bit].id, pick.request.admin_access,
+            share_id="hold" if pick.consumed is not None else "", consumed=pick.consumed,
+        )
+        for claim in grant.solution.picks
+        for pick in claim
+    )
+
+
+def plan(
+    view: NodeView, demand: Demand, grant: Grant, rules: Rules, new_share: Callable[[], str]
+) -> list[tuple[Claim, Allocation]]:
+    """The allocation of each open claim on this node."""
+    classes = {class_.name: class_ for class_ in demand.classes}
+    problem = problem_for(view, demand, rules)
+    found = allocations(problem, grant.solution, view.node.name, classes.get, new_share)
+    return list(zip(demand.open, found, strict=True))

@@ -1,0 +1,115 @@
+"""The extender's verbs as ASGI. A domain failure is 200 with `Error`; only what is not our protocol gets 4xx."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import structlog
+
+from extender.model.errors import BerthError, WireError
+from extender.service.service import Service
+from extender.wire import extender_v1 as wire
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
+
+
+class TooLarge(BerthError):
+    """The body is larger than any scheduler's."""
+
+
+class Verbs:
+    """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._log = structlog.get_logger("berth.web")
+        self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            "/filter": self._filter,
+            "/prioritize": self._prioritize,
+            "/bind": self._bind,
+            "/preempt": self._preempt,
+        }
+
+    def handles(self, path: str) -> bool:
+        return path in self._routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            await _answer(send, 405, _problem(f"{scope['path']} takes POST, not {scope['method']}"))
+            return
+        try:
+            body = await _read(receive)
+            answer = await self._routes[scope["path"]](body)
+        except TooLarge as error:
+            await _answer(send, 413, _problem(str(error)))
+        except WireError as error:
+            await _answer(send, 400, _problem(str(error)))
+        else:
+            await _answer(send, 200, answer)
+
+    async def _filter(self, body: bytes) -> bytes:
+        args = wire.decode_args(body)
+        try:
+            answer = self._service.filter(args.pod, args.names)
+        except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as a retryable error
+            self._log.exception("filter failed", pod=str(args.pod.key))
+            return wire.encode_filter_error(f"berth failed on pod {args.pod.key}: {type(error).__name__}: {error}")
+        if answer.error:
+            return wire.encode_filter_error(answer.error)
+        return wire.encode_filter(args, args.names if answer.passed is None else answer.passed, answer.failed)
+
+    async def _prioritize(self, body: bytes) -> bytes:
+        args = wire.decode_args(body)
+        try:
+            return wire.encode_scores(self._service.prioritize(args.pod, args.names))
+        except Exception:
+            # kube-scheduler would swallow an error silently: zeros say the same, and the log says why.
+            self._log.exception("prioritize failed", pod=str(args.pod.key))
+            return wire.encode_scores((name, 0) for name in args.names)
+
+    async def _bind(self, body: bytes) -> bytes:
+        args = wire.decode_bind(body)
+        try:
+            await self._service.bind(args.pod, args.pod_uid, args.node)
+        except BerthError as error:
+            self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
+            return wire.encode_bind(str(error))
+        except Exception as error:
+            self._log.exception("bind failed", pod=str(args.pod), node=args.node)
+            return wire.encode_bind(f"berth failed: {type(error).__name__}: {error}")
+        return wire.encode_bind("")
+
+    async def _preempt(self, body: bytes) -> bytes:
+        return wire.encode_preempt(body)
+
+
+async def _read(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise WireError("body", "the connection closed before the body was complete")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > MAX_BODY:
+            raise TooLarge(f"the body is larger than {MAX_BODY} bytes")
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _problem(text: str) -> bytes:
+    return orjson.dumps({"error": text})
+
+
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,84 @@
+"""Pods, nodes and namespaces to model: only what allocation needs."""
+
+from __future__ import annotations
+
+from extender.model.claim import Container, Node, ObjectKey, Pod, PodClaim
+from extender.model.quantity import NANO, parse_quantity
+from extender.wire.fields import Json, get, many, need
+
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
+
+
+def decode_pod(obj: Json) -> Pod:
+    """A pod. Raises WireError where a field that is read has another type."""
+    metadata = get(obj, "metadata", dict, "", {})
+    spec = get(obj, "spec", dict, "", {})
+    status = get(obj, "status", dict, "", {})
+    group = get(spec, "schedulingGroup", dict, "spec", {})
+    extended = get(status, "extendedResourceClaimStatus", dict, "status", {})
+    return Pod(
+        ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata")),
+        get(metadata, "uid", str, "metadata", ""),
+        claims=many(spec, "resourceClaims", "spec", _pod_claim),
+        claim_statuses=dict(many(status, "resourceClaimStatuses", "status", _claim_status)),
+        containers=_containers(spec),
+        annotations={
+            k: v for k, v in get(metadata, "annotations", dict, "metadata", {}).items() if k.startswith("berth.dev/")
+        },
+        node_name=get(spec, "nodeName", str, "spec", ""),
+        scheduler=get(spec, "schedulerName", str, "spec", ""),
+        phase=get(status, "phase", str, "status", ""),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        extended_claim=get(extended, "resourceClaimName", str, "status.extendedResourceClaimStatus", ""),
+        group=get(group, "podGroupName", str, "spec.schedulingGroup", ""),
+        resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
+    )
+
+
+def _pod_claim(obj: Json, path: str) -> PodClaim:
+    return PodClaim(
+        need(obj, "name", path), get(obj, "resourceClaimName", str, path, ""),
+        get(obj, "resourceClaimTemplateName", str, path, ""),
+    )
+
+
+def _claim_status(obj: Json, path: str) -> tuple[str, str | None]:
+    return need(obj, "name", path), get(obj, "resourceClaimName", str, path, "") or None
+
+
+def _containers(spec: Json) -> tuple[Container, ...]:
+    """Init containers first, as extended-resource request names count them."""
+    init = many(spec, "initContainers", "spec", lambda c, p: _container(c, p, init=True))
+    return init + many(spec, "containers", "spec", lambda c, p: _container(c, p, init=False))
+
+
+def _container(obj: Json, path: str, *, init: bool) -> Container:
+    resources = get(obj, "resources", dict, path, {})
+    asked = {**get(resources, "limits", dict, path, {}), **get(resources, "requests", dict, path, {})}
+    requests = tuple(sorted((name, _amount(name, value)) for name, value in asked.items()))
+    sidecar = init and get(obj, "restartPolicy", str, path, "") == "Always"
+    return Container(get(obj, "name", str, path, ""), requests, init=init, sidecar=sidecar)
+
+
+def _amount(name: str, value: object) -> int:
+    """Whole units of an extended resource; native resources are not ours."""
+    if name in _NATIVE:
+        return 0
+    try:
+        return parse_quantity(str(value)).nanos // NANO
+    except ValueError:
+        return 0
+
+
+def decode_node(obj: Json) -> Node:
+    """A node."""
+    metadata = get(obj, "metadata", dict, "", {})
+    status = get(obj, "status", dict, "", {})
+    offered = get(status, "allocatable", dict, "status", {})
+    scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value))
+    return Node(need(metadata, "name", "metadata"), dict(get(metadata, "labels", dict, "metadata", {})), scalars)
+
+
+def decode_labels(obj: Json) -> dict[str, str]:
+    """The labels of any object."""
+    return dict(get(get(obj, "metadata", dict, "", {}), "labels", dict, "metadata", {}))
