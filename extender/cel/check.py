@@ -134,7 +134,7 @@ class Checker:
     def _resolve(self, node: ast.Call, overloads: list[Overload], parts: list[ast.Node]) -> t.Type:
         have = tuple(part.type or t.ERROR for part in parts)
         if node.function in ("_&&_", "_||_"):
-            return self._logical(node, parts)
+            return self._logical(parts)
         chosen: list[Overload] = []
         result: t.Type | None = None
         for overload in overloads:
@@ -152,7 +152,7 @@ class Checker:
         node.chosen = tuple(chosen)
         return result if result is not None else self._no_overload(node, have)
 
-    def _logical(self, node: ast.Call, parts: list[ast.Node]) -> t.Type:
+    def _logical(self, parts: list[ast.Node]) -> t.Type:
         good = True
         for part in parts:
             if not self._bindings.assignable((part.type or t.ERROR,), (t.BOOL,)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import NamedTuple
 
 from extender.cel.errors import CompileError, Issue
@@ -19,6 +20,7 @@ _PATTERN = re.compile(
     re.ASCII,
 )
 _ESCAPE = re.compile(r"\\(?:([abfnrtv\\'\"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))")
+_SURROGATES = (0xD800, 0xDFFF)  # no characters of their own (Unicode 3.8)
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
@@ -122,6 +124,6 @@ def _escaped(source: str, match: re.Match[str], offset: int, *, binary: bool) ->
     if binary and (short or long):
         raise _syntax(source, offset, "unicode escape in a bytes literal")
     code = int(octal, 8) if octal else int(hexadecimal or short or long, 16)
-    if not binary and (0xD800 <= code <= 0xDFFF or code > 0x10FFFF):
+    if not binary and (_SURROGATES[0] <= code <= _SURROGATES[1] or code > sys.maxunicode):
         raise _syntax(source, offset, "invalid unicode code point")
     return chr(code)

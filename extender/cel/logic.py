@@ -35,7 +35,7 @@ def _absorbing(left: Closure, right: Closure, *, decisive: bool) -> Closure:
         if first is other:
             second = right(frame)
             if second is True or second is False:
-                return second
+                return second is True
             raise EvalError("no such overload")
         if _settles(right, frame):
             return decisive
@@ -43,7 +43,7 @@ def _absorbing(left: Closure, right: Closure, *, decisive: bool) -> Closure:
 
     def _settles(side: Closure, frame: list[Any]) -> bool:
         try:
-            return side(frame) is decisive
+            return bool(side(frame) is decisive)
         except EvalError:
             return False
 

@@ -55,6 +55,7 @@ def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], 
 
     def run(frame: Frame) -> Iterator[None]:
         value = source(frame)
+        pairs: Iterator[tuple[Any, Any]]
         if isinstance(value, list | tuple):
             pairs = enumerate(value)
         elif isinstance(value, dict):
@@ -76,6 +77,7 @@ def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], 
 
 def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
     """all and exists: one decisive turn settles it, errors of other turns notwithstanding."""
+    other = not decisive
 
     def run(frame: Frame) -> bool:
         error: EvalError | None = None
@@ -87,7 +89,7 @@ def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, deci
                 continue
             if value is decisive:
                 return decisive
-            if value is not (not decisive):
+            if value is not other:
                 error = EvalError("no such overload")
         if error is not None:
             raise error
@@ -101,7 +103,7 @@ def _exists_one(turns: Callable[[Frame], Iterator[None]], body: Closure) -> Clos
         count = 0
         for _ in turns(frame):
             count += _true(body(frame))
-        return count == 1
+        return bool(count == 1)
 
     return run
 
@@ -138,11 +140,7 @@ def _sort_by(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure)
 
 def _collect(turns: Callable[[Frame], Iterator[None]], body: Closure, condition: Closure | None) -> Closure:
     def run(frame: Frame) -> list[Any]:
-        found: list[Any] = []
-        for _ in turns(frame):
-            if condition is None or _true(condition(frame)):
-                found.append(body(frame))
-        return found
+        return [body(frame) for _ in turns(frame) if condition is None or _true(condition(frame))]
 
     return run
 

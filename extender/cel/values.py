@@ -159,7 +159,7 @@ def compare(left: object, right: object) -> int:
             raise EvalError("NaN values cannot be ordered")
     elif a is not b or a not in (str, bytes, bool, Duration, Timestamp):
         raise EvalError("no such overload")
-    return (left > right) - (left < right)  # type: ignore[operator] # checked above
+    return int(left > right) - int(left < right)  # type: ignore[operator] # checked above
 
 
 def key_of(value: object) -> object:

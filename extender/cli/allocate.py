@@ -8,14 +8,12 @@ from typing import Annotated, Any, Literal
 
 import orjson
 import typer
-import yaml
 from rich.console import Console
 
 from extender.allocation.choose import choose
 from extender.allocation.features import Features, from_gates
 from extender.allocation.observe import CAUSES, Recorder
 from extender.allocation.offline import problem_of, usage_of
-from extender.allocation.pools import reaches
 from extender.allocation.problem import Problem
 from extender.allocation.result import allocations
 from extender.allocation.search import Search
@@ -23,7 +21,7 @@ from extender.cel.masks import Masks
 from extender.cel.selector import Environment
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.objects import Objects, load_objects
-from extender.model.claim import Allocation, Claim, DeviceClass, Node
+from extender.model.claim import Allocation, Node
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
 from extender.wire.claims import encode_allocation
 

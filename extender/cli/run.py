@@ -31,6 +31,7 @@ _TABLE_WIDTH = 118  # columns the table needs; pipes and CI logs report 80
 
 
 def run_command(
+    *,
     once: Annotated[bool, typer.Option(help="End when the examples are placed: exit code 0 if all landed as their files say.")] = False,
     examples: Annotated[Path, typer.Option(help="Folder of example workloads.")] = Path("examples"),
     listen: Annotated[str, typer.Option(help="Where Berth listens.", metavar="HOST:PORT")] = "127.0.0.1:8888",
@@ -40,10 +41,10 @@ def run_command(
 
     Example: berth run --once
     """
-    raise typer.Exit(asyncio.run(_run(once, examples, listen, api_port)))
+    raise typer.Exit(asyncio.run(_run(examples, listen, api_port, once=once)))
 
 
-async def _run(once: bool, examples: Path, listen: str, api_port: int) -> int:
+async def _run(examples: Path, listen: str, api_port: int, *, once: bool) -> int:
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     host, port = parse_listen(listen)
     cluster = Cluster()

@@ -28,9 +28,9 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
     configuration = Configuration()
     try:
         if kubeconfig is not None:
-            config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+            config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call] # the client is not typed
         else:
-            config.load_incluster_config(client_configuration=configuration)
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # as above
     except (ConfigException, OSError) as error:
         where = str(kubeconfig) if kubeconfig is not None else "the pod's service account"
         raise ClusterError(f"cannot read credentials from {where}: {error}") from error

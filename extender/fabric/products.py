@@ -22,7 +22,7 @@ class Board(NamedTuple):
     """A usual machine: product words, GPU count, links into a switch, NVLink version."""
 
     words: tuple[str, ...]
-    count: int
+    gpus: int
     switch_links: int
     version: int
 
@@ -80,7 +80,7 @@ def usual_graph(product: str, count: int) -> Graph | None:
     if any(word in product for word in _NOT_SWITCHED):
         return None
     for board in _BOARDS:
-        if board.count == count and any(word in product for word in board.words):
+        if board.gpus == count and any(word in product for word in board.words):
             none = ((0,) * count,) * count
             return _graph(count, none, (board.switch_links,) * count, NCCL_LINK_GBPS[board.version], product)
     return None

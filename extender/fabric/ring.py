@@ -51,6 +51,8 @@ def _nvlink_gbps(graph: Graph, chosen: list[int]) -> float:
 def links_inside(graph: Graph, mask: int) -> int:
     """NVLinks between members of the set; links into a switch count once per member."""
     chosen = members(mask)
+    if len(chosen) < 2:  # noqa: PLR2004 - a GPU alone has nobody to talk to
+        return 0
     direct = sum(graph.links[a][b] for position, a in enumerate(chosen) for b in chosen[position + 1 :])
     return direct + sum(graph.switch_links[i] for i in chosen)
 
@@ -71,7 +73,7 @@ def _all_cycles(left: list[list[int]]) -> list[tuple[int, ...]]:
     """Every Hamiltonian cycle from vertex 0, each in one direction only."""
     size = len(left)
     found: list[tuple[int, ...]] = []
-    stack = [(0,)]
+    stack: list[tuple[int, ...]] = [(0,)]
     while stack:
         path = stack.pop()
         last = path[-1]
@@ -131,7 +133,7 @@ def _greedy_cycles(left: list[list[int]], bound: int) -> int:
 
 def _any_cycle(left: list[list[int]]) -> tuple[int, ...] | None:
     size = len(left)
-    stack = [(0,)]
+    stack: list[tuple[int, ...]] = [(0,)]
     for _ in range(_PACKING_STEPS):
         if not stack:
             return None

@@ -115,9 +115,8 @@ def _scale(digits: int, decimals: int, suffix: str) -> int:
         numerator, exponent = digits, 9 - decimals + _bounded(int(suffix[1:]))
     else:
         numerator, exponent = digits, 9 - decimals + _DECIMAL_EXPONENT[suffix]
-    if exponent >= 0:
-        return numerator * 10**exponent
-    return -(-numerator // 10**-exponent)
+    power: int = 10 ** abs(exponent)
+    return numerator * power if exponent >= 0 else -(-numerator // power)
 
 
 def _bounded(exponent: int) -> int:

@@ -61,7 +61,7 @@ DESCRIPTIONS = {
     Code.NODE_UNKNOWN: "kube-scheduler knows the node before Berth's watch does; this passes.",
     Code.EXTENDED: "The pod must not be bound without the device its resource name stands for.",
     Code.EXTENDED_STALE: "An earlier attempt allocated devices on a node that is not offered now.",
-    Code.ADMIN_ACCESS: "adminAccess needs the label resource.kubernetes.io/admin-access: \"true\" on the namespace.",
+    Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 
 

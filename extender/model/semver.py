@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
+from typing import Any
 
 _NUMBER = r"(0|[1-9]\d*)"
 _IDENTIFIER = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
@@ -25,7 +26,7 @@ class Semver:
     major: int
     minor: int
     patch: int
-    key: tuple[object, ...]
+    key: tuple[Any, ...]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Semver) and self.key == other.key
@@ -43,10 +44,10 @@ def parse_semver(text: str) -> Semver:
     match = _STRICT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a semantic version (major.minor.patch)")
-    numbers = tuple(int(part) for part in match.group(1, 2, 3))
-    if max(numbers) >= _UINT64:
+    major, minor, patch = (int(part) for part in match.group(1, 2, 3))
+    if max(major, minor, patch) >= _UINT64:
         raise ValueError(f"{text!r} has a number beyond 64 bits")
-    return Semver(text, *numbers, key=(*numbers, _prerelease_key(match.group(4))))
+    return Semver(text, major, minor, patch, (major, minor, patch, _prerelease_key(match.group(4))))
 
 
 def _prerelease_key(prerelease: str | None) -> tuple[object, ...]:

@@ -21,8 +21,8 @@ class _Strict(BaseModel):
 class Weights(_Strict):
     """How much each part of the score counts; only the ratios matter. 0 switches a part off."""
 
-    link: float = Field(4, ge=0, le=100, description="predicted ring bandwidth over the best in the fleet")
-    headroom: float = Field(2, ge=0, le=100, description="how well device memory fits what is asked")
+    link: float = Field(5, ge=0, le=100, description="predicted ring bandwidth over the best in the fleet")
+    headroom: float = Field(3, ge=0, le=100, description="how well device memory fits what is asked")
     fragmentation: float = Field(3, ge=0, le=100, description="what is left whole for the next job")
     packing: float = Field(1, ge=0, le=100, description="prefer nodes that are in use already")
     health: float = Field(2, ge=0, le=100, description="avoid devices that report trouble")
@@ -40,8 +40,8 @@ class Intent(_Strict):
 class Policy(_Strict):
     """The whole policy."""
 
-    weights: Weights = Field(default_factory=Weights, description="parts of the score")
-    defaults: Intent = Field(default_factory=Intent, description="intent of pods without annotations")
+    weights: Weights = Field(Weights(), description="parts of the score")
+    defaults: Intent = Field(Intent(), description="intent of pods without annotations")
     candidates: int = Field(32, ge=1, le=512, description="nodes answered by filter, best first; 1 lets Berth decide alone")
     headroom: Literal["tight", "roomy"] = Field(
         "tight", description="tight prefers the smallest sufficient GPU, roomy the largest"

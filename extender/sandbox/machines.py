@@ -169,7 +169,7 @@ def _as_dict(reading: Reading) -> Json:
     return {field: getattr(reading, field) for field in reading.__slots__}
 
 
-def _typed(value: str | int | bool) -> Json:
+def _typed(value: str | int) -> Json:
     if isinstance(value, bool):
         return {"bool": value}
     return {"int": value} if isinstance(value, int) else {"string": value}

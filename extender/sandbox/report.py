@@ -9,8 +9,8 @@ from extender.allocation.features import Features
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.search import Search
 from extender.cel.masks import Masks
-from extender.fabric.sets import bandwidth
 from extender.fabric.ring import is_joined, links_inside
+from extender.fabric.sets import bandwidth
 from extender.fabric.slices import DRIVER, fabric_of
 from extender.model.claim import Claim, DeviceClass, Node
 from extender.model.device import DeviceId, Slice
@@ -67,10 +67,10 @@ class Report:
             return Row(expected.pod, "(pending)", (), "", 0.0, before, good, reason)
         devices = [r.device for claim in claims if claim.allocation is not None for r in claim.allocation.results]
         gbps, joined = self._join(node, devices)
-        good, note = self._judge(expected, node, gbps, bool(devices) or not claims)
+        good, note = self._judge(expected, node, gbps, served=bool(devices) or not claims)
         return Row(expected.pod, node, tuple(d.device for d in devices), joined, gbps, before, good, note)
 
-    def _judge(self, expected: Expectation, node: str, gbps: float, served: bool) -> tuple[bool, str]:
+    def _judge(self, expected: Expectation, node: str, gbps: float, *, served: bool) -> tuple[bool, str]:
         machine = self._machines.get(node, "")
         if expected.pending:
             return False, f"should be pending: {expected.pending}"

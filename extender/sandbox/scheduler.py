@@ -5,6 +5,7 @@ back-off after failures, and the same events waking a rejected pod.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,10 +73,8 @@ class Scheduler:
                     task.cancel()
 
     async def _sleep(self) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _TURN_SECONDS)
-        except TimeoutError:
-            pass
 
     # -- the queue -------------------------------------------------------------------------------------------
 

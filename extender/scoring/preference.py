@@ -29,7 +29,7 @@ class ByTopology:
         count = sum(chosen >> bit & 1 for bit in gpus)
         eligible = self._eligible(problem, first)
         if count and self._view.fabric is not None:
-            yield from self._gpu_sets(problem, first, count, eligible)
+            yield from self._gpu_sets(problem, count, eligible)
         elif chosen:
             yield from self._single_devices(chosen, eligible)
 
@@ -45,13 +45,13 @@ class ByTopology:
         selection = problem.select(name, request)
         return selection.match & ~selection.error & (EVERYTHING if request.admin_access else ~self._view.busy)
 
-    def _gpu_sets(self, problem: Problem, first: Solution, count: int, eligible: int) -> Iterator[int]:
+    def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
         fabric = self._view.fabric
         assert fabric is not None
         everything = sum(1 << bit for bit in self._view.gpu_bits if bit >= 0)
         free = [p for p, bit in enumerate(self._view.gpu_bits) if bit >= 0 and eligible >> bit & 1]
         tried = 0
-        for group in self._healthy_first(self._agreeing(problem, first, free)):
+        for group in self._healthy_first(self._agreeing(problem, free)):
             for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
                 bits = sum(1 << self._view.gpu_bits[p] for p in members(positions))
                 yield EVERYTHING & ~everything | bits
@@ -59,7 +59,7 @@ class ByTopology:
                 if tried >= _MAX_SETS:
                     return
 
-    def _agreeing(self, problem: Problem, first: Solution, free: list[int]) -> list[list[int]]:
+    def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
         """The free GPUs, or the groups that share the value of a matchAttribute which covers every request."""
         for spec in problem.specs:
             for constraint in spec.constraints:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
@@ -223,7 +224,7 @@ class Binder:
     async def _fence(self, work: _Work) -> None:
         """Wait until the watch shows our writes; give way where an earlier write holds a device of ours."""
         for claim in work.allocated:
-            if not await self._progress.until(lambda c=claim: self._shows(c), _FENCE_SECONDS):
+            if not await self._progress.until(partial(self._shows, claim), _FENCE_SECONDS):
                 raise BindError(f"the watch did not show claim {claim.key} within {_FENCE_SECONDS:.0f} s")
             lost = lost_device(self._mirror, claim)
             if lost is not None:

@@ -8,6 +8,7 @@ import gc
 import time
 import uuid
 from collections.abc import Callable
+from typing import Self
 
 import structlog
 
@@ -47,7 +48,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._log = structlog.get_logger("berth.service")
 
-    async def __aenter__(self) -> Service:
+    async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
         self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self._settle_down())]
         return self

@@ -83,7 +83,7 @@ def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = 
     except OutOfBudget:
         return Refusal(Reason(Code.OUT_OF_BUDGET))
     if solution is None:
-        return Refusal(_refusal(view, demand, rules, problem))
+        return Refusal(_refusal(view, rules, problem))
     choice = Choice(view, problem, solution)
     unwanted = _topology(choice, demand)
     if unwanted is not None:
@@ -106,7 +106,7 @@ def _topology(choice: Choice, demand: Demand) -> Reason | None:
     return None
 
 
-def _refusal(view: NodeView, demand: Demand, rules: Rules, problem: Problem) -> Reason:
+def _refusal(view: NodeView, rules: Rules, problem: Problem) -> Reason:
     """Search once more with a listener; only refusals pay for it."""
     recorder = Recorder()
     search = Search(problem, budget=rules.policy.search_steps, observer=recorder)

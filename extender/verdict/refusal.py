@@ -32,7 +32,7 @@ def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder) -> Rea
             reason = _request(view, problem, name, request.alternatives[-1], recorder)
             if reason is not None:
                 return reason
-    return _by_cause(problem, recorder)
+    return _by_cause(recorder)
 
 
 def _request(
@@ -62,8 +62,8 @@ def _by_own_cause(request: DeviceRequest, recorder: Recorder, spare: int) -> Rea
     return None
 
 
-def _by_cause(problem: Problem, recorder: Recorder) -> Reason:
-    details = {cause: detail for cause, detail in sorted(recorder.causes.values())}
+def _by_cause(recorder: Recorder) -> Reason:
+    details = dict(sorted(recorder.causes.values()))
     if "constraint" in details:
         return Reason(Code.CONSTRAINT, (details["constraint"],))
     requests = {cause: name for (name, _), (cause, _) in sorted(recorder.causes.items())}

@@ -21,7 +21,7 @@ class App:
         if scope["type"] == "http" and self._verbs.handles(scope["path"]):
             await self._verbs(scope, receive, send)
         else:
-            await self._pages(scope, receive, send)
+            await self._pages(scope, receive, send)  # type: ignore[arg-type] # ASGI messages, typed more loosely by FastAPI
 
 
 def _pages(service: Service) -> FastAPI:

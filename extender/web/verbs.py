@@ -68,7 +68,7 @@ class Verbs:
         args = wire.decode_args(body)
         try:
             return wire.encode_scores(self._service.prioritize(args.pod, args.names))
-        except Exception:
+        except Exception:  # noqa: BLE001 - see the comment
             # kube-scheduler would swallow an error silently: zeros say the same, and the log says why.
             self._log.exception("prioritize failed", pod=str(args.pod.key))
             return wire.encode_scores((name, 0) for name in args.names)
@@ -80,7 +80,7 @@ class Verbs:
         except BerthError as error:
             self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
             return wire.encode_bind(str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as text
             self._log.exception("bind failed", pod=str(args.pod), node=args.node)
             return wire.encode_bind(f"berth failed: {type(error).__name__}: {error}")
         return wire.encode_bind("")

@@ -10,11 +10,11 @@ from extender.cel.errors import EvalError
 from extender.cel.functions import Overload, member, plain
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
-from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Timestamp, TypeValue, UInt, type_name
+from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue, UInt, type_name
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _UNSIGNED = re.compile(r"\d+", re.ASCII)
-_DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.I)
+_DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE)
 _TRUE = frozenset({"true", "TRUE", "True", "t", "1"})
 _FALSE = frozenset({"false", "FALSE", "False", "f", "0"})
 
@@ -76,8 +76,7 @@ def format_double(value: float) -> str:
     power = int(exponent) if exponent else math.floor(math.log10(abs(value))) if value else 0
     if -4 <= power < 21:  # noqa: PLR2004 - Go's limits for %g with shortest precision
         plain_text = f"{value:f}" if exponent else text
-        plain_text = format(value, ".0f") if value.is_integer() else plain_text
-        return plain_text
+        return format(value, ".0f") if value.is_integer() else plain_text
     digits = mantissa if exponent else f"{value:e}".partition("e")[0].rstrip("0")
     digits = digits[:-2] if digits.endswith(".0") else digits.rstrip(".")
     return f"{digits}e{'-' if power < 0 else '+'}{abs(power):02d}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
@@ -35,7 +37,7 @@ def _sum_durations(items: list[Duration]) -> Duration:
 
 
 def _is_sorted(items: list[object]) -> bool:
-    return all(compare(a, b) <= 0 for a, b in zip(items, items[1:], strict=False))
+    return all(compare(a, b) <= 0 for a, b in itertools.pairwise(items))
 
 
 def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:
@@ -51,11 +53,11 @@ def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:
     return pick
 
 
-def _index_of(items: list[object], wanted: object) -> int:
+def _index_of(items: list[Any], wanted: object) -> int:
     return next((i for i, item in enumerate(items) if equal(item, wanted)), -1)
 
 
-def _last_index_of(items: list[object], wanted: object) -> int:
+def _last_index_of(items: list[Any], wanted: object) -> int:
     return next((i for i in range(len(items) - 1, -1, -1) if equal(items[i], wanted)), -1)
 
 
@@ -86,7 +88,7 @@ def sort(items: list[object]) -> list[object]:
     return sort_by(items, items)
 
 
-def sort_by(items: list[object], keys: list[object]) -> list[object]:
+def sort_by(items: list[Any], keys: list[Any]) -> list[object]:
     if any(type(key) is not type(keys[0]) for key in keys[1:]):
         raise EvalError("list elements must have the same type")
     if keys:
@@ -101,6 +103,18 @@ def _distinct(items: list[object]) -> list[object]:
         if not any(equal(item, known) for known in found):
             found.append(item)
     return found
+
+
+def _reversed(items: list[object]) -> list[object]:
+    return items[::-1]
+
+
+def _first(items: list[object]) -> Optional:
+    return Optional(items[0]) if items else NONE
+
+
+def _last(items: list[object]) -> Optional:
+    return Optional(items[-1]) if items else NONE
 
 
 def _range(count: int) -> list[int]:
@@ -153,9 +167,9 @@ def _version_three() -> list[Overload]:
         member("flatten", (nested,), items, _flatten, _LISTS_V3),
         member("flatten", (t.list_of(t.DYN), t.INT), t.list_of(t.DYN), _flatten, _LISTS_V3),
         member("distinct", (items,), items, _distinct, _LISTS_V3),
-        member("reverse", (items,), items, lambda v: v[::-1], _LISTS_V3),
-        member("first", (items,), t.optional_of(t.A), lambda v: Optional(v[0]) if v else NONE, _LISTS_V3),
-        member("last", (items,), t.optional_of(t.A), lambda v: Optional(v[-1]) if v else NONE, _LISTS_V3),
+        member("reverse", (items,), items, _reversed, _LISTS_V3),
+        member("first", (items,), t.optional_of(t.A), _first, _LISTS_V3),
+        member("last", (items,), t.optional_of(t.A), _last, _LISTS_V3),
         plain("lists.range", (t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
     ]
     found += [member("sort", (t.list_of(item),), t.list_of(item), sort, _LISTS_V3) for item in _ORDERED]
