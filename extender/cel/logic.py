@@ -25,25 +25,27 @@ def _absorbing(left: Closure, right: Closure, *, decisive: bool) -> Closure:
 
     def run(frame: list[Any]) -> bool:
         try:
-            first = left(frame)
+            first: object = left(frame)
         except EvalError as error:
-            if _settles(right, frame):
+            if settles(right, frame):
                 return decisive
             raise error from None
         if first is decisive:
             return decisive
         if first is other:
             second = right(frame)
-            if second is True or second is False:
-                return second is True
+            if second is True:
+                return True
+            if second is False:
+                return False
             raise EvalError("no such overload")
-        if _settles(right, frame):
+        if settles(right, frame):
             return decisive
         raise EvalError("no such overload")
 
-    def _settles(side: Closure, frame: list[Any]) -> bool:
+    def settles(side: Closure, frame: list[Any]) -> bool:
         try:
-            return bool(side(frame) is decisive)
+            return side(frame) is decisive
         except EvalError:
             return False
 

@@ -77,8 +77,6 @@ def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], 
 
 def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
     """all and exists: one decisive turn settles it, errors of other turns notwithstanding."""
-    other = not decisive
-
     def run(frame: Frame) -> bool:
         error: EvalError | None = None
         for _ in turns(frame):
@@ -87,10 +85,10 @@ def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, deci
             except EvalError as raised:
                 error = raised
                 continue
-            if value is decisive:
-                return decisive
-            if value is not other:
+            if value is not True and value is not False:
                 error = EvalError("no such overload")
+            elif value is decisive:
+                return decisive
         if error is not None:
             raise error
         return not decisive
@@ -103,7 +101,7 @@ def _exists_one(turns: Callable[[Frame], Iterator[None]], body: Closure) -> Clos
         count = 0
         for _ in turns(frame):
             count += _true(body(frame))
-        return bool(count == 1)
+        return count == 1
 
     return run
 

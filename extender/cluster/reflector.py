@@ -39,7 +39,7 @@ class Reflector:
 
     def __init__(self, client: ApiClient, kind: Kind, on_progress: Callable[[], None]) -> None:
         self._client = client
-        self._kind = kind
+        self.kind = kind
         self._on_progress = on_progress
         self._known: set[str] = set()
         self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
@@ -65,7 +65,7 @@ class Reflector:
         seen: set[str] = set()
         token, version = "", ""
         while True:
-            page = await self._client.get(self._kind.path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
+            page = await self._client.get(self.kind.path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
             metadata = page.get("metadata") or {}
             for position, item in enumerate(page.get("items") or ()):
                 seen.add(self._apply(item))
@@ -76,7 +76,7 @@ class Reflector:
             if not token:
                 break
         for key in self._known - seen:
-            self._kind.apply(key, None)
+            self.kind.apply(key, None)
         self._known = seen
         self.version, self.listed, self.failures = version, True, 0
         self.relists += 1
@@ -87,7 +87,7 @@ class Reflector:
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
-        async for line in self._client.lines(self._kind.path, params, _SILENCE_SECONDS):
+        async for line in self._client.lines(self.kind.path, params, _SILENCE_SECONDS):
             self._event(orjson.loads(line))
             self.failures = 0
 
@@ -101,7 +101,7 @@ class Reflector:
         if kind == "DELETED":
             key = _key(obj)
             self._known.discard(key)
-            self._kind.apply(key, None)
+            self.kind.apply(key, None)
         elif kind != "BOOKMARK":
             self._known.add(self._apply(obj))
         self.version = str((obj.get("metadata") or {}).get("resourceVersion") or self.version)
@@ -110,7 +110,7 @@ class Reflector:
     def _apply(self, obj: Json) -> str:
         key = _key(obj)
         try:
-            self._kind.apply(key, obj)
+            self.kind.apply(key, obj)
         except WireError as error:
             # An object that cannot even be named must not stop the ones after it.
             self._log.warning("unreadable object", key=key, problem=str(error))
@@ -126,8 +126,8 @@ class Reflector:
         await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
 
     def _params(self, **extra: str) -> dict[str, str]:
-        if self._kind.field_selector:
-            extra["fieldSelector"] = self._kind.field_selector
+        if self.kind.field_selector:
+            extra["fieldSelector"] = self.kind.field_selector
         return extra
 
 

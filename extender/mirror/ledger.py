@@ -94,6 +94,13 @@ class Ledger:
             return set()
         return self._usage.drop((HOLD, pod_uid))
 
+    def release_node(self, node: str) -> set[PoolKey]:
+        """End all holds on a node: a bind that has arrived is worth more than a promise that may never be used."""
+        touched: set[PoolKey] = set()
+        for pod_uid in [uid for uid, hold in self._holds.items() if hold.node == node]:
+            touched |= self.release(pod_uid)
+        return touched
+
     def expire(self, now: float) -> set[PoolKey]:
         """End holds whose deadline passed."""
         touched: set[PoolKey] = set()

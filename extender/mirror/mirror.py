@@ -74,6 +74,9 @@ class Mirror:
     def release(self, pod_uid: str) -> None:
         self._touch(self.ledger.release(pod_uid))
 
+    def release_node(self, node: str) -> None:
+        self._touch(self.ledger.release_node(node))
+
     def expire(self, now: float) -> None:
         self._touch(self.ledger.expire(now))
 

@@ -158,6 +158,11 @@ class Binder:
         """Choose the devices and assume them, with nothing in between."""
         snapshot = self._mirror.snapshot()
         verdict = self._judge.decide(demand, work.node, snapshot)
+        if isinstance(verdict, Refusal):
+            # Others may only hold what they will never bind here: the scheduler chose this node for this pod.
+            self._mirror.release_node(work.node)
+            snapshot = self._mirror.snapshot()
+            verdict = self._judge.decide(demand, work.node, snapshot)
         if verdict is None:
             raise BindError(f"node {work.node} is not known yet")
         if isinstance(verdict, Refusal):

@@ -14,6 +14,7 @@ class App:
     """Hot paths never enter FastAPI."""
 
     def __init__(self, service: Service) -> None:
+        self.service = service
         self._verbs = Verbs(service)
         self._pages = _pages(service)
 

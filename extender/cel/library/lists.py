@@ -88,13 +88,18 @@ def sort(items: list[object]) -> list[object]:
     return sort_by(items, items)
 
 
+def _compare_keys(left: tuple[Any, Any], right: tuple[Any, Any]) -> int:
+    return compare(left[0], right[0])
+
+
 def sort_by(items: list[Any], keys: list[Any]) -> list[object]:
     if any(type(key) is not type(keys[0]) for key in keys[1:]):
         raise EvalError("list elements must have the same type")
     if keys:
         compare(keys[0], keys[0])
-    order = sorted(range(len(items)), key=functools.cmp_to_key(lambda a, b: compare(keys[a], keys[b])))
-    return [items[i] for i in order]
+    pairs = list(zip(keys, items, strict=True))
+    pairs.sort(key=functools.cmp_to_key(_compare_keys))
+    return [item for _, item in pairs]
 
 
 def _distinct(items: list[object]) -> list[object]:

@@ -1,0 +1,49 @@
+# Berth: every target does its own set-up. `make help` lists them.
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check oracle bench bench-quality e2e image clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1 ends by itself)
+	$(BIN)/berth run $(if $(ONCE),--once)
+
+test: $(STAMP) ## lint, types and all tests
+	$(BIN)/ruff check extender
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+check: $(STAMP) ## lint and types only
+	$(BIN)/ruff check extender
+	$(BIN)/mypy
+
+N ?= 20000
+SEED ?= 1
+oracle: $(STAMP) ## compare the search with brute force on N random worlds
+	$(BIN)/python -m tests.oracle --worlds $(N) --seed $(SEED)
+
+bench: $(STAMP) ## latency, memory and start-up, as ratios in one run
+	$(BIN)/python -m benchmarks.serving
+
+bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published traces
+	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
+
+e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)
+	$(BIN)/pytest tests/e2e -s
+
+image: ## build the container image
+	docker build -t berth:$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' extender/__init__.py) .
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench-results

@@ -1,0 +1,113 @@
+"""A sandbox cluster with Berth in front of it, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from extender.policy import Policy
+from extender.sandbox.cluster import Cluster, listening
+from extender.sandbox.machines import carried_machines
+from extender.serve import application
+from extender.web.app import App
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Berthing:
+    """The parts that tests talk to."""
+
+    cluster: Cluster
+    app: App
+    client: httpx.AsyncClient
+
+    async def filter(self, pod: str, names: list[str] | None = None) -> Json:
+        names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
+        reply = await self.client.post("/filter", json={"Pod": self.pod(pod), "Nodes": None, "NodeNames": names})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    async def prioritize(self, pod: str, names: list[str]) -> dict[str, int]:
+        reply = await self.client.post("/prioritize", json={"Pod": self.pod(pod), "Nodes": None, "NodeNames": names})
+        return {entry["Host"]: entry["Score"] for entry in reply.json()}
+
+    async def bind(self, pod: str, node: str, uid: str = "") -> str:
+        obj = self.pod(pod)
+        body = {"PodName": pod, "PodNamespace": "default", "PodUID": uid or obj["metadata"]["uid"], "Node": node}
+        reply = await self.client.post("/bind", json=body, timeout=40)
+        assert reply.status_code == 200, reply.text
+        return reply.json()["Error"]
+
+    def pod(self, name: str) -> Json:
+        found = self.cluster.store.get("pods", ("default", name))
+        assert found is not None
+        return {k: v for k, v in found.items() if k not in ("kind", "apiVersion")}
+
+    def node_of(self, pod: str) -> str:
+        return self.pod(pod)["spec"].get("nodeName", "")
+
+    def claims(self) -> list[Json]:
+        return self.cluster.store.all("resourceclaims")
+
+    def held(self) -> list[tuple[str, str]]:
+        """(pool, device) of every allocation."""
+        results = [r for c in self.claims() for r in ((c["status"].get("allocation") or {}).get("devices") or {}).get("results") or []]
+        return [(r["pool"], r["device"]) for r in results]
+
+    async def settled(self) -> None:
+        """Wait until Berth has seen everything the cluster has."""
+        service = self.app.service
+        want = self.cluster.store.version
+        await until(lambda: all(int(r.version or 0) >= want or not _pending(self, r, want) for r in service.reflectors.values()))
+
+
+def _pending(berthing: Berthing, reflector: Any, want: int) -> bool:
+    seen = int(reflector.version or 0)
+    resource = reflector.kind.name
+    return any(int(o["metadata"]["resourceVersion"]) > seen for o in berthing.cluster.store.all(resource))
+
+
+async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
+    end = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, "did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark_seconds: float = 0.5) -> AsyncIterator[Berthing]:
+    """nodes: name to machine."""
+    cluster = Cluster(bookmark_seconds=bookmark_seconds)
+    for name, machine in nodes.items():
+        cluster.add_node(name, carried_machines()[machine])
+    async with cluster.serving() as api, application(api, policy) as (app, not_ready), listening(app, "127.0.0.1", 0) as url:
+        await until(lambda: not not_ready())
+        async with httpx.AsyncClient(base_url=url) as client:
+            yield Berthing(cluster, app, client)
+
+
+def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json:
+    request: Json = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count, **exactly}
+    if selector:
+        request["selectors"] = [{"cel": {"expression": selector}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
+    }
+
+
+def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "annotations": annotations or {}},
+        "spec": {
+            "schedulerName": "berth-scheduler",
+            "resourceClaims": [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)],
+            "containers": [{"name": "main", "image": "pause"}], **spec,
+        },
+    }

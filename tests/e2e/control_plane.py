@@ -1,0 +1,165 @@
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler as child processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import yaml
+
+TOKEN = "e2e-admin"
+NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def missing() -> str:
+    """Why these tests cannot run, or ''."""
+    folder = os.environ.get("BERTH_KUBE_BIN")
+    if not folder:
+        return f"BERTH_KUBE_BIN is not set: it names a folder with {' '.join(NEEDED)}"
+    absent = [name for name in NEEDED if not (Path(folder) / name).exists()]
+    return f"BERTH_KUBE_BIN={folder} lacks {' '.join(absent)}" if absent else ""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ControlPlane:
+    """Start with `with`; every process is ended by its own pid."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = Path(os.environ["BERTH_KUBE_BIN"])
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.port = free_port()
+        self.kubeconfig = folder / "kubeconfig"
+
+    def __enter__(self) -> ControlPlane:
+        try:
+            self._start_all()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start_all(self) -> None:
+        client, peer = free_port(), free_port()
+        self.start("etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", f"http://127.0.0.1:{client}",
+                   "--advertise-client-urls", f"http://127.0.0.1:{client}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+                   "--unsafe-no-fsync")
+        key = self.folder / "sa.key"
+        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        (self.folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
+        self.start("kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", f"--secure-port={self.port}",
+                   "--bind-address=127.0.0.1", f"--cert-dir={self.folder / 'certs'}", f"--token-auth-file={self.folder / 'tokens.csv'}",
+                   "--authorization-mode=RBAC", f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+                   "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
+                   "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000")
+        self.kubeconfig.write_text(yaml.safe_dump({
+            "apiVersion": "v1", "kind": "Config", "current-context": "e2e",
+            "clusters": [{"name": "e2e", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "e2e", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
+        }))
+        self.wait(lambda: self.get("/readyz", raw=True) == "ok", 60)
+        self.start("kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
+                   "--controllers=resourceclaim-controller,garbage-collector-controller,namespace-controller,pod-garbage-collector-controller",
+                   "--kube-api-qps=500", "--kube-api-burst=1000")
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in reversed(self.processes):
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def start(self, name: str, *args: str) -> subprocess.Popen[bytes]:
+        return self._spawn([str(self.bin / name), *args], self.folder / f"{name}.log")
+
+    def _spawn(self, command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+        self.processes.append(process)
+        return process
+
+    def start_scheduler(self, berth_port: int, config: Path = ROOT / "scheduler-config" / "berth-scheduler.yaml") -> None:
+        """The project's own configuration, with the port and the kubeconfig of this run."""
+        loaded = yaml.safe_load(config.read_text())
+        loaded["clientConnection"] = {"kubeconfig": str(self.kubeconfig), "qps": 500, "burst": 1000}
+        loaded["leaderElection"] = {"leaderElect": False}
+        for extender in loaded["extenders"]:
+            extender["urlPrefix"] = f"http://127.0.0.1:{berth_port}"
+        path = self.folder / "scheduler.yaml"
+        path.write_text(yaml.safe_dump(loaded))
+        self.start("kube-scheduler", f"--config={path}", "--secure-port=0")
+
+    def start_berth(self, python: str) -> int:
+        """Berth as a user runs it; the answer is its port, once it is ready."""
+        port = free_port()
+        self._spawn([python, "-m", "extender", "serve", "--kubeconfig", str(self.kubeconfig), "--listen", f"127.0.0.1:{port}"], self.folder / "berth.log")
+        self.wait(lambda: _status(f"http://127.0.0.1:{port}/readyz") == 200, 30)
+        return port
+
+    # -- a small client ---------------------------------------------------------------------------------------
+
+    def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> object:
+        import ssl
+
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}, method=method)
+        with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
+            return json.loads(response.read())
+
+    def get(self, path: str, raw: bool = False) -> object:
+        import ssl
+
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"})
+        with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
+            content = response.read()
+        return content.decode() if raw else json.loads(content)
+
+    def create(self, obj: dict, namespace: str = "default") -> object:
+        group = obj["apiVersion"]
+        base = "/api/v1" if group == "v1" else f"/apis/{group}"
+        plural = {"DeviceClass": "deviceclasses"}.get(obj["kind"], obj["kind"].lower() + "s")
+        scoped = obj["kind"] not in ("Node", "Namespace", "ResourceSlice", "DeviceClass")
+        path = f"{base}/namespaces/{namespace}/{plural}" if scoped else f"{base}/{plural}"
+        made = self.request("POST", path, obj)
+        if obj["kind"] == "Node" and obj.get("status"):
+            self.request("PATCH", f"{path}/{obj['metadata']['name']}/status", {"status": obj["status"]}, "application/merge-patch+json")
+        return made
+
+    def wait(self, condition, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        problem: object = None
+        while time.monotonic() < end:
+            for process in self.processes:
+                if process.poll() is not None:
+                    raise RuntimeError(f"{process.args[0]} ended with {process.returncode}; see its log in {self.folder}")
+            try:
+                if condition():
+                    return
+            except (OSError, ValueError) as error:
+                problem = error
+            time.sleep(0.2)
+        raise TimeoutError(f"not within {seconds} s (last problem: {problem}); logs are in {self.folder}")
+
+
+def _status(url: str) -> int:
+    with urllib.request.urlopen(url) as response:
+        return int(response.status)

@@ -1,0 +1,135 @@
+"""Berth beside a real API server, controller manager and scheduler."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from tests.e2e.control_plane import ROOT, ControlPlane, missing
+
+pytestmark = [
+    pytest.mark.skipif(bool(missing()), reason=missing() or "-"), pytest.mark.timeout(900),
+    # urllib leaves closed sockets to the collector when a poll is refused.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+
+NODES = int(os.environ.get("BERTH_E2E_NODES", "100"))
+PODS = int(os.environ.get("BERTH_E2E_PODS", "100"))
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
+        for obj in (GPU_CLASS, MARKER_CLASS):
+            started.create(obj)
+        yield started
+
+
+def make_fleet(plane: ControlPlane, count: int) -> None:
+    machines = carried_machines()
+    kinds = ["hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"]
+
+    def one(i: int) -> None:
+        name, machine = f"node-{i:04}", machines[kinds[i % len(kinds)]]
+        node = node_object(name, machine, {})
+        node["status"]["capacity"] = node["status"]["allocatable"]
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        plane.create(node)
+        plane.create(gpu_slice(name, machine))
+        plane.create(fabric_slice(name, machine))
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, range(count)))
+
+
+def pod(name: str, template: str) -> dict:
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "berth-scheduler", "automountServiceAccountToken": False,
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
+            "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
+        },
+    }
+
+
+def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> None:
+    """A fleet, one pod per claim template, all at once: all bound, all claims reserved, no device held twice."""
+    make_fleet(plane, NODES)
+    port = plane.start_berth(sys.executable)
+    plane.create({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "pair"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}},
+    })
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda i: plane.create(pod(f"job-{i:04}", "pair")), range(PODS)))
+    plane.start_scheduler(port)
+    start = time.monotonic()
+
+    def unbound() -> list:
+        items = plane.get("/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3D")["items"]
+        return [p for p in items if p["metadata"]["name"].startswith("job-")]
+
+    plane.wait(lambda: not unbound(), 60 + PODS / 5)
+    print(f"\n{PODS} pods on {NODES} nodes bound in {time.monotonic() - start:.1f} s")
+    claims = plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]
+    pods = {p["metadata"]["uid"]: p for p in plane.get("/api/v1/pods")["items"]}
+    held: dict[tuple, str] = {}
+    for claim in claims:
+        status = claim["status"]
+        assert len(status["reservedFor"]) == 1
+        owner = pods[status["reservedFor"][0]["uid"]]
+        results = status["allocation"]["devices"]["results"]
+        assert len(results) == 2
+        for result in results:
+            key = (result["driver"], result["pool"], result["device"])
+            assert key not in held, f"{key} is held by {held[key]} and {claim['metadata']['name']}"
+            held[key] = claim["metadata"]["name"]
+            assert result["pool"] == owner["spec"]["nodeName"]
+    assert len(claims) == PODS
+
+
+def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> None:
+    """A pod that waits for devices is bound soon after a node brings them, although slices wake nobody."""
+    plane.create({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t4"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {
+            "deviceClassName": "gpu.nvidia.com",
+            "selectors": [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"}}],
+        }}]}}},
+    })
+    machine = carried_machines()["t4-4"]
+    node = node_object("late-node", machine, {})
+    node["status"]["capacity"] = node["status"]["allocatable"]
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    plane.create(node)
+    plane.create(pod("waits", "t4"))
+
+    def condition() -> str:
+        found = plane.get("/api/v1/namespaces/default/pods/waits")
+        return "".join(c.get("message", "") for c in found.get("status", {}).get("conditions", []))
+
+    plane.wait(lambda: "no device matches request gpu" in condition(), 30)
+    time.sleep(3)
+    slice_ = gpu_slice("late-node", machine)
+    plane.create(slice_)
+    start = time.monotonic()
+    plane.wait(lambda: plane.get("/api/v1/namespaces/default/pods/waits")["spec"].get("nodeName") == "late-node", 30)
+    print(f"\nbound {time.monotonic() - start:.1f} s after the slice appeared")
+
+
+def test_examples_are_accepted_by_the_real_server(plane: ControlPlane) -> None:
+    """Every example and manifest parses as an object the real API server stores (dry run)."""
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        for obj in yaml.safe_load_all(Path(path).read_text()):
+            group = obj["apiVersion"]
+            base = "/api/v1" if group == "v1" else f"/apis/{group}"
+            plural = obj["kind"].lower() + "s"
+            plane.request("POST", f"{base}/namespaces/default/{plural}?dryRun=All", obj)

@@ -1,0 +1,167 @@
+"""Binding, row by row of what can go wrong (over real HTTP, against the sandbox)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.model.claim import FINALIZER
+from extender.sandbox.apiserver.errors import ApiError
+from tests.berthing import Berthing, berthing, claim, pod, until
+
+NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
+
+
+async def scheduled(b: Berthing, name: str, *claims: str) -> str:
+    """Create a pod and filter it; the answer is Berth's first choice."""
+    b.cluster.apply(pod(name, *claims))
+    await b.settled()
+    return (await b.filter(name))["NodeNames"][0]
+
+
+async def test_writes_everything_in_order() -> None:
+    """Finalizer, allocation with timestamp, reservation, then the Binding with its annotation."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c", 2))
+        node = await scheduled(b, "p", "c")
+        assert await b.bind("p", node) == ""
+        (found,) = b.claims()
+        assert FINALIZER in found["metadata"]["finalizers"]
+        allocation = found["status"]["allocation"]
+        assert allocation["allocationTimestamp"].endswith("Z")
+        assert allocation["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"] == [node]
+        assert [r["uid"] for r in found["status"]["reservedFor"]] == [b.pod("p")["metadata"]["uid"]]
+        assert b.node_of("p") == node
+        assert "GB/s" in b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
+
+
+async def test_several_claims_of_one_pod() -> None:
+    """All claims of a pod are allocated together, on different devices."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c", 2))
+        b.cluster.apply(claim("d", 1))
+        assert await b.bind("p", await scheduled(b, "p", "c", "d")) == ""
+        assert len(set(b.held())) == 3
+
+
+async def test_bind_twice_is_success() -> None:
+    """The scheduler repeats a bind whose reply it lost."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+        assert await asyncio.gather(b.bind("p", node), b.bind("p", node)) == ["", ""]
+        assert await b.bind("p", node) == ""
+        assert "already" in await b.bind("p", "n1" if node == "n2" else "n2")
+        assert len(b.held()) == 1
+
+
+async def test_shared_claim_is_only_reserved() -> None:
+    """The second pod on a claim goes to its node, and the allocation stays byte for byte."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+        assert await b.bind("p", node) == ""
+        before = b.claims()[0]["status"]["allocation"]
+        b.cluster.apply(pod("q", "c"))
+        await b.settled()
+        assert (await b.filter("q"))["NodeNames"] == [node]
+        other = "n1" if node == "n2" else "n2"
+        assert (await b.filter("q", [other]))["FailedAndUnresolvableNodes"] == {other: "claim is allocated for other nodes"}
+        assert await b.bind("q", node) == ""
+        assert b.claims()[0]["status"]["allocation"] == before
+        assert len(b.claims()[0]["status"]["reservedFor"]) == 2
+
+
+async def test_recreated_pod_is_refused_and_nothing_is_written() -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+        assert "recreated" in await b.bind("p", node, uid="00000000-0000-0000-0000-000000000000")
+        assert b.held() == []
+
+
+async def test_failed_binding_is_taken_back() -> None:
+    """A Binding that the server refuses leaves no allocation and no reservation."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            return ApiError(403, "Forbidden", "no") if path.endswith("/binding") else None
+
+        b.cluster.api.intercept = refuse
+        assert "no" in await b.bind("p", node)
+        assert b.held() == [] and not b.claims()[0]["status"].get("reservedFor")
+        b.cluster.api.intercept = None
+        await b.settled()
+        node = (await b.filter("p"))["NodeNames"][0]
+        assert await b.bind("p", node) == ""
+
+
+@pytest.mark.parametrize("verb", ["finalizer", "status", "binding"])
+async def test_lost_replies(verb: str) -> None:
+    """The write lands, the reply does not: the bind still ends in one allocation and success."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+        endings = {"finalizer": "/resourceclaims/c", "status": "/status", "binding": "/binding"}
+        lost = 0
+        real = b.cluster.api._act
+
+        def act(method: str, *rest: object) -> object:
+            nonlocal lost
+            found = real(method, *rest)
+            resource, key, sub = rest[0], rest[1], rest[2]
+            path = f"/{resource.name}/{key[1]}" + (f"/{sub}" if sub else "")
+            if method in ("PATCH", "POST") and path.endswith(endings[verb]) and not lost:
+                lost += 1
+                raise ApiError(503, "ServiceUnavailable", "the reply was lost")
+            return found
+
+        b.cluster.api._act = act
+        assert await b.bind("p", node) == ""
+        assert lost == 1
+        assert b.node_of("p") == node and len(b.held()) == 1
+
+
+async def test_conflict_is_read_again() -> None:
+    """A claim that changed between is read again; one that somebody else allocated is given up."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("c"))
+        node = await scheduled(b, "p", "c")
+        touched = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal touched
+            if method == "PATCH" and path.endswith("/resourceclaims/c") and not touched:
+                touched = 1
+                registry, resource = b.cluster.api.registry, __import__("extender.sandbox.apiserver.resources", fromlist=["RESOURCES"]).RESOURCES["resource.k8s.io", "resourceclaims"]
+                registry.patch(resource, ("default", "c"), {"metadata": {"labels": {"x": "y"}}}, "", strategic=False)
+
+        b.cluster.api.intercept = interfere
+        assert await b.bind("p", node) == ""
+        assert touched == 1
+
+
+async def test_a_burst_never_shares_a_device() -> None:
+    """Twenty pods for twelve GPUs, bound all at once: twelve land, no device twice."""
+    async with berthing(NODES) as b:
+        for i in range(20):
+            b.cluster.apply(claim(f"c{i}"))
+            b.cluster.apply(pod(f"p{i}", f"c{i}"))
+        await b.settled()
+        first = [(await b.filter(f"p{i}"))["NodeNames"] for i in range(20)]
+        outcome = await asyncio.gather(*(b.bind(f"p{i}", (names or ["n1"])[0]) for i, names in enumerate(first)))
+        assert len(b.held()) == len(set(b.held())) == sum(1 for error in outcome if not error) == 12
+        await until(lambda: b.app.service.binder.in_flight == 0)
+
+
+async def test_pod_without_claims_gets_a_plain_binding() -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(pod("web"))
+        await b.settled()
+        names = ["n2", "n1", "elsewhere"]
+        assert (await b.filter("web", names))["NodeNames"] == names
+        assert await b.bind("web", "n2") == ""
+        assert b.node_of("web") == "n2"
