@@ -39,6 +39,7 @@ class ObjectStore:
     def __init__(self, history: int = _HISTORY) -> None:
         self._objects: dict[str, dict[Key, Json]] = {}
         self._history: deque[Change] = deque(maxlen=history)
+        self._forgotten = 0  # the newest version that is no longer in the history
         self._watchers: set[Watcher] = set()
         self._listeners: list[Callable[[Change], None]] = []
         self.version = 1
@@ -75,7 +76,7 @@ class ObjectStore:
 
     def watch(self, resource: str, since: int) -> tuple[Watcher, list[Change]] | None:
         """A watcher and the changes it missed after `since`; None where those are forgotten."""
-        if self._history and len(self._history) == self._history.maxlen and since < self._history[0].version - 1:
+        if since < self._forgotten:
             return None
         missed = [change for change in self._since(since) if change.resource == resource]
         watcher = Watcher(resource)
@@ -93,14 +94,14 @@ class ObjectStore:
     def forget_history(self) -> None:
         """Make every older version too old, as compaction does."""
         self._history.clear()
-        self._history = deque([Change(self.version, "", "", {}, None)], maxlen=1)
+        self._forgotten = self.version
 
     def _since(self, version: int) -> Iterator[Change]:
         return (change for change in self._history if change.version > version)
 
     def _publish(self, change: Change) -> None:
-        if self._history.maxlen == 1:
-            self._history = deque(self._history, maxlen=_HISTORY)
+        if len(self._history) == self._history.maxlen:
+            self._forgotten = self._history[0].version
         self._history.append(change)
         for watcher in self._watchers:
             if watcher.resource == change.resource:

@@ -1,0 +1,132 @@
+"""The fabric model against published figures, and what confused sources lead to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.fabric.ring import is_joined, links_inside, members
+from extender.fabric.sets import Graphs, bandwidth, quality, ranked
+from extender.fabric.slices import Reading, attributes_of, fabric_of
+from extender.fabric.sources import choose_fabric
+from extender.model.device import Attributes, Device, Schema
+from extender.model.fabric import Fabric, Source
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
+from extender.wire.slices import SliceDecoder
+
+MACHINES = carried_machines()
+
+
+def fabric(name: str) -> Fabric:
+    found = fabric_of(SliceDecoder().decode(fabric_slice("n", MACHINES[name])).devices)
+    assert found is not None
+    return found
+
+
+# machine, GPUs, best, worst, of the lowest-numbered set (published bridges and meshes, NCCL's rates)
+TABLE = [
+    ("dgx1-v100", 2, 40, 10, 20), ("dgx1-v100", 4, 80, 10, 80), ("dgx1-v100", 5, 40, 10, 10), ("dgx1-v100", 8, 120, 120, 120),
+    ("dgx1-p100", 4, 54, 10, 54), ("a100-pcie-8-bridged", 2, 240, 20, 240), ("a100-pcie-8-bridged", 4, 20, 20, 20),
+    ("h100-pcie-8-bridged", 2, 247, 30, 30), ("hgx-h100-8", 2, 371, 371, 371), ("hgx-h100-8", 8, 371, 371, 371),
+    ("l40s-8-pix", 4, 20, 20, 20), ("gb200-nvl72-tray", 4, 722, 722, 722),
+]
+
+
+@pytest.mark.parametrize(("machine", "count", "best", "worst", "lowest"), TABLE)
+def test_ring_bandwidth(machine: str, count: int, best: float, worst: float, lowest: float) -> None:
+    graph = fabric(machine).graph
+    found = [bandwidth(graph, mask) for mask in ranked(graph, (1 << graph.size) - 1, count)]
+    assert (round(max(found)), round(min(found)), round(bandwidth(graph, (1 << count) - 1))) == (best, worst, lowest)
+
+
+# What all-reduce measured, GB/s bus bandwidth (public nccl-tests reports).
+MEASURED = [("dgx1-v100", 8, 129), ("hgx-h100-8", 8, 370), ("a100-pcie-8-bridged", 2, 208)]
+
+
+@pytest.mark.parametrize(("machine", "count", "measured"), MEASURED)
+def test_prediction_is_within_16_percent(machine: str, count: int, measured: float) -> None:
+    graph = fabric(machine).graph
+    best = ranked(graph, (1 << graph.size) - 1, count)[0]
+    assert abs(bandwidth(graph, best) - measured) / measured <= 0.16
+
+
+@pytest.mark.parametrize("machine", ["hgx-h100-8", "gb200-nvl72-tray"])
+def test_switched_boards_are_neutral(machine: str) -> None:
+    graph = fabric(machine).graph
+    full = (1 << graph.size) - 1
+    for count in range(2, graph.size):
+        assert len({quality(graph, mask, full)[:2] for mask in ranked(graph, full, count)}) == 1
+
+
+def test_degraded_gpu_lowers_exactly_its_sets() -> None:
+    graph = fabric("hgx-b200-8-degraded").graph
+    for mask in ranked(graph, 255, 4):
+        assert is_joined(graph, mask) == (not mask >> 2 & 1)
+
+
+@given(st.sampled_from(["dgx1-v100", "a100-pcie-8-bridged", "h100-pcie-8-bridged", "rtx-a6000-4-bridged"]), st.integers(1, 255), st.integers(1, 8))
+def test_ranking_is_exhaustive(machine: str, free: int, count: int) -> None:
+    """The best set is never worse than any other set of that size."""
+    graph = fabric(machine).graph
+    free &= (1 << graph.size) - 1
+    found = ranked(graph, free, count)
+    everything = [m for m in range(1 << graph.size) if m & ~free == 0 and m.bit_count() == count]
+    assert sorted(found) == everything
+    if found:
+        assert bandwidth(graph, found[0]) == max(bandwidth(graph, m) for m in everything)
+
+
+@given(st.integers(0, 255))
+def test_adding_links_never_hurts(mask: int) -> None:
+    small, large = fabric("dgx1-p100").graph, fabric("dgx1-v100").graph
+    assert links_inside(small, mask) <= links_inside(large, mask)
+    assert len(members(mask)) == mask.bit_count()
+
+
+def device(reading: Reading, position: int) -> Device:
+    facts = attributes_of(reading)
+    names = tuple(f"fabric.berth.dev/{name}" for name in facts)
+    return Device(f"gpu-{position}", Attributes(Schema(names, ("any",) * len(names)), tuple(facts.values())))
+
+
+def test_asymmetric_links_count_as_the_smaller() -> None:
+    readings = [Reading("GPU-a", "X", links=((1, 4),), link_mbps=25000, nvlink_version=3), Reading("GPU-b", "X", links=((0, 2),), link_mbps=25000, nvlink_version=3)]
+    found = fabric_of([device(r, i) for i, r in enumerate(readings)])
+    assert found is not None and found.graph.links == ((0, 2), (2, 0))
+
+
+@pytest.mark.parametrize("readings", [
+    [],
+    [Reading("", "X")],
+    [Reading("GPU-a", "X"), Reading("GPU-a", "X")],
+    [Reading(f"GPU-{i}", "X") for i in range(17)],
+])
+def test_contradictory_slices_are_not_believed(readings: list[Reading]) -> None:
+    assert fabric_of([device(r, i) for i, r in enumerate(readings)]) is None
+
+
+def test_absurd_numbers_never_promise_more() -> None:
+    broken = Device("gpu-0", Attributes(Schema(("fabric.berth.dev/uuid", "fabric.berth.dev/switchLinks", "fabric.berth.dev/memoryFreeMiB", "fabric.berth.dev/links"), ("s", "i", "i", "s")), ("GPU-a", -5, -1, "9:99,x:y")))
+    found = fabric_of([broken])
+    assert found is not None and found.graph.switch_links == (0,) and found.gpus[0].memory_free_bytes is None
+
+
+@pytest.mark.parametrize(("machine", "live", "source"), [
+    ("dgx1-v100", True, Source.LIVE), ("dgx1-v100", False, Source.TABLE), ("hgx-h100-8", False, Source.TABLE),
+    ("l40s-8-pix", False, Source.SLICE),
+])
+def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
+    decoder = SliceDecoder()
+    gpus = decoder.decode(gpu_slice("n", MACHINES[machine])).devices
+    slice_ = decoder.decode(fabric_slice("n", MACHINES[machine])) if live else None
+    found = choose_fabric(slice_, gpus, Graphs())
+    assert found is not None and found.source is source
+
+
+def test_slice_of_another_machine_is_not_believed() -> None:
+    """UUIDs that match nothing: the next source is used."""
+    decoder = SliceDecoder()
+    gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
+    found = choose_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, Graphs())
+    assert found is not None and found.source is Source.SLICE

@@ -1,0 +1,138 @@
+"""Take and give back are inverse; snapshots share what did not change; the ledger keeps to its table."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.allocation.problem import UNUSED
+from extender.mirror.ledger import TRANSITIONS, Event, Hold, State
+from extender.mirror.mirror import Mirror
+from extender.mirror.usage import UsageBook
+from extender.model.claim import Allocation, Claim, ObjectKey, Result
+from extender.model.device import DeviceId, PoolKey
+from extender.model.quantity import from_int
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+
+POOL = PoolKey("d", "p")
+results = st.builds(
+    lambda device, share, amount: Result("r", DeviceId("d", "p", device), share_id=share, consumed={"memory": from_int(amount)} if share else None),
+    st.sampled_from("abc"), st.sampled_from(["", "s1", "s2"]), st.integers(0, 50),
+)
+steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, max_size=3)), max_size=12)
+
+
+@given(steps)
+def test_usage_ends_where_it_began(sequence: list) -> None:
+    """Whatever holders put, after each is dropped nothing is in use."""
+    book = UsageBook()
+    for holder, held in sequence:
+        book.put(("claim", holder), held)
+    for holder in "123":
+        book.drop(("claim", holder))
+    assert book.pool(POOL) == UNUSED and not book.pools()
+
+
+@given(steps, st.randoms(use_true_random=False))
+def test_usage_does_not_depend_on_order(sequence: list, rng: random.Random) -> None:
+    """Only the last word of each holder counts, in whatever order they speak."""
+    last = dict(sequence)
+    first, second = UsageBook(), UsageBook()
+    for holder, held in sequence:
+        first.put(("claim", holder), held)
+    items = list(last.items())
+    rng.shuffle(items)
+    for holder, held in items:
+        second.put(("claim", holder), held)
+    assert first.pool(POOL) == second.pool(POOL)
+
+
+def filled() -> Mirror:
+    mirror, decoder = Mirror(), SliceDecoder()
+    for name, kind in (("n1", "t4-4"), ("n2", "dgx1-v100"), ("n3", "t4-4")):
+        machine = carried_machines()[kind]
+        mirror.apply_node(name, decode_node(node_object(name, machine, {})))
+        for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
+            slice_ = decoder.decode(obj)
+            mirror.apply_slice(slice_.name, slice_)
+    return mirror
+
+
+def held(device: str) -> tuple[Result, ...]:
+    return (Result("r", DeviceId("gpu.nvidia.com", "n1", device)),)
+
+
+def test_only_touched_views_are_built_again() -> None:
+    mirror = filled()
+    before = mirror.snapshot()
+    assert mirror.snapshot() is before
+    mirror.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-1"))))
+    after = mirror.snapshot()
+    assert after.changed_since(before.version) == {"n1"}
+    assert after.views["n2"] is before.views["n2"] and after.views["n1"] is not before.views["n1"]
+    assert after.views["n1"].busy == 0b10
+    mirror.apply_claim(ObjectKey("x", "c"), None)
+    assert mirror.snapshot().views["n1"].signature == before.views["n1"].signature
+
+
+def test_equal_nodes_have_equal_signatures() -> None:
+    views = filled().snapshot().views
+    assert views["n1"].signature == views["n3"].signature != views["n2"].signature
+
+
+def test_hold_and_bind_and_confirmation() -> None:
+    """A hold becomes a reservation, the watch confirms it by content, and the device is in use throughout."""
+    mirror = filled()
+    mirror.hold(Hold("pod", "n1", 10.0), held("gpu-0"))
+    assert mirror.snapshot().views["n1"].held == 1
+    mirror.assume("pod", "u1", held("gpu-0"))
+    mirror.release("pod")
+    assert mirror.snapshot().views["n1"].busy == 1 and mirror.snapshot().views["n1"].held == 0
+    mirror.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-0"))))
+    assert not mirror.ledger.in_flight
+    assert mirror.snapshot().views["n1"].busy == 1
+
+
+def test_holds_expire() -> None:
+    mirror = filled()
+    mirror.hold(Hold("pod", "n1", 10.0), held("gpu-0"))
+    mirror.expire(9.9)
+    assert mirror.snapshot().views["n1"].busy == 1
+    mirror.expire(10.0)
+    assert mirror.snapshot().views["n1"].busy == 0
+
+
+def test_every_state_has_a_way_out() -> None:
+    """The table is closed: each state but NONE can end, and only known states are reached."""
+    assert set(TRANSITIONS.values()) <= set(State)
+    for state in (State.HELD, State.BINDING):
+        assert any(start is state and end is State.NONE for (start, _), end in TRANSITIONS.items())
+    assert {event for _, event in TRANSITIONS} <= set(Event)
+
+
+@settings(max_examples=30)
+@given(st.permutations(range(6)))
+def test_order_of_events_does_not_matter(order: list[int]) -> None:
+    """The same objects in any order give the same views."""
+    machine = carried_machines()["a100-pcie-8-bridged"]
+    decoder = SliceDecoder()
+    node = decode_node(node_object("n", machine, {}))
+    claim = Claim(ObjectKey("x", "c"), "u", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-3")),)))
+    other = Claim(ObjectKey("x", "d"), "v", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-4")),)))
+    mirror = Mirror()
+    gpus, fabric = decoder.decode(gpu_slice("n", machine)), decoder.decode(fabric_slice("n", machine))
+    events = [
+        lambda: mirror.apply_node("n", node), lambda: mirror.apply_slice(gpus.name, gpus), lambda: mirror.apply_slice(fabric.name, fabric),
+        lambda: mirror.apply_claim(claim.key, claim), lambda: mirror.apply_claim(other.key, other), lambda: mirror.apply_claim(other.key, None),
+    ]
+    if order.index(5) < order.index(4):
+        order = [*order, 5]
+    for position in order:
+        events[position]()
+        mirror.snapshot()
+    view = mirror.snapshot().views["n"]
+    assert view.busy == 0b1000 and len(view.gpu_bits) == 8

@@ -1,0 +1,103 @@
+"""The sandbox's API server keeps the rules that Berth relies on."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.sandbox.apiserver.errors import ApiError
+from extender.sandbox.apiserver.resources import RESOURCES
+from extender.sandbox.cluster import Cluster
+from tests.berthing import claim, pod
+
+CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
+PODS = RESOURCES["", "pods"]
+RESULT = {"request": "gpu", "driver": "d.example.com", "pool": "p", "device": "dev-0"}
+
+
+def allocation(**result: object) -> dict:
+    return {"devices": {"results": [{**RESULT, **result}]}}
+
+
+def patch(cluster: Cluster, change: dict, sub: str = "status") -> dict:
+    return cluster.api.registry.patch(CLAIMS, ("default", "c"), change, sub, strategic=False)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    found = Cluster()
+    found.apply(claim("c"))
+    return found
+
+
+def refused(cluster: Cluster, change: dict, code: int, words: str, sub: str = "status") -> None:
+    with pytest.raises(ApiError) as caught:
+        patch(cluster, change, sub)
+    assert caught.value.code == code and words in caught.value.message
+
+
+def test_versions_guard_writes(cluster: Cluster) -> None:
+    refused(cluster, {"metadata": {"resourceVersion": "1"}}, 409, "modified", "")
+    refused(cluster, {"metadata": {"uid": "other"}}, 409, "UID", "")
+
+
+def test_spec_and_allocation_are_immutable(cluster: Cluster) -> None:
+    refused(cluster, {"spec": {"devices": {"requests": []}}}, 422, "spec: field is immutable", "")
+    patch(cluster, {"status": {"allocation": allocation()}})
+    refused(cluster, {"status": {"allocation": allocation(device="dev-1")}}, 422, "status.allocation: field is immutable")
+    patch(cluster, {"status": {"allocation": None}})
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"reservedFor": [{"uid": "u", "name": "p", "resource": "pods"}]}, "may not be specified when"),
+    ({"allocation": allocation(request="other")}, "must be a request"),
+    ({"allocation": allocation(shareID="ABC")}, "lowercase UUID"),
+    ({"allocation": allocation(device="UPPER")}, "device"),
+    ({"allocation": allocation(bindingConditions=["a"])}, "come together"),
+    ({"allocation": allocation(), "reservedFor": [{"uid": "u", "name": "p"}]}, "resource"),
+    ({"allocation": {"devices": {"results": [RESULT] * 33}}}, "at most 32"),
+])
+def test_status_is_validated(cluster: Cluster, change: dict, words: str) -> None:
+    refused(cluster, {"status": change}, 422, words)
+
+
+def test_status_writes_leave_the_rest(cluster: Cluster) -> None:
+    """Finalizers cannot be set through /status, status not through the object."""
+    patch(cluster, {"metadata": {"finalizers": ["x"]}, "status": {"allocation": allocation()}})
+    found = patch(cluster, {"metadata": {"labels": {"a": "b"}}, "status": {}}, "")
+    assert "finalizers" not in found["metadata"] and found["status"]["allocation"] == allocation()
+
+
+def test_admin_access_needs_the_namespace_label(cluster: Cluster) -> None:
+    refused(cluster, {"status": {"allocation": allocation(adminAccess=True)}}, 403, "admin-access")
+
+
+def test_reservation_is_removed_by_uid(cluster: Cluster) -> None:
+    reserved = [{"uid": u, "name": u, "resource": "pods"} for u in ("u1", "u2")]
+    patch(cluster, {"status": {"allocation": allocation(), "reservedFor": reserved}})
+    change = {"status": {"reservedFor": [{"$patch": "delete", "uid": "u1"}]}}
+    found = cluster.api.registry.patch(CLAIMS, ("default", "c"), change, "status", strategic=True)
+    assert [r["uid"] for r in found["status"]["reservedFor"]] == ["u2"]
+
+
+def test_template_becomes_a_claim_and_goes_with_the_pod() -> None:
+    cluster = Cluster()
+    cluster.apply({"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": claim("x")["spec"]}})
+    made = cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
+    status = cluster.store.get("pods", ("default", "p"))["status"]
+    name = status["resourceClaimStatuses"][0]["resourceClaimName"]
+    found = cluster.store.get("resourceclaims", ("default", name))
+    assert name.startswith("p-gpu-") and found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    cluster.api.registry.delete(PODS, ("default", "p"))
+    assert cluster.store.get("resourceclaims", ("default", name)) is None
+
+
+def test_binding_once_and_for_the_right_uid() -> None:
+    cluster = Cluster()
+    uid = cluster.apply(pod("p"))["metadata"]["uid"]
+    bind = cluster.api.registry.bind
+    with pytest.raises(ApiError, match="UID"):
+        bind(("default", "p"), {"metadata": {"uid": "other"}, "target": {"name": "n"}})
+    bind(("default", "p"), {"metadata": {"uid": uid, "annotations": {"a": "b"}}, "target": {"name": "n"}})
+    assert cluster.store.get("pods", ("default", "p"))["metadata"]["annotations"] == {"a": "b"}
+    with pytest.raises(ApiError, match="already assigned"):
+        bind(("default", "p"), {"metadata": {"uid": uid}, "target": {"name": "n"}})
