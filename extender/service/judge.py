@@ -74,9 +74,7 @@ class Judge:
         found = shortlist(ranking, snapshot, names, self.policy.candidates)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
-            texts: dict[object, str] = {}
-            failed = {name: texts.setdefault(reason, str(reason)) for name, reason in found.reasons}
-            return FilterAnswer([], failed)
+            return FilterAnswer([], dict(found.reasons))
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._hold(pod, snapshot, *found.nodes[0])

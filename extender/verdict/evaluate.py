@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extender.allocation.choose import choose
 from extender.allocation.features import Features
@@ -36,9 +36,13 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The node cannot serve the demand."""
+    """The node cannot serve the demand. `text` is made once, because thousands of nodes share it."""
 
     reason: Reason
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", str(self.reason))
 
 
 Verdict = Grant | Refusal

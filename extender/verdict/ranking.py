@@ -7,6 +7,7 @@ that changed are judged again.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
@@ -25,7 +26,7 @@ class Ranking:
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
         self.verdicts: dict[str, Verdict] = {}
-        self._by_score: dict[float, dict[str, None]] = {}
+        self._by_score: dict[float, list[str]] = {}  # names in order, so that the best few need no sorting
         self._scores: list[float] = []
         self._memory: dict[object, Verdict] = {}
         self._version = -1
@@ -48,7 +49,9 @@ class Ranking:
         found: list[tuple[str, Grant]] = []
         for score in self._scores:
             group = self._by_score[score]
-            for name in sorted(group if names is None else (n for n in group if n in names)):
+            for name in group:
+                if names is not None and name not in names:
+                    continue
                 verdict = self.verdicts[name]
                 assert isinstance(verdict, Grant)
                 found.append((name, verdict))
@@ -69,7 +72,7 @@ class Ranking:
 
     def _remove(self, name: str, score: float) -> None:
         group = self._by_score[score]
-        del group[name]
+        del group[bisect_left(group, name)]
         if not group:
             del self._by_score[score]
             self._scores.remove(score)
@@ -77,10 +80,10 @@ class Ranking:
     def _insert(self, name: str, score: float) -> None:
         group = self._by_score.get(score)
         if group is None:
-            group = self._by_score[score] = {}
+            group = self._by_score[score] = []
             self._scores.append(score)
             self._scores.sort(reverse=True)
-        group[name] = None
+        insort(group, name)
 
     def _verdict(self, view: NodeView, rules: Rules) -> Verdict:
         key = (view.signature, *_seen(view, self.demand, rules))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extender.allocation.result import allocations
 from extender.allocation.view import NodeView, Snapshot
@@ -21,19 +21,27 @@ class Shortlist:
     """Filter's answer: the best nodes first, or the reason of every node."""
 
     nodes: tuple[tuple[str, Grant], ...] = ()
-    reasons: tuple[tuple[str, Reason], ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 def shortlist(ranking: Ranking, snapshot: Snapshot, names: list[str], count: int) -> Shortlist:
     """The best `count` of the named nodes that can serve the demand."""
     demand = ranking.demand
-    wanted = set(names)
-    if demand.pins:
-        wanted = {name for name in names if _pinned(demand, snapshot.views.get(name))}
+    wanted = {n for n in names if _pinned(demand, snapshot.views.get(n))} if demand.pins else set(names)
     best = ranking.best(wanted, count)
     if best:
         return Shortlist(tuple(best))
-    return Shortlist(reasons=tuple((name, _reason(name, ranking, snapshot)) for name in names))
+    return Shortlist(reasons=_reasons(ranking, snapshot, names))
+
+
+def _reasons(ranking: Ranking, snapshot: Snapshot, names: list[str]) -> dict[str, str]:
+    verdicts, unknown = ranking.verdicts, str(Reason(Code.NODE_UNKNOWN))
+    found = {name: v.text if isinstance(v := verdicts.get(name), Refusal) else unknown for name in names}
+    if ranking.demand.pins:
+        elsewhere = str(Reason(Code.ELSEWHERE))
+        views = snapshot.views
+        found |= {n: elsewhere for n in names if n in views and not _allows(ranking.demand, views[n].node)}
+    return found
 
 
 def _pinned(demand: Demand, view: NodeView | None) -> bool:
@@ -42,17 +50,6 @@ def _pinned(demand: Demand, view: NodeView | None) -> bool:
 
 def _allows(demand: Demand, node: Node) -> bool:
     return all(pin.matches(node.name, node.labels) for pin in demand.pins)
-
-
-def _reason(name: str, ranking: Ranking, snapshot: Snapshot) -> Reason:
-    view = snapshot.views.get(name)
-    if view is None:
-        return Reason(Code.NODE_UNKNOWN)
-    if not _allows(ranking.demand, view.node):
-        return Reason(Code.ELSEWHERE)
-    verdict = ranking.verdicts[name]
-    assert isinstance(verdict, Refusal)
-    return verdict.reason
 
 
 def scores(grants: Mapping[str, float], names: list[str]) -> list[tuple[str, int]]:

@@ -53,9 +53,9 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
 def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:
     """A list of strings."""
     items = get(obj, key, list, path, [])
-    for position, item in enumerate(items):
-        if type(item) is not str:
-            raise wrong(f"{path}.{key}[{position}]", str, item)
+    if set(map(type, items)) - {str}:
+        position = next(i for i, item in enumerate(items) if type(item) is not str)
+        raise wrong(f"{path}.{key}[{position}]", str, items[position])
     return tuple(items)
 
 

@@ -1,0 +1,86 @@
+"""The documentation names what exists, and what it shows works."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from extender import __version__
+from extender.mirror.ledger import TRANSITIONS
+from extender.model.reasons import DESCRIPTIONS, Code
+from extender.policy import Policy, PolicyError, load_policy
+from extender.sandbox.examples import load_examples
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+
+
+def settings(model: type[BaseModel], prefix: str = "") -> list[str]:
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += settings(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found
+
+
+@pytest.mark.parametrize("name", settings(Policy))
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"| `{name}` |" in (DOCS / "policy.md").read_text()
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_every_reason_is_documented(code: Code) -> None:
+    assert f"| `{code.name}` | {code.value} | {DESCRIPTIONS[code]} |" in (DOCS / "reasons.md").read_text()
+
+
+def test_life_cycle_is_drawn_from_the_table() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    for (_, event), _ in TRANSITIONS.items():
+        assert event.value in text
+
+
+def test_policy_in_the_readme_is_the_default() -> None:
+    (block,) = re.findall(r"```yaml\n(weights.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert load_policy(block) == Policy()
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("candidates: 0", "candidates: Input should be greater"), ("weights: {links: 1}", "weights.links"), ("[1]", "must be a mapping"),
+    ("a: [", "not YAML"), ("headroom: big", "headroom"),
+])
+def test_bad_policy_names_the_field(text: str, words: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(words)):
+        load_policy(text)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_examples_and_configuration_are_well_formed() -> None:
+    assert len(load_examples(ROOT / "examples")) >= 10
+    config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
+    assert config["percentageOfNodesToScore"] == 100
+    assert [e.get("bindVerb") for e in config["extenders"]] == [None, "bind"]
+    assert all(not e["ignorable"] and e["nodeCacheCapable"] and "managedResources" not in e for e in config["extenders"])
+
+
+def test_version_is_the_changelogs_newest() -> None:
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "allocate", "select"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "extender", command, "--help"], capture_output=True, text=True, check=True)
+    assert "Example: berth" in done.stdout
