@@ -12,8 +12,10 @@ from typing import Any
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.access import device_read
+from extender.cel.budget import charged, make_list, make_map
 from extender.cel.check import qualified
 from extender.cel.errors import EvalError
+from extender.cel.fast import fast_call, one_overload
 from extender.cel.functions import Overload
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
@@ -24,7 +26,9 @@ Closure = Callable[[Frame], Any]
 
 FIRST_LOCAL = 3  # frame slots before the locals: device, driver, budget
 _LOGIC = {"_&&_": conjunction, "_||_": disjunction}
-_DIRECT_KINDS = frozenset({"int", "uint", "double", "bool", "string", "bytes", "duration", "timestamp"})
+_FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
+# Calls whose work is bounded by an attribute's 64 characters or a quantity: nothing to charge.
+_CHEAP = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "major", "minor", "patch", "isInteger"})
 _UNSET = object()
 
 
@@ -104,7 +108,7 @@ class Compiler:
     def _call(self, node: ast.Call) -> Closure:
         name = node.function
         if name in _LOGIC:
-            return _LOGIC[name](self.build(node.args[0]), self.build(node.args[1]))
+            return _LOGIC[name]([self.build(term) for term in _terms(node)])
         if name == "_?_:_":
             return conditional(*(self.build(arg) for arg in node.args))
         if name == "_?._":
@@ -121,9 +125,17 @@ class Compiler:
     def _apply(self, node: ast.Call, parts: list[ast.Node]) -> Closure:
         overloads = [o for o in node.chosen if isinstance(o, Overload)]
         args = [self.build(part) for part in parts]
+        short = fast_call(node, parts, args)
+        if short is not None:
+            return short
+        if len(overloads) == 1 and node.function in _CHEAP:
+            short = one_overload(overloads[0], parts, args, overloads[0].apply)
+            if short is not None:
+                return short
         if len(overloads) == 1 and all(_certain(part, want) for part, want in zip(parts, overloads[0].args, strict=True)):
-            return _direct(overloads[0].apply, args)
-        return _dispatch(overloads, args)
+            paid = charged(node.function, overloads[0].apply) if _may_grow(parts) else None
+            return _direct(overloads[0].apply, args) if paid is None else _paying(paid, args)
+        return _dispatch(node.function, overloads, args)
 
     # -- literals -------------------------------------------------------------------------------------------
 
@@ -133,7 +145,7 @@ class Compiler:
             if all(isinstance(item, ast.Literal) for item in node.items):
                 constant = [item.value for item in node.items if isinstance(item, ast.Literal)]
                 return lambda _: constant
-            return lambda frame: [item(frame) for item in items]
+            return lambda frame: make_list(frame, [item(frame) for item in items])
         optional = node.optional
 
         def build(frame: Frame) -> list[Any]:
@@ -144,7 +156,7 @@ class Compiler:
                     found.append(value)
                 elif _box(value).present:
                     found.append(value.value)
-            return found
+            return make_list(frame, found)
 
         return build
 
@@ -159,7 +171,7 @@ class Compiler:
                     found[hashed] = item
                 elif _box(item).present:
                     found[hashed] = item.value
-            return found
+            return make_map(frame, found)
 
         return build
 
@@ -204,6 +216,14 @@ class Compiler:
         return run
 
 
+def _terms(node: ast.Call) -> list[ast.Node]:
+    """The operands of a && b && c, however the parser balanced them."""
+    found: list[ast.Node] = []
+    for arg in node.args:
+        found += _terms(arg) if isinstance(arg, ast.Call) and arg.function == node.function else [arg]
+    return found
+
+
 def _certain(part: ast.Node, want: t.Type) -> bool:
     """Whether the static type alone guarantees that the overload fits."""
     have = part.type
@@ -226,12 +246,30 @@ def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
             return lambda frame: apply(*[arg(frame) for arg in args])
 
 
-def _dispatch(overloads: list[Overload], args: list[Closure]) -> Closure:
+def _may_grow(parts: list[ast.Node]) -> bool:
+    """Whether an argument can be large: scalars of known type and literals cannot."""
+    large = (p for p in parts if not isinstance(p, ast.Literal))
+    return any(part.type is None or part.type.kind not in _FIXED_SIZE for part in large)
+
+
+def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
+    match args:
+        case [first]:
+            return lambda frame: apply(frame, first(frame))
+        case [first, second]:
+            return lambda frame: apply(frame, first(frame), second(frame))
+        case _:
+            return lambda frame: apply(frame, *[arg(frame) for arg in args])
+
+
+def _dispatch(function: str, overloads: list[Overload], args: list[Closure]) -> Closure:
+    choices = [(overload, charged(function, overload.apply)) for overload in overloads]
+
     def run(frame: Frame) -> Any:
         values = tuple(arg(frame) for arg in args)
-        for overload in overloads:
+        for overload, paid in choices:
             if overload.accepts(values):
-                return overload.apply(*values)
+                return overload.apply(*values) if paid is None else paid(frame, *values)
         raise EvalError("no such overload")
 
     return run

@@ -21,6 +21,7 @@ _PATTERN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:([abfnrtv\\'\"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))")
 _SURROGATES = (0xD800, 0xDFFF)  # no characters of their own (Unicode 3.8)
+_MAX_DIGITS = 64  # more than any 64-bit number has, leading zeros included
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
@@ -59,6 +60,8 @@ def _syntax(source: str, offset: int, problem: str) -> CompileError:
 
 def _token(source: str, kind: str, match: re.Match[str]) -> Token:
     text, offset = match.group(), match.start()
+    if kind in ("int", "uint") and len(text) > _MAX_DIGITS:
+        raise CompileError(source, [Issue(offset, f"invalid {kind} literal")])
     value: object = None
     if kind == "int":
         value = int(text, 16 if text.startswith("0x") else 10)

@@ -10,44 +10,46 @@ from extender.cel.errors import EvalError
 Closure = Callable[[list[Any]], Any]
 
 
-def conjunction(left: Closure, right: Closure) -> Closure:
-    """False if either side is false, whatever the other does."""
-    return _absorbing(left, right, decisive=False)
+def conjunction(terms: list[Closure]) -> Closure:
+    """False if any term is false, whatever the others do."""
+    return _chain(terms, decisive=False)
 
 
-def disjunction(left: Closure, right: Closure) -> Closure:
-    """True if either side is true, whatever the other does."""
-    return _absorbing(left, right, decisive=True)
+def disjunction(terms: list[Closure]) -> Closure:
+    """True if any term is true, whatever the others do."""
+    return _chain(terms, decisive=True)
 
 
-def _absorbing(left: Closure, right: Closure, *, decisive: bool) -> Closure:
+def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
     other = not decisive
 
     def run(frame: list[Any]) -> bool:
-        try:
-            first: object = left(frame)
-        except EvalError as error:
-            if settles(right, frame):
+        for term in terms:
+            try:
+                value: object = term(frame)
+            except EvalError:
+                return absorb(frame)
+            if value is decisive:
                 return decisive
-            raise error from None
-        if first is decisive:
-            return decisive
-        if first is other:
-            second = right(frame)
-            if second is True:
-                return True
-            if second is False:
-                return False
-            raise EvalError("no such overload")
-        if settles(right, frame):
-            return decisive
-        raise EvalError("no such overload")
+            if value is not other:  # no bool at all
+                return absorb(frame)
+        return other
 
-    def settles(side: Closure, frame: list[Any]) -> bool:
-        try:
-            return side(frame) is decisive
-        except EvalError:
-            return False
+    def absorb(frame: list[Any]) -> bool:
+        """Some term failed: another may still settle it; else the first failure counts."""
+        failure: EvalError | None = None
+        for term in terms:
+            try:
+                value: object = term(frame)
+            except EvalError as error:
+                failure = failure or error
+                continue
+            if value is decisive:
+                return decisive
+            if value is not other:
+                failure = failure or EvalError("no such overload")
+        assert failure is not None
+        raise failure
 
     return run
 

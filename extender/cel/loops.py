@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from extender.cel import ast
-from extender.cel.errors import BudgetExceeded, EvalError
+from extender.cel.budget import make_list, make_map, spend
+from extender.cel.errors import EvalError
 from extender.cel.library.lists import sort_by
 from extender.cel.values import from_key, key_of, type_name
 
 Frame = list[Any]
 Closure = Callable[[Frame], Any]
-BUDGET = 2  # the frame slot that holds what an evaluation may still spend
 
-_NESTED_FREE = 2  # what a loop costs the reference per turn besides its body
+# What a turn costs the reference besides its body: condition, accumulator, and the list or map it extends.
+_TURN = {"all": 3, "exists": 4, "exists_one": 2, "filter": 13, "transformMap": 3, "transformMapEntry": 2}
+_LIST_TURN = 12  # map, transformList, sortBy
 
 
 def loop(
@@ -41,7 +43,7 @@ def loop(
 
 def _weight(node: ast.Loop) -> int:
     """What one turn is charged: the nodes of the body, nested loops paying for themselves."""
-    count, stack = _NESTED_FREE, [node.body, *([node.filter] if node.filter else [])]
+    count, stack = _TURN.get(node.kind, _LIST_TURN), [node.body, *([node.filter] if node.filter else [])]
     while stack:
         current = stack.pop()
         count += 1
@@ -64,9 +66,7 @@ def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], 
             raise EvalError(f"got '{type_name(value)}', expected iterable type")
         mapping = isinstance(value, dict)
         for key, item in pairs:
-            frame[BUDGET] -= weight
-            if frame[BUDGET] < 0:
-                raise BudgetExceeded
+            spend(frame, weight)
             frame[first] = key if two or mapping else item
             if two:
                 frame[second] = item
@@ -119,7 +119,7 @@ def _filter(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure) 
             item = frame[slot]
             if _true(body(frame)):
                 found.append(item)
-        return found
+        return make_list(frame, found)
 
     return run
 
@@ -131,14 +131,14 @@ def _sort_by(turns: Callable[[Frame], Iterator[None]], slot: int, body: Closure)
         for _ in turns(frame):
             items.append(frame[slot])
             keys.append(body(frame))
-        return sort_by(items, keys)
+        return make_list(frame, sort_by(items, keys))
 
     return run
 
 
 def _collect(turns: Callable[[Frame], Iterator[None]], body: Closure, condition: Closure | None) -> Closure:
     def run(frame: Frame) -> list[Any]:
-        return [body(frame) for _ in turns(frame) if condition is None or _true(condition(frame))]
+        return make_list(frame, [body(frame) for _ in turns(frame) if condition is None or _true(condition(frame))])
 
     return run
 
@@ -160,6 +160,6 @@ def _transform_map(
                 if name in found:
                     raise EvalError(f"insert failed: key {name} already exists")
                 found[name] = item
-        return found
+        return make_map(frame, found)
 
     return run

@@ -12,7 +12,8 @@ from functools import lru_cache
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.check import Checker
-from extender.cel.compile import Closure, Compiler
+from extender.cel.compile import FIRST_LOCAL, Closure, Compiler
+from extender.cel.cost import UNBOUNDED, estimate
 from extender.cel.errors import BudgetExceeded, CompileError, EvalError
 from extender.cel.functions import Library
 from extender.cel.library import library
@@ -65,21 +66,21 @@ STORED = Environment()
 class Selector:
     """A compiled expression."""
 
-    __slots__ = ("_list_types", "_run", "_slots", "expression", "reads", "terms")
+    __slots__ = ("_list_types", "_locals", "_run", "expression", "reads", "terms")
 
     def __init__(self, expression: str, run: Closure, slots: int, reads: frozenset[str], *, list_types: bool) -> None:
         self.expression = expression
         self.reads = reads
         self._run = run
-        self._slots = slots
+        self._locals = (None,) * (slots - FIRST_LOCAL)
         self._list_types = list_types
 
     def match(self, device: Device, driver: str) -> bool:
         """Whether the device is selected. Raises EvalError or BudgetExceeded where it cannot be told."""
-        problem = device.attributes.schema.problem
-        if problem:
-            raise EvalError(problem)
-        if not self._list_types and not LIST_KINDS.isdisjoint(device.attributes.schema.kinds):
+        schema = device.attributes.schema
+        if schema.problem:
+            raise EvalError(schema.problem)
+        if schema.has_lists and not self._list_types:
             raise EvalError(_unsupported(device))
         value = self.value(device, driver)
         if value is True or value is False:
@@ -89,7 +90,7 @@ class Selector:
     def value(self, device: Device, driver: str) -> object:
         """What the expression yields, of whatever type."""
         try:
-            return self._run([device, driver, COST_LIMIT, *[None] * (self._slots - 3)])
+            return self._run([device, driver, COST_LIMIT, *self._locals])
         except RecursionError:
             raise BudgetExceeded from None
 
@@ -122,6 +123,14 @@ def _compile(expression: str, environment: Environment, *, must_be_bool: bool) -
     return Selector(
         expression, run, compiler.slots, frozenset(compiler.reads), list_types=environment.list_types
     )
+
+
+def check_cost(expression: str, environment: Environment) -> None:
+    """Refuse what the API server refuses on creation. Raises CompileError where the worst case is above the limit."""
+    worst = estimate(checked(expression, environment))
+    if worst > COST_LIMIT:
+        factor = "without bound" if worst >= UNBOUNDED else f"{worst / COST_LIMIT:.1f} times the limit"
+        raise CompileError(expression, [], f"too complex, exceeds cost limit: the worst case is {factor} of {COST_LIMIT}")
 
 
 def checked(expression: str, environment: Environment = STORED) -> ast.Node:

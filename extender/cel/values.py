@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from extender.cel.errors import EvalError
 from extender.model.quantity import Quantity
@@ -48,6 +49,32 @@ class Optional:
 
 
 NONE = Optional(present=False)
+
+
+class List(list[Any]):
+    """A list made by an expression. `weight` counts all values below it, shared ones each time they appear: walking
+    it costs that much."""
+
+    __slots__ = ("weight",)
+    weight: int
+
+
+class Map(dict[Any, Any]):
+    """A map made by an expression; see List."""
+
+    __slots__ = ("weight",)
+    weight: int
+
+
+def weight(value: object) -> int:
+    """How many values a walk over this one meets."""
+    if isinstance(value, List | Map):
+        return value.weight
+    if isinstance(value, Optional):
+        return 1 + weight(value.value)
+    if isinstance(value, list | tuple | dict):
+        return 1 + len(value)
+    return 1 + len(value) // 10 if isinstance(value, str | bytes) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +118,7 @@ class Format:
 _OPAQUE_EQUALITY = (Quantity, Semver)
 _TYPE_NAMES: dict[type, str] = {
     bool: "bool", int: "int", UInt: "uint", float: "double", str: "string", bytes: "bytes", list: "list",
-    tuple: "list", dict: "map", type(None): "null_type", Duration: "google.protobuf.Duration",
+    tuple: "list", List: "list", dict: "map", type(None): "null_type", Duration: "google.protobuf.Duration",
     Timestamp: "google.protobuf.Timestamp", Optional: "optional_type", TypeValue: "type",
     Quantity: "kubernetes.Quantity", Semver: "kubernetes.Semver", Url: "kubernetes.URL",
     ipaddress.IPv4Address: "net.IP", ipaddress.IPv6Address: "net.IP", Cidr: "net.CIDR",
@@ -112,8 +139,8 @@ def equal(left: object, right: object) -> bool:
     if a in _OPAQUE_EQUALITY and b is not a:
         raise EvalError("no such overload")
     if a is b:
-        if a is list or a is tuple:
-            return _equal_lists(left, right)  # type: ignore[arg-type] # both are sequences
+        if isinstance(left, list | tuple):
+            return _equal_lists(left, right)  # type: ignore[arg-type] # same class
         if isinstance(left, dict):
             return _equal_maps(left, right)  # type: ignore[arg-type] # same class
         if a is Optional:
@@ -123,12 +150,12 @@ def equal(left: object, right: object) -> bool:
         return left == right
     if isinstance(left, dict) and isinstance(right, dict):
         return _equal_maps(left, right)
-    if a in (list, tuple) and b in (list, tuple):
-        return _equal_lists(left, right)  # type: ignore[arg-type] # both are sequences
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return _equal_lists(left, right)
     return False
 
 
-def _equal_lists(left: list[object], right: list[object]) -> bool:
+def _equal_lists(left: Sequence[object], right: Sequence[object]) -> bool:
     return len(left) == len(right) and all(equal(x, y) for x, y in zip(left, right, strict=True))
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from extender.cel.errors import BudgetExceeded, CompileError, EvalError
-from extender.cel.selector import Environment, Selector, compile_selector
+from extender.cel.selector import Environment, Selector, check_cost, compile_selector
 from extender.cel.terms import failed_term
 from extender.cli.objects import load_objects
 from extender.model.device import Device
@@ -40,6 +40,8 @@ def select_command(
     environment = _environment(as_new)
     try:
         selector = compile_selector(expression, environment)
+        if as_new is not None:
+            check_cost(expression, environment)
     except CompileError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error

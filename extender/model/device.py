@@ -40,13 +40,14 @@ class DeviceId(NamedTuple):
 class Schema:
     """Names and kinds of the attributes of a device model; shared by all devices that have the same."""
 
-    __slots__ = ("domains", "index", "kinds", "names", "problem")
+    __slots__ = ("domains", "has_lists", "index", "kinds", "names", "problem")
 
     def __init__(self, names: tuple[str, ...], kinds: tuple[str, ...], problem: str = "") -> None:
         self.names = names
         self.kinds = kinds
         self.index = {name: position for position, name in enumerate(names)}
         self.domains = frozenset(name.partition("/")[0] for name in names)
+        self.has_lists = not LIST_KINDS.isdisjoint(kinds)
         self.problem = problem  # why no expression can be evaluated on such a device, or ""
 
 

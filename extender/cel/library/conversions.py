@@ -15,6 +15,7 @@ from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue,
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _UNSIGNED = re.compile(r"\d+", re.ASCII)
 _DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE)
+_MAX_DIGITS = 64  # more than any 64-bit number has
 _TRUE = frozenset({"true", "TRUE", "True", "t", "1"})
 _FALSE = frozenset({"false", "FALSE", "False", "f", "0"})
 
@@ -26,7 +27,7 @@ def int_of_double(value: float) -> int:
 
 
 def int_of_string(text: str) -> int:
-    if _INTEGER.fullmatch(text) is None or not INT_MIN <= int(text) <= INT_MAX:
+    if len(text) > _MAX_DIGITS or _INTEGER.fullmatch(text) is None or not INT_MIN <= int(text) <= INT_MAX:
         raise EvalError(f"type conversion error from 'string' to 'int': {text!r}")
     return int(text)
 
@@ -46,7 +47,7 @@ def _uint_of(value: float) -> UInt:
 
 
 def _uint_of_string(text: str) -> UInt:
-    if _UNSIGNED.fullmatch(text) is None or int(text) > UINT_MAX:
+    if len(text) > _MAX_DIGITS or _UNSIGNED.fullmatch(text) is None or int(text) > UINT_MAX:
         raise EvalError(f"type conversion error from 'string' to 'uint': {text!r}")
     return UInt(text)
 

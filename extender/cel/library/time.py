@@ -13,6 +13,7 @@ from extender.cel.functions import Overload, member
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_MAX_DURATION = 256  # characters; the longest sensible one has thirty
 _PART = re.compile(r"(\d*)(?:\.(\d*))?(ns|us|µs|μs|ms|s|m|h)")
 _STAMP = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -23,6 +24,8 @@ _OFFSET = re.compile(r"([+-]?)(\d\d):(\d\d)", re.ASCII)
 def parse_duration(text: str) -> Duration:
     """Go's duration syntax: '1h30m', '-1.5s', '0'."""
     body = text[1:] if text[:1] in ("+", "-") else text
+    if len(body) > _MAX_DURATION:
+        raise EvalError("time: invalid duration")
     if body == "0":
         return Duration(0)
     total, at = 0, 0

@@ -1,0 +1,109 @@
+"""CEL: evaluation against cel-python, compile time, forty thousand devices, memory: ratios within one run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import time
+import tracemalloc
+
+import celpy
+
+from extender.cel.masks import Masks
+from extender.cel.selector import compile_selector
+from extender.sandbox.machines import Machine, carried_machines, gpu_slice
+from extender.wire.slices import SliceDecoder
+
+DRIVER = "gpu.nvidia.com"
+SELECTORS = {
+    "class": f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "gpu"',
+    "product": f'device.attributes["{DRIVER}"].productName == "NVIDIA H100 80GB HBM3"',
+    "regex": f'device.attributes["{DRIVER}"].productName.matches("^NVIDIA (A100|H100)")',
+    "guarded": f'device.driver == "{DRIVER}" && "productName" in device.attributes["{DRIVER}"] && device.attributes["{DRIVER}"].productName.startsWith("NVIDIA") && device.attributes["{DRIVER}"].architecture in ["Hopper", "Ampere"]',
+    "uuid": f'device.attributes["{DRIVER}"].uuid == "GPU-00000000-0000-0000-0000-000000000000"',
+}
+OURS_ONLY = {
+    "memory": f'device.capacity["{DRIVER}"].memory.compareTo(quantity("40Gi")) >= 0',
+    "semver": f'device.attributes["{DRIVER}"].driverVersion.compareTo(semver("570.0.0")) >= 0',
+}
+
+
+def best(action, repeat: int, number: int) -> float:
+    """Microseconds of one call: the least of several rounds."""
+    rounds = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        for _ in range(number):
+            action()
+        rounds.append((time.perf_counter() - start) / number)
+    return min(rounds) * 1e6
+
+
+def celpy_program(text: str, compiled: bool):
+    runner = celpy.CompiledRunner if compiled else celpy.InterpretedRunner
+    environment = celpy.Environment(runner_class=runner)
+    return environment.program(environment.compile(text))
+
+
+def evaluation(device) -> None:
+    activation = {"device": celpy.json_to_cel({
+        "driver": DRIVER,
+        "attributes": {DRIVER: {n.partition("/")[2]: (v if isinstance(v, str) else str(getattr(v, "text", v))) for n, v in device.attributes.items()}},
+    })}
+    print(f"{'selector':10} {'ours':>9} {'compile':>9} {'celpy':>10} {'ratio':>8}")
+    ratios = []
+    for name, text in {**SELECTORS, **OURS_ONLY}.items():
+        selector = compile_selector(text)
+        mine = best(lambda: selector.match(device, DRIVER), 5, 2000)
+        compiling = best(lambda: compile_selector(text), 3, 20)
+        if name in OURS_ONLY:
+            print(f"{name:10} {mine:8.2f}u {compiling:8.0f}u {'-':>10} {'-':>8}   (cel-python has no such function)")
+            continue
+        program = celpy_program(text, compiled=False)
+        theirs = best(lambda: program.evaluate(activation), 3, 20)
+        ratios.append(theirs / mine)
+        print(f"{name:10} {mine:8.2f}u {compiling:8.0f}u {theirs:9.0f}u {ratios[-1]:7.0f}x")
+    print(f"median ratio {statistics.median(ratios):.0f}x")
+
+
+def fleet(count: int) -> list:
+    decoder, machines = SliceDecoder(), carried_machines()
+    kinds: list[Machine] = [machines[k] for k in ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")]
+    raw = [json.dumps(gpu_slice(f"node-{i:05}", kinds[i % len(kinds)])) for i in range(count)]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    slices = [decoder.decode(json.loads(text)) for text in raw]
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    devices = sum(len(s.devices) for s in slices)
+    print(f"{devices} devices: {used / devices:.0f} bytes each (with their share of the slice)")
+    return slices
+
+
+def masks(slices: list) -> None:
+    print(f"{'selector':10} {'first':>10} {'again':>10} {'one slice':>10}")
+    for name, text in {**SELECTORS, **OURS_ONLY}.items():
+        store = Masks()
+        start = time.perf_counter()
+        for slice_ in slices:
+            store.of(text, slice_)
+        first = time.perf_counter() - start
+        start = time.perf_counter()
+        for slice_ in slices:
+            store.of(text, slice_)
+        again = time.perf_counter() - start
+        store.forget(slices[0].name)
+        one = best(lambda: (store.forget(slices[0].name), store.of(text, slices[0])), 3, 50)
+        print(f"{name:10} {first * 1000:8.1f}ms {again * 1000:8.1f}ms {one:8.1f}us")
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    slices = fleet(5000)
+    evaluation(slices[0].devices[0])
+    masks(slices)
+
+
+if __name__ == "__main__":
+    main()

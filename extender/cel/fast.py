@@ -1,0 +1,150 @@
+"""Shorter closures for what selectors say most: comparing an attribute with a constant, calling a method on it.
+
+Each gives the same answers as the general form in compile; where a value has another type than expected, the general
+form is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from extender.cel import ast
+from extender.cel import types as t
+from extender.cel.budget import spend
+from extender.cel.errors import EvalError
+from extender.cel.functions import Overload
+from extender.cel.library.text import regex
+from extender.cel.values import equal, not_equal
+from extender.model.quantity import Quantity
+from extender.model.semver import Semver
+
+Frame = list[Any]
+Closure = Callable[[Frame], Any]
+
+_REMEMBERED_TEXTS = 64  # values of one attribute that a pattern is asked about again and again
+_SCALARS = (str, int, bool)
+_PRIMITIVES = frozenset({"int", "string", "bool"})
+_PURE_OF_TEXT = frozenset({"quantity", "semver", "isQuantity", "isSemver", "duration", "timestamp", "ip", "cidr", "url"})
+_PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
+
+
+def fast_call(node: ast.Call, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
+    """A special closure for this call, or None."""
+    name = node.function
+    if name in ("_==_", "_!=_"):
+        return _equality(name, parts, args)
+    if name == "@in" and isinstance(parts[1], ast.ListLiteral):
+        return _membership(args[0], parts[1])
+    if name in _PURE_OF_TEXT and all(isinstance(part, ast.Literal) for part in parts):
+        return _constant(node, parts)
+    if name == "matches" and isinstance(parts[1], ast.Literal):
+        return _pattern(args[0], str(parts[1].value))
+    return None
+
+
+def _equality(name: str, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
+    left, right = args
+    kinds = {part.type.kind if part.type is not None else "dyn" for part in parts}
+    if len(kinds) == 1 and kinds <= _PRIMITIVES:
+        return (lambda frame: left(frame) == right(frame)) if name == "_==_" else (lambda frame: left(frame) != right(frame))
+    constant = parts[1]
+    if not isinstance(constant, ast.Literal) or type(constant.value) not in _SCALARS:
+        return None
+    wanted, kind = constant.value, type(constant.value)
+    if name == "_==_":
+
+        def same(frame: Frame) -> bool:
+            value = left(frame)
+            return bool(value == wanted) if type(value) is kind else equal(value, wanted)
+
+        return same
+
+    def differs(frame: Frame) -> bool:
+        value = left(frame)
+        return bool(value != wanted) if type(value) is kind else not_equal(value, wanted)
+
+    return differs
+
+
+def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
+    """x in ['a', 'b'] by a set; other types are compared one by one."""
+    values = [item.value for item in items.items if isinstance(item, ast.Literal)]
+    if len(values) < len(items.items) or any(type(value) is not str for value in values):
+        return None
+    texts = frozenset(values)
+
+    def run(frame: Frame) -> bool:
+        value = left(frame)
+        if type(value) is str:
+            return value in texts
+        return any(equal(candidate, value) for candidate in values)
+
+    return run
+
+
+def _constant(node: ast.Call, parts: list[ast.Node]) -> Closure | None:
+    """quantity('40Gi') once, not per device. What fails stays a run-time error, as in the reference."""
+    overloads = [o for o in node.chosen if isinstance(o, Overload)]
+    if len(overloads) != 1:
+        return None
+    try:
+        value = overloads[0].apply(*(part.value for part in parts if isinstance(part, ast.Literal)))
+    except EvalError:
+        return None
+    return lambda _: value
+
+
+def _pattern(text: Closure, pattern: str) -> Closure | None:
+    search, weight = regex(pattern).search, 1 + len(pattern) // 4
+
+    @lru_cache(maxsize=_REMEMBERED_TEXTS)
+    def found(value: str) -> bool:
+        return search(value) is not None
+
+    def run(frame: Frame) -> bool:
+        value = text(frame)
+        if type(value) is not str:
+            raise EvalError("no such overload")
+        spend(frame, (1 + len(value) // 10) * weight)
+        return found(value)
+
+    return run
+
+
+def one_overload(overload: Overload, parts: list[ast.Node], args: list[Closure], apply: Callable[..., Any]) -> Closure | None:
+    """A call with one possible overload whose simple argument types are checked as Python types. `apply` takes no frame."""
+    checks: list[type | None] = []
+    for part, want in zip(parts, overload.args, strict=True):
+        if part.type == want:
+            checks.append(None)
+        elif want in _PYTHON_TYPES:
+            checks.append(_PYTHON_TYPES[want])
+        else:
+            return None
+    if len(args) == 1 and checks[0] is not None:
+        return _unary(args[0], checks[0], apply)
+    if len(args) == 2 and checks[0] is not None and checks[1] is None:  # noqa: PLR2004 - target.method(known)
+        return _binary(args[0], checks[0], args[1], apply)
+    return None
+
+
+def _unary(first: Closure, kind: type, apply: Callable[..., Any]) -> Closure:
+    def run(frame: Frame) -> Any:
+        value = first(frame)
+        if type(value) is kind:
+            return apply(value)
+        raise EvalError("no such overload")
+
+    return run
+
+
+def _binary(first: Closure, kind: type, second: Closure, apply: Callable[..., Any]) -> Closure:
+    def run(frame: Frame) -> Any:
+        value, other = first(frame), second(frame)
+        if type(value) is kind:
+            return apply(value, other)
+        raise EvalError("no such overload")
+
+    return run

@@ -1,0 +1,154 @@
+"""The language on cases of our own, hostile expressions, masks, and a cross-check with cel-python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import celpy
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.cel.cost import UNBOUNDED, estimate
+from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
+from extender.cel.masks import Masks
+from extender.cel.selector import Environment, check_cost, checked, compile_selector
+from extender.cel.terms import failed_term, split_terms
+from extender.cli.select import answer
+from extender.model.device import Device
+from extender.sandbox.machines import carried_machines, gpu_slice
+from extender.wire.slices import SliceDecoder
+
+WORLD = yaml.safe_load((Path(__file__).parent / "cases" / "selectors.yaml").read_text())
+BLANK = Device("blank")
+
+
+@pytest.mark.parametrize(("expression", "expected"), WORLD["cases"])
+def test_own_cases(expression: str, expected: object) -> None:
+    found = answer({"name": "x", "expression": expression, **WORLD["device"]})
+    kind = "compile" if found["compile_error"] else "error" if found["runtime_error"] else found["match"]
+    assert kind == expected, found
+
+
+def test_compile_errors_have_line_column_and_caret() -> None:
+    with pytest.raises(CompileError) as caught:
+        compile_selector('true &&\n device.driver == 1')
+    assert "ERROR: <input>:2:16: found no matching overload for '_==_' applied to '(string, int)'" in str(caught.value)
+    assert str(caught.value).endswith("...............^")
+
+
+HOSTILE = {
+    "nested loops": "[1,2,3,4,5,6,7,8,9,10].all(a, " * 7 + "true" + ")" * 7,
+    "doubled text": "".join(f"cel.bind(v{i}, {f'v{i - 1}+v{i - 1}' if i else repr('abcdefgh')}, " for i in range(40)) + "v39.size() > 0" + ")" * 40,
+    "doubled lists": "".join(f"cel.bind(v{i}, {f'[dyn(v{i - 1}),dyn(v{i - 1})]' if i else '[dyn(1)]'}, " for i in range(40)) + "v39 == v39" + ")" * 40,
+    "quadratic range": "lists.range(10000).all(x, lists.range(10000).all(y, x + y >= 0))",
+    "replaced text": "'" + "a" * 2000 + "'.replace('a','" + "b" * 2000 + "').replace('b','" + "c" * 2000 + "').size() > 0",
+    "joined text": 'lists.range(10000).map(x, lists.range(1000).map(y,"a").join()).join().size() > 0',
+    "quadratic sets": "sets.contains(lists.range(10000), lists.range(10000))",
+    "growing lists": "[0]" + ".map(x,[x,x])" * 20 + ".size() == 1",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_expressions_are_stopped(name: str) -> None:
+    with pytest.raises((CompileError, BudgetExceeded)):
+        compile_selector(HOSTILE[name]).match(BLANK, "d")
+
+
+@pytest.mark.parametrize("text", ["(" * 3000 + "true" + ")" * 3000, "[" * 3000, "1" + "+1" * 4000 + " > 0", "device" + ".a" * 4000 + " == 1", "9" * 5000 + " > 0", "x" * 11000, "'%.99999999f'.format([1.0]) == ''", "\x00", "'\\ud800' == ''"])
+def test_monstrous_sources_are_refused(text: str) -> None:
+    with pytest.raises(CelError):
+        compile_selector(text).match(BLANK, "d")
+
+
+alphabet = st.sampled_from(["device", ".", "attributes", "[", "]", "'a'", "(", ")", "1", "1u", "2.5", "true", "null", "&&", "||", "!", "-", "+", "*", "/", "%", "==", "<", "in", "?", ":", ",", "{", "}", "x", "has", "all", "map", "exists", "size", "matches", "quantity", "semver", "string", "int", "optional.of", "orValue", ".?", "[?", " "])
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(alphabet, max_size=25).map("".join))
+def test_no_text_breaks_it(text: str) -> None:
+    """Whatever is written, the answer is a bool or an error of ours."""
+    try:
+        assert compile_selector(text).match(BLANK, "d") in (True, False)
+    except CelError:
+        pass
+
+
+numbers = st.integers(-50, 50)
+arithmetic = st.recursive(
+    numbers.map(lambda n: f"({n})"),
+    lambda inner: st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "%"]), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})"),
+    max_leaves=6,
+)
+predicates = st.recursive(
+    st.tuples(arithmetic, st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), arithmetic).map(lambda p: f"({' '.join(p)})"),
+    lambda inner: st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(lambda p: f"({' '.join(p)})"),
+    max_leaves=4,
+)
+CELPY = celpy.Environment()
+
+
+@settings(max_examples=150, deadline=None)
+@given(predicates)
+def test_agrees_with_cel_python_on_the_common_subset(text: str) -> None:
+    """Arithmetic and logic: the same value, or an error in both."""
+    try:
+        mine: object = compile_selector(text).match(BLANK, "d")
+    except EvalError:
+        mine = "error"
+    try:
+        theirs: object = bool(CELPY.program(CELPY.compile(text)).evaluate({}))
+    except (celpy.CELEvalError, ValueError):
+        theirs = "error"
+    assert mine == theirs
+
+
+def test_reads_are_known() -> None:
+    selector = compile_selector('device.driver == "d" && device.attributes["d"].model == "x" && device.capacity["d"].memory.isGreaterThan(quantity("1")) && "y" in device.attributes["e"]')
+    assert selector.reads == {"driver", "attributes:d/model", "capacity:d/memory", "attributes:e/*"}
+
+
+def test_failed_term_shows_what_it_saw() -> None:
+    slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
+    text = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].productName == "H100"'
+    assert failed_term(text, Environment(), slice_.devices[0], "gpu.nvidia.com") == '`device.attributes["gpu.nvidia.com"].productName == "H100"` is false (saw \'Tesla T4\')'
+    assert split_terms("a && (b && c) && d") == ["a", "(b && c)", "d"] and split_terms("a && b || c") == ["a && b || c"]
+
+
+@pytest.mark.parametrize(("version", "expression", "good"), [
+    ((1, 34), "[1].sort() == [1]", False), ((1, 35), "[1].sort() == [1]", True),
+    ((1, 36), "device.allowMultipleAllocations", True), ((1, 36), "'a'.includes('a')", False),
+])
+def test_new_expressions_know_what_the_version_before_knew(version: tuple, expression: str, good: bool) -> None:
+    environment = Environment(version, stored=False)
+    assert compile_selector(expression)
+    if good:
+        compile_selector(expression, environment)
+    else:
+        with pytest.raises(CompileError):
+            compile_selector(expression, environment)
+
+
+def test_cost_is_that_of_the_api_server() -> None:
+    assert estimate(checked('device.attributes["d"].model == "x"')) == 5
+    assert estimate(checked('device.capacity["d"].memory != quantity("1")')) == UNBOUNDED
+    with pytest.raises(CompileError, match="too complex"):
+        check_cost(HOSTILE["nested loops"], Environment(stored=False))
+
+
+def test_masks_follow_slices_and_stay_bounded() -> None:
+    """Only a changed slice is evaluated again; the memory of expressions has an end; an exhausted one is an error."""
+    decoder, masks = SliceDecoder(), Masks(limit=2)
+    raw = gpu_slice("n", carried_machines()["t4-4"])
+    slice_ = decoder.decode(raw)
+    text = 'device.attributes["gpu.nvidia.com"].productName == "Tesla T4"'
+    assert masks.of(text, slice_) == (0b1111, 0) and masks.of(text, slice_) is masks.of(text, slice_)
+    raw["spec"]["devices"][1]["attributes"].pop("productName")
+    assert masks.of(text, decoder.decode(raw)) == (0b1101, 0b0010)
+    assert "no such key: productName" in masks.error(text, decoder.decode(raw).devices[1], "gpu.nvidia.com")
+    for other in ("true", "false", "1 == 1"):
+        masks.of(other, slice_)
+    assert len(masks) == 2
+    assert masks.of(HOSTILE["quadratic range"], slice_).error == 0b1111
+    assert masks.of("device.", slice_).error == 0b1111
