@@ -48,6 +48,7 @@ class Snapshot:
     classes_version: int
     changes: tuple[tuple[int, frozenset[str]], ...] = ()  # (version, nodes), oldest first
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
+    special_claims: Mapping[str, ObjectKey] = field(default_factory=dict)  # pod UID to its extended-resource claim
     in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
 
     def changed_since(self, version: int) -> frozenset[str] | None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
-from extender.model.claim import FINALIZER, Allocation, Claim, Consumer, ObjectKey
-from extender.wire.claims import decode_claim, encode_allocation, encode_consumer
+from extender.model.claim import (
+    EXTENDED_CLAIM_ANNOTATION,
+    FINALIZER,
+    OURS_ANNOTATION,
+    Allocation,
+    Claim,
+    ClaimSpec,
+    Consumer,
+    ObjectKey,
+    Pod,
+)
+from extender.wire.claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
@@ -31,10 +42,11 @@ class Writer:
         return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
 
     async def add_finalizer(self, claim: Claim) -> Claim:
-        """Without it the claim controller never takes the allocation back."""
-        if FINALIZER in claim.finalizers:
+        """Without it the claim controller never takes the allocation back. The same write marks the claim as ours."""
+        if FINALIZER in claim.finalizers and claim.ours:
             return claim
-        body = {"metadata": {**_guard(claim), "finalizers": [*claim.finalizers, FINALIZER]}}
+        finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
+        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": {OURS_ANNOTATION: "berth"}}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
@@ -71,6 +83,37 @@ class Writer:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._client.post(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}/binding", body)
+
+    async def create_special_claim(self, pod: Pod, spec: ClaimSpec) -> Claim:
+        """POST the claim of a pod's extended resources, owned by the pod."""
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid, "controller": True, "blockOwnerDeletion": True}
+        body: Json = {
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {
+                "generateName": f"{pod.key.name}-extended-resources-",
+                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: "berth"}, "ownerReferences": [owner],
+                "finalizers": [FINALIZER],
+            },
+            "spec": encode_simple_spec(spec),
+        }
+        path = f"{_GROUP}/namespaces/{pod.key.namespace}/resourceclaims"
+        return decode_claim(await self._client.post(path, body))
+
+    async def map_special_claim(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
+        """PATCH pod/status: which request serves which container (container, resource, request)."""
+        entries = [{"containerName": c, "resourceName": r, "requestName": q} for c, r, q in mappings]
+        status = {"extendedResourceClaimStatus": {"resourceClaimName": claim.key.name, "requestMappings": entries}}
+        body = {"metadata": {"uid": pod.uid}, "status": status}
+        await self._client.patch(f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status", body, MERGE_PATCH)
+
+    async def delete_claim(self, key: ObjectKey) -> None:
+        """Deallocate, drop our finalizer, delete: a special claim ends with its attempt."""
+        claim = await self.read_claim(key)
+        if claim.allocation is not None or claim.reserved_for:
+            claim = await self.deallocate(claim)
+        body = {"metadata": {**_guard(claim), "finalizers": [f for f in claim.finalizers if f != FINALIZER]}}
+        await self._client.patch(claim_path(key), body, MERGE_PATCH)
+        await self._client.delete(claim_path(key), {"preconditions": {"uid": claim.uid}})
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
         """Change one annotation of the marker DeviceClass: it wakes pods that an extender rejected."""

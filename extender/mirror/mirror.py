@@ -124,7 +124,7 @@ class Mirror:
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(), store.classes_version, tuple(self._changes), store.extended_resources(),
-            self.ledger.in_flight,
+            store.special_claims, self.ledger.in_flight,
         )
 
 

@@ -27,6 +27,8 @@ class Store:
         self.fabric: dict[str, Slice] = {}  # Berth's own, by node
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
+        self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
+        self.special_claims: dict[str, ObjectKey] = {}  # pod UID to its extended-resource claim
         self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that first showed its allocation
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
@@ -95,6 +97,11 @@ class Store:
             self.touch_pools(self._usage.drop(("claim", old.uid)))
             self.allocated_at.pop(old.uid, None)
         _replace(self.claims, key, new)
+        self._index_special(key, old, new)
+        if new is not None and new.allocation is not None and not new.reserved_for:
+            self.unreserved.add(key)
+        else:
+            self.unreserved.discard(key)
         if new is not None:
             results = new.allocation.results if new.allocation is not None else ()
             if new.allocation is None:
@@ -103,6 +110,12 @@ class Store:
                 self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
             self.touch_pools(self._usage.put(("claim", new.uid), results))
         return old
+
+    def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
+        if old is not None and old.extended and self.special_claims.get(old.owner_pod_uid) == key:
+            del self.special_claims[old.owner_pod_uid]
+        if new is not None and new.extended and new.owner_pod_uid:
+            self.special_claims[new.owner_pod_uid] = key
 
     def put_node(self, name: str, new: Node | None) -> None:
         if self.nodes.get(name) != new:

@@ -13,6 +13,7 @@ from extender.model.selector import NodeSelector
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 FINALIZER = "resource.kubernetes.io/delete-protection"
+OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates, written with the finalizer
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 
@@ -154,6 +155,7 @@ class Claim:
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     owner_pod_uid: str = ""
+    ours: bool = False  # carries Berth's mark
     extended: bool = False  # the special claim of a pod with extended resources
     problem: str = ""  # why the object cannot be used, naming the field
 

@@ -33,8 +33,7 @@ class Code(Enum):
     CLAIM_IN_FLIGHT = "claim {0} is being allocated for another pod"
     CLAIM_FULL = "claim {0} has no reservation left"
     NODE_UNKNOWN = "node is not known yet"
-    EXTENDED = "extended resource {0} is backed by device class {1}, which is not supported yet"
-    EXTENDED_STALE = "the pod's extended-resource claim is allocated for other nodes"
+    EXTENDED_STALE = "the extended-resource claim of an earlier attempt is being removed"
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
 
 
@@ -59,8 +58,7 @@ DESCRIPTIONS = {
     Code.CLAIM_IN_FLIGHT: "Another pod that shares the claim is being bound; the pod is tried again by itself.",
     Code.CLAIM_FULL: "A claim can be reserved for 256 pods; this one is full.",
     Code.NODE_UNKNOWN: "kube-scheduler knows the node before Berth's watch does; this passes.",
-    Code.EXTENDED: "The pod must not be bound without the device its resource name stands for.",
-    Code.EXTENDED_STALE: "An earlier attempt allocated devices on a node that is not offered now.",
+    Code.EXTENDED_STALE: "A bind ended half way; its special claim is deleted, which wakes the pod.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 

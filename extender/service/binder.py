@@ -8,9 +8,10 @@ this node is success. What a failed bind wrote is taken back unless the Binding 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -25,16 +26,22 @@ from extender.service.progress import Progress
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Grant, Refusal
 from extender.verdict.verbs import plan
+from extender.verdict.waiting import Readiness, readiness
 from extender.wire.core import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _FENCE_SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
 _RETRY_SECONDS = 0.1
+_BINDING_TIMEOUT_SECONDS = 600.0  # DynamicResourcesArgs.bindingTimeout, the in-tree default
 
 
 class BindError(BerthError):
     """The bind did not happen; the text goes to the scheduler."""
+
+
+class Waiting(BindError):
+    """The devices are allocated and the driver is not done: the scheduler's retry will look again."""
 
 
 class Unsure(BindError):
@@ -49,6 +56,7 @@ class _Work:
     node: str
     allocated: list[Claim] = field(default_factory=list)
     reserved: list[Claim] = field(default_factory=list)
+    special: ObjectKey | None = None  # the claim made for extended resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class Surroundings:
     """What the binder takes from outside: time and identifiers."""
 
     now_rfc3339: Callable[[], str]
+    age_seconds: Callable[[Claim], float]  # since the claim was allocated
     new_share: Callable[[], str]
 
 
@@ -140,12 +149,13 @@ class Binder:
     # -- with claims -----------------------------------------------------------------------------------------
 
     async def _bind_with_claims(self, work: _Work, demand: Demand) -> None:
-        planned, note = self._decide(work, demand)
+        demand, planned, note = self._decide(work, demand)
         try:
             await self._write(work, demand, planned)
             await self._fence(work)
+            await self._devices_ready(work, demand)
             await self._bind_pod(work, note)
-        except Unsure:
+        except (Unsure, Waiting):
             raise
         except BerthError as error:
             await self._undo(work, str(error))
@@ -154,7 +164,7 @@ class Binder:
             for claim, _ in planned:
                 self._mirror.settle(claim.uid)
 
-    def _decide(self, work: _Work, demand: Demand) -> tuple[list[tuple[Claim, Allocation]], dict[str, str]]:
+    def _decide(self, work: _Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], dict[str, str]]:
         """Choose the devices and assume them, with nothing in between."""
         snapshot = self._mirror.snapshot()
         verdict = self._judge.decide(demand, work.node, snapshot)
@@ -170,10 +180,11 @@ class Binder:
         view = snapshot.views[work.node]
         if not all(pin.matches(view.node.name, view.node.labels) for pin in demand.pins):
             raise BindError(f"node {work.node}: claim is allocated for other nodes")
+        demand = demand.on(view.node)
         planned = plan(view, demand, verdict, self._judge.rules(), self._surroundings.new_share)
         for claim, allocation in planned:
             self._mirror.assume(work.pod.uid, claim.uid, allocation.results)
-        return planned, _note(verdict)
+        return demand, planned, _note(verdict)
 
     async def _write(self, work: _Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
         consumer = Consumer(work.pod.uid, work.pod.key.name)
@@ -181,7 +192,12 @@ class Binder:
             stamped = Allocation(
                 allocation.results, allocation.config, allocation.node_selector, self._surroundings.now_rfc3339()
             )
+            if claim.extended:
+                claim = await self._writer.create_special_claim(work.pod, claim.spec)  # noqa: PLW2901 - the placeholder becomes real
+                work.special = claim.key
             await self._allocate(work, claim, stamped, consumer)
+            if claim.extended:
+                await self._writer.map_special_claim(work.pod, claim, demand.mappings)
         for claim in demand.settled:
             if not claim.is_reserved_for(consumer.uid):
                 work.reserved.append(await self._reserve(claim, consumer))
@@ -199,6 +215,7 @@ class Binder:
                 await asyncio.sleep(error.retry_after if isinstance(error, TooMany) else _RETRY_SECONDS * attempt)
                 claim = await self._read_again(claim)
                 if _is_ours(claim, allocation, consumer):
+                    # The reply was lost, the write was not.
                     work.allocated.append(claim)
                     return
                 if claim.allocation is not None:
@@ -234,6 +251,21 @@ class Binder:
             lost = lost_device(self._mirror, claim)
             if lost is not None:
                 raise BindError(f"device {lost} was allocated to another claim first")
+
+    async def _devices_ready(self, work: _Work, demand: Demand) -> None:
+        """Binding conditions: bind only when the drivers have set them. Nothing waits here; the scheduler retries."""
+        for claim in (*work.allocated, *demand.settled):
+            current = self._mirror.store.claims.get(claim.key, claim)
+            state = readiness(current)
+            if state is Readiness.READY:
+                continue
+            late = self._surroundings.age_seconds(current) > _BINDING_TIMEOUT_SECONDS
+            if state is Readiness.WAITING and not late:
+                raise Waiting(f"waiting for binding conditions of claim {claim.key}")
+            if current not in work.allocated:
+                work.allocated.append(current)  # so that it is taken back
+            why = "timed out" if late else "failed"
+            raise BindError(f"binding conditions of claim {claim.key} {why}")
 
     def _shows(self, written: Claim) -> bool:
         seen = self._mirror.store.claims.get(written.key)
@@ -272,9 +304,12 @@ class Binder:
     async def _undo(self, work: _Work, why: str) -> None:
         """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later."""
         for claim in reversed(work.reserved):
-            await self._quietly(self._writer.unreserve(claim, work.pod.uid), claim, why)
+            await self._quietly(self._writer.unreserve(claim, work.pod.uid), work.pod, why)
         for claim in reversed(work.allocated):
-            await self._quietly(self._deallocate(claim, work.pod.uid), claim, why)
+            if claim.key != work.special:
+                await self._quietly(self._deallocate(claim, work.pod.uid), work.pod, why)
+        if work.special is not None:
+            await self._quietly(self._writer.delete_claim(work.special), work.pod, why)
 
     async def _deallocate(self, claim: Claim, pod_uid: str) -> None:
         for _ in range(_TRIES):
@@ -289,12 +324,11 @@ class Binder:
                 await asyncio.sleep(_RETRY_SECONDS)
                 claim = await self._read_again(claim)
 
-    async def _quietly(self, action: object, claim: Claim, why: str) -> None:
-        assert asyncio.iscoroutine(action)
+    async def _quietly(self, action: Coroutine[Any, Any, None], pod: Pod, why: str) -> None:
         try:
             await action
         except BerthError as error:
-            self._log.warning("could not take back", claim=str(claim.key), because=why, problem=str(error))
+            self._log.warning("could not take back", pod=str(pod.key), because=why, problem=str(error))
 
 
 def _note(grant: Grant) -> dict[str, str]:

@@ -12,7 +12,8 @@ from extender.allocation.view import Snapshot
 from extender.cel.masks import Masks
 from extender.mirror.ledger import Hold
 from extender.mirror.mirror import Mirror
-from extender.model.claim import Pod
+from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.reasons import Code
 from extender.policy import Policy
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate
@@ -44,6 +45,9 @@ class Judge:
         self._shortlists: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._rejected: OrderedDict[str, Demand] = OrderedDict()
         self.policy = policy
+        # Told about claims to take back; the judge itself never writes.
+        self.on_unsuitable: Callable[[Claim], None] = lambda _: None
+        self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
     def use_policy(self, policy: Policy) -> None:
         """From now on decide by this policy."""
@@ -65,6 +69,8 @@ class Judge:
                 return FilterAnswer(error=demand.message)
             case Blocked():
                 text = str(demand.reason)
+                if demand.reason.code is Code.EXTENDED_STALE:
+                    self.on_stale_special(snapshot.special_claims[pod.uid])
                 return FilterAnswer([], dict.fromkeys(names, text))
             case Demand():
                 return self._shortlisted(pod, demand, snapshot, names)
@@ -74,11 +80,26 @@ class Judge:
         found = shortlist(ranking, snapshot, names, self.policy.candidates)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
+            self._escape(pod, demand, snapshot, names)
             return FilterAnswer([], dict(found.reasons))
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._hold(pod, snapshot, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
+
+    def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> None:
+        """A claim that only this pod uses, allocated where the pod cannot go, is given back (in-tree: PostFilter).
+
+        A single name may be the scheduler asking about a nominated node: that says nothing about the others.
+        """
+        if len(names) == 1 and len(snapshot.views) > 1:
+            return
+        views = [view for name in names if (view := snapshot.views.get(name)) is not None]
+        for claim in demand.settled:
+            pin = claim.allocation.node_selector if claim.allocation is not None else None
+            alone = all(consumer.uid == pod.uid for consumer in claim.reserved_for)
+            if pin is not None and alone and not any(pin.matches(v.node.name, v.node.labels) for v in views):
+                self.on_unsuitable(claim)
 
     def _hold(self, pod: Pod, snapshot: Snapshot, node: str, grant: Grant) -> None:
         deadline = self._clock() + self.policy.hold_seconds
@@ -100,7 +121,7 @@ class Judge:
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
         view = snapshot.views.get(node)
-        return evaluate(view, demand, self._rules(snapshot)) if view is not None else None
+        return evaluate(view, demand.on(view.node), self._rules(snapshot)) if view is not None else None
 
     def rules(self) -> Rules:
         """What verdicts depend on, now."""

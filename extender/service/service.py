@@ -17,9 +17,10 @@ from extender.cluster.client import ApiClient
 from extender.cluster.reflector import Json, Kind, Reflector
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
-from extender.model.claim import ObjectKey, Pod
+from extender.model.claim import Claim, ObjectKey, Pod
 from extender.policy import Policy
 from extender.service.binder import Binder, Surroundings
+from extender.service.collecting import Collector
 from extender.service.judge import FilterAnswer, Judge
 from extender.service.progress import Progress
 from extender.service.waking import Waker
@@ -39,8 +40,11 @@ class Service:
         self._progress = Progress()
         writer = Writer(client)
         self.binder = Binder(
-            self.mirror, self.judge, writer, self._progress, Surroundings(_now_rfc3339, lambda: str(uuid.uuid4()))
+            self.mirror, self.judge, writer, self._progress, Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()))
         )
+        self.collector = Collector(self.mirror, writer, clock)
+        self.judge.on_unsuitable = self.collector.unsuitable
+        self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
         self.reflectors = {
             kind.name: Reflector(client, self._observed(kind), self._progress.advance) for kind in kinds(self.mirror)
@@ -50,7 +54,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self._settle_down())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -74,7 +78,7 @@ class Service:
 
     def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
         """See Judge.prioritize."""
-        if self.not_ready or not pod.claims:
+        if self.not_ready or not (pod.claims or pod.containers_ask_for_devices):
             return [(name, 0) for name in names]
         return self.judge.prioritize(pod, names)
 
@@ -101,6 +105,14 @@ class Service:
         gc.collect()
         gc.freeze()
         self._log.info("ready", nodes=len(self.mirror.store.nodes), slices=len(self.mirror.store.slices))
+
+
+def _age_seconds(claim: Claim) -> float:
+    """By the wall clock, as the timestamp is; 0 where the server keeps none."""
+    stamp = claim.allocation.timestamp if claim.allocation is not None else ""
+    if not stamp:
+        return 0.0
+    return (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(stamp)).total_seconds()
 
 
 def _now_rfc3339() -> str:

@@ -6,7 +6,8 @@ Blocked (no node can serve it now, with the reason), or a Demand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from extender.allocation.view import Snapshot
 from extender.model.claim import (
@@ -15,12 +16,15 @@ from extender.model.claim import (
     Claim,
     ClaimSpec,
     DeviceClass,
+    Node,
     ObjectKey,
     Pod,
 )
 from extender.model.reasons import Code, Reason
 from extender.model.selector import NodeSelector
 from extender.policy import Policy
+from extender.verdict.extended import Mapping as RequestMapping
+from extender.verdict.extended import special_claim
 
 ANNOTATION_PREFIX = "berth.dev/"
 _TOPOLOGY = ANNOTATION_PREFIX + "topology"
@@ -50,9 +54,28 @@ class NotOurs:
 NOT_OURS = NotOurs()
 
 
+SPECIAL_NAME = "<extended-resources>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extended:
+    """Extended resources of a pod that classes stand for: which of them need a claim differs by node."""
+
+    pod: Pod
+    classes: Mapping[str, str]  # resource to class
+    variants: dict[frozenset[str], Demand] = field(default_factory=dict)
+
+    def needed(self, node: Node) -> frozenset[str]:
+        """The resources that this node's kubelet does not offer by a device plugin."""
+        return frozenset(name for name in self.classes if name not in node.allocatable)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The claims of a pod that need devices, and those that have them already."""
+    """The claims of a pod that need devices, and those that have them already.
+
+    With extended resources, ask `on(node)` for what it comes to on a node: its last open claim may be the special one.
+    """
 
     open: tuple[Claim, ...]
     settled: tuple[Claim, ...]
@@ -61,6 +84,29 @@ class Demand:
     topology: str
     min_gbps: float
     key: tuple[object, ...]  # equal keys mean equal verdicts; valid while the specs live
+    extended: Extended | None = None
+    mappings: tuple[RequestMapping, ...] = ()  # of the special claim
+
+    def on(self, node: Node) -> Demand:
+        """The demand as this node has to serve it."""
+        if self.extended is None:
+            return self
+        needed = self.extended.needed(node)
+        found = self.extended.variants.get(needed)
+        if found is None:
+            found = self.extended.variants[needed] = self._with_special(self.extended, needed)
+        return found
+
+    def _with_special(self, extended: Extended, needed: frozenset[str]) -> Demand:
+        key = (*self.key, needed)
+        if not needed:
+            return replace(self, extended=None, key=key)
+        pod = extended.pod
+        spec, mappings = special_claim(pod.containers, {name: extended.classes[name] for name in needed})
+        claim = Claim(ObjectKey(pod.key.namespace, SPECIAL_NAME), f"extended/{pod.uid}", spec=spec, extended=True)
+        return replace(
+            self, open=(*self.open, claim), specs=(*self.specs, spec), extended=None, mappings=mappings, key=key
+        )
 
     @property
     def pins(self) -> tuple[NodeSelector, ...]:
@@ -71,28 +117,29 @@ class Demand:
 
 def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> NotOurs | NotReady | Blocked | Demand:
     """What the pod asks for."""
-    extended = _extended_resource(pod, snapshot)
-    if extended is not None:
-        return Blocked(Reason(Code.EXTENDED, extended))
-    if not pod.claims:
+    extended = _extended_resources(pod, snapshot)
+    if not pod.claims and not extended:
         return NOT_OURS
+    if extended and pod.uid in snapshot.special_claims:
+        return Blocked(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
     if not isinstance(claims, tuple):
         return claims
     blocked = next((r for claim in claims if (r := _blocked(claim, pod, snapshot)) is not None), None)
     if blocked is not None:
         return Blocked(blocked)
-    return _demand(pod, claims, snapshot, policy)
+    return _demand(pod, claims, extended, snapshot, policy)
 
 
-def _extended_resource(pod: Pod, snapshot: Snapshot) -> tuple[str, str] | None:
-    """(resource, class) of the first container resource that a DeviceClass stands for."""
+def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
+    """Resource to class, for every container resource that a DeviceClass stands for."""
+    found: dict[str, str] = {}
     for container in pod.containers:
         for name, amount in container.requests:
             class_name = class_of_resource(name, snapshot) if amount else None
             if class_name is not None:
-                return name, class_name
-    return None
+                found[name] = class_name
+    return found
 
 
 def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
@@ -146,11 +193,13 @@ def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
     return None
 
 
-def _demand(pod: Pod, claims: tuple[Claim, ...], snapshot: Snapshot, policy: Policy) -> Demand | Blocked:
+def _demand(
+    pod: Pod, claims: tuple[Claim, ...], extended: dict[str, str], snapshot: Snapshot, policy: Policy
+) -> Demand | Blocked:
     wanted = tuple(claim for claim in claims if claim.allocation is None)
     settled = tuple(claim for claim in claims if claim.allocation is not None)
     specs = tuple(claim.spec for claim in wanted)
-    classes: dict[str, DeviceClass] = {}
+    classes = {name: snapshot.classes[name] for name in extended.values()}
     for claim in wanted:
         for request in claim.spec.requests:
             for alternative in request.alternatives:
@@ -166,8 +215,11 @@ def _demand(pod: Pod, claims: tuple[Claim, ...], snapshot: Snapshot, policy: Pol
     if least is None:
         text = f"pod annotation {_BANDWIDTH}: {pod.annotations[_BANDWIDTH]!r} is not a number of GB/s"
         return Blocked(Reason(Code.INVALID, (text,)))
-    key = (tuple(map(id, specs)), snapshot.classes_version, topology, least, tuple(str(c.key) for c in settled), id(policy))
-    return Demand(wanted, settled, specs, tuple(classes.values()), topology, least, key)
+    asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
+    settled_names = tuple(str(claim.key) for claim in settled)
+    key = (tuple(map(id, specs)), snapshot.classes_version, topology, least, settled_names, id(policy), asked)
+    ask = Extended(pod, extended) if extended else None
+    return Demand(wanted, settled, specs, tuple(classes.values()), topology, least, key, ask)
 
 
 def _min_gbps(pod: Pod) -> float | None:

@@ -86,10 +86,11 @@ class Ranking:
         insort(group, name)
 
     def _verdict(self, view: NodeView, rules: Rules) -> Verdict:
-        key = (view.signature, *_seen(view, self.demand, rules))
+        demand = self.demand.on(view.node)
+        key = (demand.key, view.signature, *_seen(view, demand, rules))
         found = self._memory.get(key)
         if found is None:
-            found = evaluate(view, self.demand, rules)
+            found = evaluate(view, demand, rules)
             if len(self._memory) >= _MAX_VERDICTS:
                 self._memory.clear()
             self._memory[key] = found

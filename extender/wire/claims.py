@@ -9,6 +9,7 @@ import orjson
 
 from extender.model.claim import (
     EXTENDED_CLAIM_ANNOTATION,
+    OURS_ANNOTATION,
     Allocation,
     Claim,
     ClaimSpec,
@@ -61,6 +62,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         finalizers=strings(metadata, "finalizers", "metadata"),
         deleting=metadata.get("deletionTimestamp") is not None,
         owner_pod_uid=_controlling_pod(metadata),
+        ours=OURS_ANNOTATION in annotations,
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 
@@ -273,6 +275,16 @@ def encode_config(config: Config) -> Json:
     if config.known:
         found["opaque"] = {"driver": config.driver, "parameters": orjson.loads(config.parameters)}
     return found
+
+
+def encode_simple_spec(spec: ClaimSpec) -> Json:
+    """The spec of a special claim: class and count per request, nothing else."""
+    requests = [
+        {"name": r.name, "exactly": {"deviceClassName": a.class_name, "allocationMode": a.mode, "count": a.count}}
+        for r in spec.requests
+        for a in r.alternatives
+    ]
+    return {"devices": {"requests": requests}}
 
 
 def encode_consumer(consumer: Consumer) -> Json:
