@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle bench bench-cel bench-quality e2e image clean
+.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality e2e image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +35,9 @@ oracle: $(STAMP) ## compare the search with brute force on N random worlds
 
 bench: $(STAMP) ## latency, memory and start-up, as ratios in one run
 	$(BIN)/python -m benchmarks.serving
+
+bench-allocation: $(STAMP) ## cost of allocating on one node, by shape and cluster size
+	$(BIN)/python -m benchmarks.allocation
 
 bench-cel: $(STAMP) ## CEL: speed against cel-python, masks of 40,000 devices, memory
 	$(BIN)/python -m benchmarks.cel

@@ -63,14 +63,18 @@ class Berthing:
     async def settled(self) -> None:
         """Wait until Berth has seen everything the cluster has."""
         service = self.app.service
-        want = self.cluster.store.version
-        await until(lambda: all(int(r.version or 0) >= want or not _pending(self, r, want) for r in service.reflectors.values()))
+        await until(lambda: all(int(r.version or 0) >= self._last(r.kind.name) for r in service.reflectors.values()))
+
+    def _last(self, resource: str) -> int:
+        """The newest version of a kind that Berth's watch will show."""
+        shown = (c.version for c in self.cluster.store._history if c.resource == resource and not _hidden(c))
+        return max(shown, default=0)
 
 
-def _pending(berthing: Berthing, reflector: Any, want: int) -> bool:
-    seen = int(reflector.version or 0)
-    resource = reflector.kind.name
-    return any(int(o["metadata"]["resourceVersion"]) > seen for o in berthing.cluster.store.all(resource))
+def _hidden(change: Any) -> bool:
+    """Events of pods that were bound before: outside the field selector."""
+    bound = [bool((o or {}).get("spec", {}).get("nodeName")) for o in (change.obj, change.old)]
+    return change.resource == "pods" and (all(bound) or (change.old is None and bound[0]))
 
 
 async def until(condition: Callable[[], bool], seconds: float = 15) -> None:

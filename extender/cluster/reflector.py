@@ -12,7 +12,7 @@ import orjson
 import structlog
 
 from extender.cluster.client import ApiClient
-from extender.cluster.errors import ClusterError, Gone, TooMany
+from extender.cluster.errors import ClusterError, Gone, NotFound, TooMany
 from extender.model.errors import WireError
 
 Json = dict[str, Any]
@@ -21,6 +21,7 @@ _PAGE = 500  # objects per list request, client-go's default
 _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
 _SILENCE_SECONDS = 90.0  # bookmarks come about once a minute; longer silence means a dead connection
 _BACKOFF_SECONDS = (0.25, 30.0)
+_ABSENT_SECONDS = 300.0  # how often to ask again for an API that was not served
 _SLICE = 200  # objects applied before other work gets a turn
 
 
@@ -32,6 +33,7 @@ class Kind:
     path: str
     apply: Callable[[str, Json | None], None]
     field_selector: str = ""
+    optional: bool = False  # a server that does not know the kind has none of it
 
 
 class Reflector:
@@ -57,6 +59,13 @@ class Reflector:
                 await self._watch()
             except Gone:
                 self.version = ""
+            except NotFound as error:
+                if not self.kind.optional:
+                    await self._back_off(error)
+                    continue
+                self.listed = True
+                self._on_progress()
+                await asyncio.sleep(_ABSENT_SECONDS)
             except ClusterError as error:
                 await self._back_off(error)
 

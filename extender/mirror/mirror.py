@@ -12,7 +12,7 @@ from extender.mirror.ledger import Hold, Ledger
 from extender.mirror.store import ALL_NODES, Store
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
-from extender.model.device import Slice
+from extender.model.device import Slice, TaintRule
 
 _REMEMBERED_CHANGES = 512  # versions that followers may lag behind before they start over
 
@@ -35,6 +35,10 @@ class Mirror:
 
     def apply_slice(self, name: str, new: Slice | None) -> None:
         self.store.put_slice(name, new)
+        self._snapshot = None
+
+    def apply_rule(self, name: str, new: TaintRule | None) -> None:
+        self.store.put_rule(name, new)
         self._snapshot = None
 
     def apply_class(self, name: str, new: DeviceClass | None) -> None:

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
-from extender.model.device import PoolKey, Slice
+from extender.model.device import PoolKey, Slice, TaintRule
 
 ALL_NODES = "*"
 
@@ -20,7 +21,9 @@ class Store:
 
     def __init__(self, usage: UsageBook) -> None:
         self._usage = usage
-        self.slices: dict[str, Slice] = {}
+        self.slices: dict[str, Slice] = {}  # as published
+        self.rules: dict[str, TaintRule] = {}
+        self._effective: dict[str, Slice] = {}  # with the taints of rules; what everybody else sees
         self.pools: dict[PoolKey, dict[str, Slice]] = {}
         self.by_node: dict[str, dict[str, Slice]] = {}
         self.roaming: dict[str, Slice] = {}  # slices that are not of one node
@@ -46,15 +49,25 @@ class Store:
 
     # -- one method a kind; each takes the new object or None --------------------------------------------------
 
+    def put_rule(self, name: str, new: TaintRule | None) -> None:
+        """Taint rules change the slices they name: those of the old rule and those of the new."""
+        old = self.rules.get(name)
+        _replace(self.rules, name, new)
+        for slice_ in list(self.slices.values()):
+            if any(rule is not None and _concerns(rule, slice_) for rule in (old, new)):
+                self.put_slice(slice_.name, slice_)
+
     def put_slice(self, name: str, new: Slice | None) -> None:
-        old = self.slices.get(name)
+        old = self._effective.pop(name, None)
         if old is not None:
             self._unindex(old)
             self.gone_slices.add(name)
-        if new is None:
-            self.slices.pop(name, None)
-            return
-        self.slices[name] = new
+        _replace(self.slices, name, new)
+        if new is not None:
+            self._effective[name] = effective = _tainted(new, self.rules.values())
+            self._index(name, effective)
+
+    def _index(self, name: str, new: Slice) -> None:
         node = new.selection.node_name
         if new.pool.driver == FABRIC_DRIVER:
             self.fabric[node] = new
@@ -139,6 +152,25 @@ class Store:
             if known is None or (class_.created, _reversed(class_.name)) > (known.created, _reversed(known.name)):
                 found[name] = class_
         return {name: class_.name for name, class_ in found.items()}
+
+
+def _concerns(rule: TaintRule, slice_: Slice) -> bool:
+    return any(rule.matches(slice_.pool, device.name) for device in slice_.devices)
+
+
+def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
+    """The slice with the taints of all rules that match; the very same one where none does."""
+    added = {
+        device.name: tuple(rule.taint for rule in rules if rule.matches(slice_.pool, device.name))
+        for device in slice_.devices
+    } if rules else {}
+    if not any(added.values()):
+        return slice_
+    devices = tuple(
+        replace(device, taints=device.taints + added[device.name]) if added[device.name] else device
+        for device in slice_.devices
+    )
+    return replace(slice_, devices=devices)
 
 
 def _reversed(name: str) -> tuple[int, ...]:

@@ -117,6 +117,24 @@ class Taint:
     effect: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TaintRule:
+    """A DeviceTaintRule: its taint is added to every device that all given selectors name."""
+
+    name: str
+    taint: Taint
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    selective: bool = True  # False: no selector at all, which matches nothing (docs/decisions/0010)
+
+    def matches(self, pool: PoolKey, device: str) -> bool:
+        return self.selective and all(
+            not wanted or wanted == have
+            for wanted, have in ((self.driver, pool.driver), (self.pool, pool.name), (self.device, device))
+        )
+
+
 class CounterUse(NamedTuple):
     """What one device takes from one counter set."""
 

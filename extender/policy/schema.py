@@ -26,7 +26,7 @@ class Weights(_Strict):
     fragmentation: float = Field(3, ge=0, le=100, description="what is left whole for the next job")
     packing: float = Field(1, ge=0, le=100, description="prefer nodes that are in use already")
     health: float = Field(2, ge=0, le=100, description="avoid devices that report trouble")
-    preference: float = Field(4, ge=0, le=100, description="rank of the alternative taken in firstAvailable")
+    preference: float = Field(10, ge=0, le=100, description="rank of the alternative taken in firstAvailable")
 
 
 class Intent(_Strict):

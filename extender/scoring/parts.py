@@ -183,14 +183,14 @@ def trouble(view: NodeView, bit: int) -> str:
 
 
 def _preference(choice: Choice) -> Part | None:
-    """Rank of the alternatives taken: the first is worth 8, as kube-scheduler scores prioritised lists."""
+    """Rank of the alternatives taken: the first of a list is worth 1, the last nothing."""
     ranks = [
-        chosen
+        (chosen, max(len(request.alternatives) - 1, 1))
         for spec, claim in zip(choice.problem.specs, choice.solution.alternatives, strict=True)
         for request, chosen in zip(spec.requests, claim, strict=True)
         if request.prioritized
     ]
     if not ranks:
         return None
-    value = sum(8 - rank for rank in ranks) / (8 * len(ranks))
-    return Part("preference", value, f"alternatives taken: {', '.join(str(rank + 1) for rank in ranks)}")
+    value = sum(1 - rank / last for rank, last in ranks) / len(ranks)
+    return Part("preference", value, f"alternatives taken: {', '.join(str(rank + 1) for rank, _ in ranks)}")

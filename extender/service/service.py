@@ -27,7 +27,7 @@ from extender.service.waking import Waker
 from extender.service.watching import kinds
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
-_SUPPLY = frozenset({"resourceslices", "nodes"})  # events that can help a rejected pod and do not wake it
+_SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events that can help a rejected pod and do not wake it
 
 
 class Service:
@@ -96,7 +96,7 @@ class Service:
             self.judge.forget_slices()
             self.waker.supply_changed()
 
-        return Kind(kind.name, kind.path, apply, kind.field_selector)
+        return Kind(kind.name, kind.path, apply, kind.field_selector, kind.optional)
 
     async def _settle_down(self) -> None:
         """Once everything is listed, take it out of the garbage collector's sight: it would pause requests."""

@@ -9,7 +9,7 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_labels, decode_node, decode_pod
-from extender.wire.slices import SliceDecoder
+from extender.wire.slices import SliceDecoder, decode_taint_rule
 
 _GROUP = "/apis/resource.k8s.io/v1"
 
@@ -19,6 +19,11 @@ def kinds(mirror: Mirror) -> list[Kind]:
     slices = SliceDecoder()
     return [
         Kind("resourceslices", f"{_GROUP}/resourceslices", _plain(mirror.apply_slice, slices.decode)),
+        # Beta and off in 1.36, under this version; where it is not served there are no rules.
+        Kind(
+            "devicetaintrules", "/apis/resource.k8s.io/v1beta2/devicetaintrules",
+            _plain(mirror.apply_rule, decode_taint_rule), optional=True,
+        ),
         Kind("deviceclasses", f"{_GROUP}/deviceclasses", _plain(mirror.apply_class, decode_class)),
         Kind("resourceclaims", f"{_GROUP}/resourceclaims", _claims(mirror)),
         Kind("nodes", "/api/v1/nodes", _plain(mirror.apply_node, decode_node)),

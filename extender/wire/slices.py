@@ -18,6 +18,7 @@ from extender.model.device import (
     Schema,
     Slice,
     Taint,
+    TaintRule,
     Value,
 )
 from extender.model.errors import WireError
@@ -104,6 +105,18 @@ class SliceDecoder:
             if len(self._capacities) < _MAX_INTERNED:
                 self._capacities[key] = capacity
         return known
+
+
+def decode_taint_rule(obj: Json) -> TaintRule:
+    """A DeviceTaintRule. Selectors by class or CEL (alpha, gone since) are not known and make it match nothing."""
+    metadata, spec = get(obj, "metadata", dict, "", {}), get(obj, "spec", dict, "", {})
+    selector = get(spec, "deviceSelector", dict, "spec", {})
+    known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}
+    foreign = any(selector.get(field) for field in ("deviceClassName", "selectors"))
+    return TaintRule(
+        need(metadata, "name", "metadata"), _taint(get(spec, "taint", dict, "spec", {}), "spec.taint"), **known,
+        selective=any(known.values()) and not foreign,
+    )
 
 
 def _selection(obj: Json, path: str) -> NodeSelection:

@@ -41,6 +41,7 @@ RESOURCES = {
         Resource("configmaps", "", "v1", "ConfigMap", True),
         Resource("resourceslices", *_DRA, "ResourceSlice", False),
         Resource("deviceclasses", *_DRA, "DeviceClass", False),
+        Resource("devicetaintrules", "resource.k8s.io", "v1beta2", "DeviceTaintRule", False),
         Resource("resourceclaims", *_DRA, "ResourceClaim", True),
         Resource("resourceclaimtemplates", *_DRA, "ResourceClaimTemplate", True),
     )

@@ -1,0 +1,92 @@
+"""Cost of allocating on one node, by shape and by size of the cluster: ratios within one run."""
+
+from __future__ import annotations
+
+import time
+
+from extender.allocation.features import Features
+from extender.cel.masks import Masks
+from extender.mirror.mirror import Mirror
+from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.policy import Policy
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.verdict.demand import Demand, demand_of
+from extender.verdict.evaluate import Rules, evaluate
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+from tests.berthing import claim
+
+PROFILES = {"1g": 1, "2g": 2, "4g": 4, "7g": 8}
+
+
+def mig_slices(node: str) -> list[dict]:
+    """Eight GPUs of eight memory slices each, every aligned placement of four profiles."""
+    devices, counters = [], []
+    for gpu in range(8):
+        counters.append({"name": f"gpu-{gpu}", "counters": {f"memory-slice-{i}": {"value": "1"} for i in range(8)}})
+        for profile, size in PROFILES.items():
+            for start in range(0, 8, size):
+                used = {f"memory-slice-{i}": {"value": "1"} for i in range(start, start + size)}
+                devices.append({"name": f"gpu-{gpu}-{profile}-{start}", "attributes": {"profile": {"string": profile}},
+                                "consumesCounters": [{"counterSet": f"gpu-{gpu}", "counters": used}]})
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 3}
+    halves = [devices[:64], devices[64:]]
+    return [
+        *({"metadata": {"name": f"mig-{node}-{i}"}, "spec": {"driver": "mig.example.com", "nodeName": node, "pool": pool, "devices": half}} for i, half in enumerate(halves)),
+        {"metadata": {"name": f"mig-{node}-c"}, "spec": {"driver": "mig.example.com", "nodeName": node, "pool": pool, "sharedCounters": counters}},
+    ]
+
+
+def cluster(nodes: int, mig: bool) -> Mirror:
+    mirror, decoder, machine = Mirror(), SliceDecoder(), carried_machines()["a100-pcie-8-bridged"]
+    for name, driver in (("gpu.nvidia.com", "gpu.nvidia.com"), ("mig", "mig.example.com")):
+        mirror.apply_class(name, decode_class({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}}))
+    for i in range(nodes):
+        name = f"n{i}"
+        mirror.apply_node(name, decode_node(node_object(name, machine, {})))
+        for obj in mig_slices(name) if mig else [gpu_slice(name, machine), fabric_slice(name, machine)]:
+            slice_ = decoder.decode(obj)
+            mirror.apply_slice(slice_.name, slice_)
+    return mirror
+
+
+def cost(mirror: Mirror, obj: dict, constraint: str = "") -> float:
+    """Microseconds of one evaluation, nothing remembered but the match masks."""
+    if constraint:
+        obj["spec"]["devices"]["constraints"] = [{"matchAttribute": constraint}]
+    obj["metadata"]["uid"] = "u"
+    mirror.apply_claim(ObjectKey("default", "c"), decode_claim(obj))
+    snapshot, policy = mirror.snapshot(), Policy()
+    demand = demand_of(Pod(ObjectKey("default", "p"), "pod", claims=(PodClaim("c", "c"),)), snapshot, policy)
+    assert isinstance(demand, Demand), demand
+    rules = Rules(Masks(), policy, Features(), snapshot.fleet)
+    views = list(snapshot.views.values())
+    for view in views:
+        evaluate(view, demand, rules)
+    start = time.perf_counter()
+    for view in views:
+        evaluate(view, demand, rules)
+    return (time.perf_counter() - start) / len(views) * 1e6
+
+
+def main() -> None:
+    small, large = cluster(50, mig=False), cluster(400, mig=False)
+    memory = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0"
+    shapes = [
+        ("1 GPU", claim("c"), ""), ("4 GPUs", claim("c", 4), ""), ("4 GPUs, selector", claim("c", 4, memory), ""),
+        ("2 GPUs, matchAttribute", claim("c", 2), "resource.kubernetes.io/pcieRoot"), ("4 GPUs that cannot match", claim("c", 4), "gpu.nvidia.com/uuid"),
+    ]
+    print(f"{'us per node':28} {'50 nodes':>10} {'400 nodes':>10} {'ratio':>6}")
+    for name, obj, constraint in shapes:
+        a, b = cost(small, obj, constraint), cost(large, obj, constraint)
+        print(f"{name:28} {a:10.0f} {b:10.0f} {b / a:6.2f}")
+    small, large = cluster(50, mig=True), cluster(400, mig=True)
+    for profile in ("1g", "4g"):
+        obj = claim("c", selector=f"device.attributes['mig.example.com'].profile == '{profile}'", deviceClassName="mig")
+        a, b = cost(small, obj), cost(large, obj)
+        print(f"{'shared counters, ' + profile:28} {a:10.0f} {b:10.0f} {b / a:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

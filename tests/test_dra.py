@@ -1,0 +1,315 @@
+"""The rest of DRA, over real HTTP: extended resources, binding conditions, shares, taints, partitions, escape routes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from extender.model.claim import Container
+from extender.sandbox.apiserver.resources import RESOURCES
+from extender.verdict.extended import special_claim
+from tests.berthing import Berthing, berthing, claim, pod, until
+
+CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
+
+
+def legacy(name: str, count: int = 1, **spec: object) -> dict:
+    resources = {"limits": {"nvidia.com/gpu": str(count)}, "requests": {"nvidia.com/gpu": str(count), "cpu": "1"}}
+    return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}], **spec)
+
+
+# -- extended resources -------------------------------------------------------------------------------------------
+
+
+async def test_device_plugin_manifest_gets_a_claim() -> None:
+    """nvidia.com/gpu: 2 on a node without the device plugin: claim, mapping in the pod's status, devices, Binding."""
+    async with berthing({"n1": "a100-pcie-8-bridged"}) as b:
+        b.cluster.apply(legacy("old", 2))
+        await b.settled()
+        assert (await b.filter("old"))["NodeNames"] == ["n1"]
+        assert await b.bind("old", "n1") == ""
+        (made,) = b.claims()
+        assert made["metadata"]["name"].startswith("old-extended-resources-")
+        assert made["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
+        assert made["metadata"]["ownerReferences"][0]["uid"] == b.pod("old")["metadata"]["uid"]
+        assert made["spec"]["devices"]["requests"][0]["name"] == "container-0-request-1"
+        status = b.pod("old")["status"]["extendedResourceClaimStatus"]
+        assert status == {
+            "resourceClaimName": made["metadata"]["name"],
+            "requestMappings": [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-1"}],
+        }
+        assert sorted(b.held()) in ([("n1", f"gpu-{i}"), ("n1", f"gpu-{i + 1}")] for i in (0, 2, 4, 6)), "a bridged pair"
+
+
+async def test_node_with_device_plugin_needs_no_claim() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        node = b.cluster.store.get("nodes", ("", "n1"))
+        b.cluster.store.put("nodes", ("", "n1"), {**node, "status": {"allocatable": {"nvidia.com/gpu": "4"}}})
+        b.cluster.apply(legacy("old"))
+        await b.settled()
+        assert (await b.filter("old"))["NodeNames"] == ["n1"]
+        assert await b.bind("old", "n1") == "" and b.claims() == []
+
+
+async def test_failed_bind_removes_the_special_claim() -> None:
+    from extender.sandbox.apiserver.errors import ApiError
+
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(legacy("old"))
+        await b.settled()
+        await b.filter("old")
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            return ApiError(403, "Forbidden", "no") if path.endswith("/binding") else None
+
+        b.cluster.api.intercept = refuse
+        assert "no" in await b.bind("old", "n1")
+        assert b.claims() == []
+        b.cluster.api.intercept = None
+        await b.settled()
+        assert (await b.filter("old"))["NodeNames"] == ["n1"]
+        assert await b.bind("old", "n1") == ""
+
+
+async def test_leftover_special_claim_is_removed_first() -> None:
+    """A crash after the claim was created: the next filter has it deleted, then the pod is served."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(legacy("old"))
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "old", "uid": b.pod("old")["metadata"]["uid"], "controller": True}
+        left = claim("old-extended-resources-xyz")
+        left["metadata"] |= {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}, "ownerReferences": [owner], "finalizers": ["resource.kubernetes.io/delete-protection"]}
+        b.cluster.apply(left)
+        await b.settled()
+        reasons = (await b.filter("old"))["FailedAndUnresolvableNodes"]
+        assert reasons == {"n1": "the extended-resource claim of an earlier attempt is being removed"}
+        await until(lambda: not b.claims())
+        await b.settled()
+        assert await b.bind("old", (await b.filter("old"))["NodeNames"][0]) == ""
+
+
+async def test_implicit_name() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        resources = {"requests": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}
+        b.cluster.apply(pod("p", containers=[{"name": "m", "image": "pause", "resources": resources}]))
+        await b.settled()
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == "" and len(b.held()) == 1
+
+
+def test_init_containers_reuse_later_devices() -> None:
+    """Sidecars and regular containers have requests of their own; init containers only what is missing, the largest once."""
+    gpu = "nvidia.com/gpu"
+    containers = (
+        Container("init-1", ((gpu, 3),), init=True), Container("side", ((gpu, 1),), init=True, sidecar=True),
+        Container("init-2", ((gpu, 4),), init=True), Container("main", (("cpu", 0), (gpu, 1))),
+    )
+    spec, mappings = special_claim(containers, {gpu: "gpus"})
+    assert [(r.name, r.alternatives[0].count) for r in spec.requests] == [
+        ("container-1-request-0", 1), ("container-2-request-0", 3), ("container-3-request-1", 1),
+    ]
+    assert [(m.container, m.request) for m in mappings] == [
+        ("side", "container-1-request-0"), ("main", "container-3-request-1"),
+        ("init-1", "container-1-request-0"), ("init-1", "container-3-request-1"), ("init-1", "container-2-request-0"),
+        ("init-2", "container-3-request-1"), ("init-2", "container-2-request-0"),
+    ]
+
+
+# -- devices of other drivers ---------------------------------------------------------------------------------------
+
+
+def custom(b: Berthing, devices: list[dict], counters: list[dict] | None = None, driver: str = "d.example.com", node: str = "n1") -> None:
+    count = 2 if counters else 1
+    pool = {"name": node, "generation": 1, "resourceSliceCount": count}
+    b.cluster.apply({"kind": "DeviceClass", "metadata": {"name": driver}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}})
+    b.cluster.apply({"kind": "ResourceSlice", "metadata": {"name": f"{driver}-{node}-0"}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}})
+    if counters:
+        b.cluster.apply({"kind": "ResourceSlice", "metadata": {"name": f"{driver}-{node}-1"}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "sharedCounters": counters}})
+
+
+def asks(name: str, **exactly: object) -> dict:
+    return claim(name, **{"deviceClassName": "d.example.com", **exactly})
+
+
+async def place(b: Berthing, name: str) -> str:
+    """'' when the pod is bound, else the reason or error."""
+    await b.settled()
+    answer = await b.filter(name)
+    if not answer["NodeNames"]:
+        return next(iter(answer["FailedAndUnresolvableNodes"].values()), answer["Error"])
+    return await b.bind(name, answer["NodeNames"][0])
+
+
+async def test_binding_conditions_wait_then_bind_or_give_up() -> None:
+    """Allocated, then an error that the scheduler retries, then bound when the driver is done; undone when it failed."""
+    device = {"name": "fabric-0", "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [device, {**device, "name": "fabric-1"}])
+        for name in ("good", "bad"):
+            b.cluster.apply(asks(name))
+            b.cluster.apply(pod(name, name))
+            assert await place(b, name) == f"waiting for binding conditions of claim default/{name}"
+            assert await place(b, name) == f"waiting for binding conditions of claim default/{name}"
+            assert b.node_of(name) == ""
+        for name, condition in (("good", "Attached"), ("bad", "Broken")):
+            found = b.cluster.store.get("resourceclaims", ("default", name))
+            (result,) = found["status"]["allocation"]["devices"]["results"]
+            status = {"devices": [{**{k: result[k] for k in ("driver", "pool", "device")}, "conditions": [{"type": condition, "status": "True"}]}]}
+            b.cluster.api.registry.patch(CLAIMS, ("default", name), {"status": status}, "status", strategic=False)
+        assert await place(b, "good") == ""
+        assert await place(b, "bad") == "binding conditions of claim default/bad failed"
+        assert b.cluster.store.get("resourceclaims", ("default", "bad"))["status"].get("allocation") is None
+
+
+async def test_shares_pack_and_never_exceed() -> None:
+    """Shares go onto the device that is shared already, and stop where its memory ends."""
+    device = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi", "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}}}}
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [{"name": "a", **device}, {"name": "b", **device}])
+        for i in range(5):
+            b.cluster.apply(asks(f"c{i}", capacity={"requests": {"memory": "30Gi"}}))
+            b.cluster.apply(pod(f"p{i}", f"c{i}"))
+        outcome = [await place(b, f"p{i}") for i in range(5)]
+        assert outcome == ["", "", "", "", "not enough capacity left for request gpu"]
+        devices = [device for _, device in b.held()]
+        assert devices[0] == devices[1] != devices[2] == devices[3]
+        results = [c["status"]["allocation"]["devices"]["results"][0] for c in b.claims() if c["status"].get("allocation")]
+        assert all(r["consumedCapacity"] == {"memory": "30Gi"} and len(r["shareID"]) == 36 for r in results)
+
+
+async def test_burst_of_shares_stays_within_capacity() -> None:
+    device = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [device])
+        for i in range(8):
+            b.cluster.apply(asks(f"c{i}", capacity={"requests": {"memory": "20Gi"}}))
+            b.cluster.apply(pod(f"p{i}", f"c{i}"))
+        await b.settled()
+        outcome = await asyncio.gather(*(b.bind(f"p{i}", "n1") for i in range(8)))
+        assert outcome.count("") == 4 and len(b.held()) == 4
+
+
+def mig(name: str, slices: list[int], memory: int) -> dict:
+    used = {f"memory-slice-{i}": {"value": "1"} for i in slices}
+    return {"name": name, "attributes": {"profile": {"string": f"{len(slices)}g"}}, "capacity": {"memory": {"value": f"{memory}Gi"}},
+            "consumesCounters": [{"counterSet": "gpu-0", "counters": used}]}
+
+
+async def test_partitions_share_counters_and_keep_large_profiles_possible() -> None:
+    """Two small partitions go into one half, so that the large profile still fits beside them."""
+    devices = [mig("large-0", [0, 1], 40), mig("large-2", [2, 3], 40), *(mig(f"small-{i}", [i], 20) for i in range(4)), mig("whole", [0, 1, 2, 3], 80)]
+    counters = [{"name": "gpu-0", "counters": {f"memory-slice-{i}": {"value": "1"} for i in range(4)}}]
+    profile = "device.attributes['d.example.com'].profile == '{}g'"
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, devices, counters)
+        for name, size in (("s1", 1), ("s2", 1), ("l1", 2), ("w", 4)):
+            b.cluster.apply(asks(name, selectors=[{"cel": {"expression": profile.format(size)}}]))
+            b.cluster.apply(pod(name, name))
+        assert [await place(b, name) for name in ("s1", "s2", "l1", "w")] == ["", "", "", "shared counters are used up for request gpu"]
+
+
+async def test_taints_and_taint_rules() -> None:
+    """NoSchedule excludes, None only informs, a rule taints from outside, a toleration helps."""
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [{"name": "sick", "taints": [{"key": "xid", "effect": "NoSchedule"}]}, {"name": "cough", "taints": [{"key": "xid", "effect": "None"}]}, {"name": "well"}])
+        for name in ("p", "q", "r"):
+            b.cluster.apply(asks(name))
+            b.cluster.apply(pod(name, name))
+        b.cluster.apply(asks("t", tolerations=[{"operator": "Exists"}]))
+        b.cluster.apply(pod("t", "t"))
+        assert await place(b, "p") == "" and b.held()[-1][1] == "well"
+        rule = {"kind": "DeviceTaintRule", "metadata": {"name": "maintenance"}, "spec": {"deviceSelector": {"driver": "d.example.com", "device": "cough"}, "taint": {"key": "m", "effect": "NoSchedule"}}}
+        b.cluster.apply(rule)
+        b.cluster.apply({**rule, "metadata": {"name": "no-selector"}, "spec": {"taint": {"key": "m", "effect": "NoExecute"}}})
+        assert await place(b, "q") == "matching devices are tainted for request gpu"
+        b.cluster.api.registry.delete(RESOURCES["resource.k8s.io", "devicetaintrules"], ("", "maintenance"))
+        assert await place(b, "r") == ""
+        assert await place(b, "t") == ""
+
+
+async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
+    """Allocated, reserved by nobody, pinned to a node that is not offered: deallocated in the background, then served."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        pinned = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
+        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+        b.cluster.api.registry.patch(CLAIMS, ("default", "c"), {"status": {"allocation": {"devices": {"results": [result]}, "nodeSelector": pinned}}}, "status", strategic=False)
+        await b.settled()
+        reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
+        assert set(reasons.values()) == {"claim is allocated for other nodes"}
+        await until(lambda: b.claims()[0]["status"].get("allocation") is None)
+        assert b.app.service.collector.deallocated == 1
+        await b.settled()
+        assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
+
+
+async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        for name, notes in (("ours", {"berth.dev/allocator": "berth"}), ("foreign", {})):
+            obj = claim(name)
+            obj["metadata"]["annotations"] = notes
+            b.cluster.apply(obj)
+            result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{len(notes)}"}
+            b.cluster.api.registry.patch(CLAIMS, ("default", name), {"status": {"allocation": {"devices": {"results": [result]}}}}, "status", strategic=False)
+        await b.settled()
+        collector = b.app.service.collector
+        collector._grace = 0.05
+        collector.sweep()
+        await asyncio.sleep(0.1)
+        collector.sweep()
+        await until(lambda: len(b.held()) == 1)
+        assert b.cluster.store.get("resourceclaims", ("default", "foreign"))["status"]["allocation"]
+
+
+async def test_claim_in_flight_makes_the_second_pod_wait() -> None:
+    """While a bind writes a shared claim, another pod on it gets a stable, retryable reason."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        for name in ("p", "q"):
+            b.cluster.apply(pod(name, "c"))
+        await b.settled()
+        await b.filter("p")
+        slow = asyncio.Event()
+
+        async def delay(method: str, path: str) -> None:
+            if path.endswith("/status") and method == "PATCH":
+                await slow.wait()
+
+        b.cluster.api.intercept = delay
+        binding = asyncio.create_task(b.bind("p", "n1"))
+        await until(lambda: b.app.service.mirror.ledger.in_flight)
+        assert (await b.filter("q"))["FailedAndUnresolvableNodes"] == {"n1": "claim default/c is being allocated for another pod"}
+        slow.set()
+        assert await binding == ""
+        assert await place(b, "q") == ""
+
+
+async def test_first_available_prefers_the_first_across_nodes() -> None:
+    """A node with the preferred alternative ranks above one with the second."""
+    async with berthing({"small": "t4-4", "large": "hgx-h100-8"}) as b:
+        product = "device.attributes['gpu.nvidia.com'].productName.contains('{}')"
+        forms = [{"name": n, "deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1, "selectors": [{"cel": {"expression": product.format(n)}}]} for n in ("H100", "T4")]
+        forms = [{**f, "name": f["name"].lower()} for f in forms]
+        for order, expected in (((0, 1), "large"), ((1, 0), "small")):
+            name = f"p-{expected}"
+            b.cluster.apply({"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"}, "spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": [forms[i] for i in order]}]}}})
+            b.cluster.apply(pod(name, name))
+            await b.settled()
+            assert (await b.filter(name))["NodeNames"][0] == expected
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+async def test_admin_access_needs_the_label_and_occupies_nothing(labelled: bool) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        if labelled:
+            space = b.cluster.store.get("namespaces", ("", "default"))
+            b.cluster.store.put("namespaces", ("", "default"), {**space, "metadata": {**space["metadata"], "labels": {"resource.kubernetes.io/admin-access": "true"}}})
+        b.cluster.apply(claim("busy", 4))
+        b.cluster.apply(pod("busy", "busy"))
+        assert await place(b, "busy") == ""
+        watch = claim("watch", adminAccess=True, allocationMode="All")
+        del watch["spec"]["devices"]["requests"][0]["exactly"]["count"]
+        b.cluster.apply(watch)
+        b.cluster.apply(pod("watch", "watch"))
+        assert await place(b, "watch") == ("" if labelled else "namespace default does not allow adminAccess")
+        assert len(b.held()) == (8 if labelled else 4)
