@@ -261,6 +261,35 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
         assert b.cluster.store.get("resourceclaims", ("default", "foreign"))["status"]["allocation"]
 
 
+async def test_server_that_drops_a_field_is_not_trusted() -> None:
+    """A share without its identifier would look exclusive: the allocation is taken back, the error says why."""
+    device = {"name": "a", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [device])
+        b.cluster.apply(asks("c"))
+        b.cluster.apply(pod("p", "c"))
+        real = b.cluster.api.registry.patch
+
+        def dropping(resource, key, change, sub, *, strategic):
+            for result in ((change.get("status", {}).get("allocation") or {}).get("devices") or {}).get("results", []):
+                result.pop("shareID", None)
+            return real(resource, key, change, sub, strategic=strategic)
+
+        b.cluster.api.registry.patch = dropping
+        assert "dropped share_id" in await place(b, "p")
+        assert b.held() == []
+
+
+async def test_claim_built_to_explode_is_given_up() -> None:
+    """Gave up is not impossible, and the reason says which."""
+    async with berthing({"n1": "l40s-8-pix"}) as b:
+        requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}} for i in range(8)]
+        spec = {"devices": {"requests": requests, "constraints": [{"requests": ["r6", "r7"], "matchAttribute": "gpu.nvidia.com/uuid"}]}}
+        b.cluster.apply({"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "default"}, "spec": spec})
+        b.cluster.apply(pod("p", "c"))
+        assert await place(b, "p") == "gave up searching: the claims allow too many combinations"
+
+
 async def test_claim_in_flight_makes_the_second_pod_wait() -> None:
     """While a bind writes a shared claim, another pod on it gets a stable, retryable reason."""
     async with berthing({"n1": "t4-4"}) as b:

@@ -66,7 +66,7 @@ class Search:
     def run(self) -> Solution | None:
         """The first solution, or None. Raises InvalidClaim or OutOfBudget."""
         self._validate()
-        if self._claim(0) is not Outcome.DONE:
+        if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
             return None
         return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
 
@@ -95,6 +95,23 @@ class Search:
                 )
         if min(depth, MAX_RESULTS * len(self._problem.specs)) > MAX_DEPTH:
             raise OutOfBudget
+
+    def _is_hopeless(self) -> bool:
+        """Whether some request has too few free devices, whatever the others take: then there is nothing to search.
+
+        Only where the search could not have ended in an error, which the reference reports instead.
+        """
+        if self._all or any(selection.error for selection in self._selections.values()):
+            return False
+        for claim, spec in enumerate(self._problem.specs):
+            for request in spec.requests:
+                if all(self._free_count(claim, form) < form.count for form in request.alternatives):
+                    return True
+        return False
+
+    def _free_count(self, claim: int, request: DeviceRequest) -> int:
+        match = self._selections[claim, request.name].match & self._allowed
+        return (match if request.admin_access else match & ~self._in_use).bit_count()
 
     def _count(self, claim: int, request: DeviceRequest) -> int:
         """How many devices the request needs on this node. Raises InvalidClaim."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extender.allocation.constraints import attribute_values
+from extender.allocation.pools import Place
 from extender.allocation.problem import UNUSED, Problem, Solution
 from extender.allocation.search import EVERYTHING
 from extender.allocation.view import NodeView
 from extender.fabric.ring import members
 from extender.fabric.sets import ranked
 from extender.model.claim import DeviceRequest
+from extender.model.device import Device
 from extender.scoring.parts import trouble
 
 _MAX_SETS = 256  # preferred sets tried on one node; all sets of up to 10 choose 4
@@ -22,6 +24,7 @@ class ByTopology:
 
     def __init__(self, view: NodeView) -> None:
         self._view = view
+        self._weights: dict[tuple[int, str, str], int] | None = None
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
         chosen = first.mask
@@ -105,18 +108,33 @@ class ByTopology:
         )
 
     def _blocked(self, bit: int) -> int:
-        """How much partitionable capacity that is still possible would be lost: the weight of conflicting devices."""
+        """How much of what is still possible would be lost: the size of the partitions that share its counters."""
+        weights = self._counter_weights()
         place = self._view.inventory.places[bit]
-        if not place.device.consumes:
-            return 0
-        mine = {(use.counter_set, name) for use in place.device.consumes for name, amount in use.counters if amount}
-        lost = 0
-        for other, conflicting in enumerate(self._view.inventory.places):
-            if other == bit or conflicting.pool != place.pool or self._view.busy >> other & 1:
-                continue
-            theirs = {
-                (use.counter_set, name) for use in conflicting.device.consumes for name, amount in use.counters if amount
-            }
-            exclusive = {key for key in mine & theirs if "slice" in key[1]}
-            lost += sum(1 for _ in exclusive) * len(theirs)
-        return lost
+        return sum(weights.get((place.pool, *key), 0) for key in _exclusive_counters(place.device))
+
+    def _counter_weights(self) -> dict[tuple[int, str, str], int]:
+        """By pool and counter, how many counters the still possible partitions on it hold together."""
+        if self._weights is None:
+            self._weights = {}
+            for bit, place in enumerate(self._view.inventory.places):
+                keys = _exclusive_counters(place.device)
+                if keys and not self._view.busy >> bit & 1 and self._is_possible(place):
+                    for key in keys:
+                        known = self._weights.get((place.pool, *key), 0)
+                        self._weights[place.pool, *key] = known + len(keys)
+        return self._weights
+
+    def _is_possible(self, place: Place) -> bool:
+        pool = self._view.inventory.pools[place.pool]
+        consumed = self._view.usage.counters(pool)
+        return all(
+            pool.counter_sets[use.counter_set][name] - consumed.get((use.counter_set, name), 0) >= amount
+            for use in place.device.consumes
+            for name, amount in use.counters
+        )
+
+
+def _exclusive_counters(device: Device) -> list[tuple[str, str]]:
+    """Counters that only one partition can hold: the memory slices that make placements exclude each other."""
+    return [(use.counter_set, name) for use in device.consumes for name, amount in use.counters if amount and "slice" in name]

@@ -207,7 +207,9 @@ class Binder:
         for attempt in range(_TRIES):
             try:
                 claim = await self._writer.add_finalizer(claim)
-                work.allocated.append(await self._writer.allocate(claim, allocation, consumer))
+                stored = await self._writer.allocate(claim, allocation, consumer)
+                work.allocated.append(stored)
+                _check_stored(allocation, stored)
                 return
             except (Conflict, Unavailable, TooMany) as error:
                 if attempt == _TRIES - 1:
@@ -337,6 +339,15 @@ def _note(grant: Grant) -> dict[str, str]:
         return {}
     sentence = "; ".join(f"{part.name} {part.value:.2f}: {part.sentence}" for part in grant.parts)
     return {"berth.dev/decision": f"score {grant.score:.3f}; {sentence}"}
+
+
+def _check_stored(sent: Allocation, stored: Claim) -> None:
+    """A server drops fields whose feature gate is off; without them the allocation would mean something else."""
+    kept = stored.allocation.results if stored.allocation is not None else ()
+    for mine, theirs in zip(sent.results, kept, strict=True):
+        for field_name in ("share_id", "admin_access", "binding_conditions"):
+            if getattr(mine, field_name) and not getattr(theirs, field_name):
+                raise BindError(f"claim {stored.key}: the API server dropped {field_name} of {mine.device}; is its feature gate off?")
 
 
 def _is_ours(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
