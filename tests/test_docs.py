@@ -80,7 +80,7 @@ def test_version_is_the_changelogs_newest() -> None:
     assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
 
 
-@pytest.mark.parametrize("command", ["serve", "run", "allocate", "select"])
+@pytest.mark.parametrize("command", ["serve", "run", "allocate", "select", "agent", "fabric"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     done = subprocess.run([sys.executable, "-m", "extender", command, "--help"], capture_output=True, text=True, check=True)
     assert "Example: berth" in done.stdout

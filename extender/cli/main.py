@@ -8,7 +8,7 @@ import structlog
 import typer
 
 from extender import __version__
-from extender.cli import allocate, run, select, serve
+from extender.cli import agent, allocate, fabric, run, select, serve
 from extender.model.errors import BerthError
 
 app = typer.Typer(
@@ -16,6 +16,8 @@ app = typer.Typer(
     help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
 )
 app.command("serve")(serve.serve_command)
+app.command("agent")(agent.agent_command)
+app.command("fabric")(fabric.fabric_command)
 app.command("run")(run.run_command)
 app.command("allocate")(allocate.allocate_command)
 app.command("select")(select.select_command)

@@ -9,7 +9,7 @@ switchLinks                                 integer: working links into an NVSwi
 links                                       string: 'peer:count,peer:count', working links to other GPUs
 distances                                   string: one letter per peer, position in DISTANCES as a digit, '-' unknown
 memoryTotalMiB, memoryFreeMiB               integers; free in coarse steps
-healthy                                     boolean
+healthy, stale                              booleans; a stale slice is not believed
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fabric_of(devices: Sequence[Device]) -> Fabric | None:
         return None
     facts = [_facts(device) for device in ordered]
     uuids = [_text(fact, "uuid") for fact in facts]
-    if "" in uuids or len(set(uuids)) < count:
+    if "" in uuids or len(set(uuids)) < count or any(fact.get("stale") is True for fact in facts):
         return None
     rates = [link_gbps(_number(f, "nvlinkVersion"), _number(f, "linkMBps")) for f in facts if _has_links(f)]
     graph = Graph(

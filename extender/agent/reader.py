@@ -1,0 +1,173 @@
+"""Reading GPUs through NVML. Whatever a call refuses is left unknown: "not supported" means no links, never an error.
+
+`nvml` is the pynvml module, or anything with its functions. Quirks of NVML that are handled here are named beside the
+call (source: NVIDIA's NVML reference, and logs of real machines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from extender.fabric.slices import Reading
+from extender.model.fabric import UNKNOWN_DISTANCE
+
+T = TypeVar("T")
+
+_GPU, _SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
+# NVLink versions are an enum: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0.
+_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
+# nvmlGpuTopologyLevel_t to the position in model.fabric.DISTANCES.
+_LEVELS = {0: 1, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
+_FABRIC_COMPLETED = 3  # nvmlGpuFabricState
+_MOST_LINKS = 36  # of any GPU so far; older bindings say 18
+_CRITICAL_ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
+
+
+class Reader:
+    """Reads all GPUs of a node. Make one per process; `read` may be called from any thread, one at a time."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+
+    def read(self) -> tuple[Reading, ...]:
+        """All GPUs in PCI order. Raises the module's NVMLError only where NVML itself is not there."""
+        nvml = self._nvml
+        nvml.nvmlInit()
+        handles = [handle for i in range(nvml.nvmlDeviceGetCount()) if (handle := self._try(partial(nvml.nvmlDeviceGetHandleByIndex, i), None))]
+        addresses = [self._address(handle) for handle in handles]
+        order = sorted(range(len(handles)), key=lambda i: (addresses[i], i))
+        ordered = [handles[i] for i in order]
+        peers = {addresses[i]: position for position, i in enumerate(order) if addresses[i]}
+        return tuple(self._gpu(handle, ordered, peers, position) for position, handle in enumerate(ordered))
+
+    def _gpu(self, handle: Any, handles: list[Any], peers: dict[str, int], position: int) -> Reading:
+        nvml = self._nvml
+        links, switched = self._links(handle, peers, position)
+        total, free = self._memory(handle)
+        note = self._trouble(handle)
+        return Reading(
+            uuid=self._text(lambda: nvml.nvmlDeviceGetUUID(handle)),
+            product=self._text(lambda: nvml.nvmlDeviceGetName(handle)),
+            pci_bus_id=self._address(handle),
+            numa=max(self._try(lambda: int(nvml.nvmlDeviceGetNumaNodeId(handle)), 0), 0),
+            links=links,
+            switch_links=switched,
+            link_mbps=self._field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") if links or switched else 0,
+            nvlink_version=_VERSIONS.get(self._try(lambda: int(nvml.nvmlDeviceGetNvLinkVersion(handle, 0)), 0), 0),
+            pcie_generation=self._try(lambda: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)), 0),
+            distances=tuple(self._distance(handle, other, i == position) for i, other in enumerate(handles)),
+            memory_total_bytes=total,
+            memory_free_bytes=free,
+            clique=self._clique(handle),
+            healthy=not note,
+            note=note,
+        )
+
+    # -- links -----------------------------------------------------------------------------------------------
+
+    def _links(self, handle: Any, peers: dict[str, int], position: int) -> tuple[tuple[tuple[int, int], ...], int]:
+        """(working links to other GPUs, working links into switches)."""
+        direct: dict[int, int] = {}
+        switched = 0
+        for link in range(self._link_count(handle)):
+            if self._try(partial(self._nvml.nvmlDeviceGetNvLinkState, handle, link), 0) != 1:
+                continue
+            peer = peers.get(self._far_address(handle, link))
+            if peer is not None and peer != position:
+                direct[peer] = direct.get(peer, 0) + 1
+            elif self._far_kind(handle, link) != _GPU:
+                switched += 1  # a switch, or one that a VM or a newer driver hides
+        return tuple(sorted(direct.items())), switched
+
+    def _link_count(self, handle: Any) -> int:
+        """Known by a field on newer drivers; else every number up to the largest is tried."""
+        count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MOST_LINKS)
+        return min(count, _MOST_LINKS)
+
+    def _far_address(self, handle: Any, link: int) -> str:
+        info = self._try(lambda: self._nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link), None)
+        return _normal_address(getattr(info, "busId", "")) if info is not None else ""
+
+    def _far_kind(self, handle: Any, link: int) -> int:
+        """Without an answer the far end counts as hidden: a GPU of this node would have been found by its address."""
+        return self._try(lambda: int(self._nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)), _SWITCH)
+
+    def _distance(self, handle: Any, other: Any, same: bool) -> int:  # noqa: FBT001 - reads well at the one call
+        if same:
+            return 0
+        level = self._try(lambda: int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(handle, other)), -1)
+        return _LEVELS.get(level, UNKNOWN_DISTANCE)
+
+    # -- memory, fabric, health ------------------------------------------------------------------------------
+
+    def _memory(self, handle: Any) -> tuple[int, int | None]:
+        """(total, free) in bytes. With MIG on, the parent's memory needs rights that the agent does not have."""
+        info = self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle), None)
+        if info is None:
+            return 0, None
+        total, free = int(info.total), int(info.free)
+        return (total, free) if 0 <= free <= total else (max(total, 0), None)
+
+    def _clique(self, handle: Any) -> str:
+        """'<cluster UUID>.<clique>' for multi-node NVLink, '' elsewhere, as the driver's node label has it."""
+        info = self._try(lambda: self._fabric_info(handle), None)
+        if info is None or int(info.state) != _FABRIC_COMPLETED:
+            return ""
+        cluster = bytes(b & 0xFF for b in info.clusterUuid)
+        if not any(cluster):
+            return ""
+        text = cluster.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}.{int(info.cliqueId)}"
+
+    def _fabric_info(self, handle: Any) -> Any:
+        info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
+        self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, info)
+        return info
+
+    def _trouble(self, handle: Any) -> str:
+        """What speaks against using the GPU, in a few words; '' where nothing does."""
+        action = self._field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
+        if action:
+            return _CRITICAL_ACTIONS.get(action, f"recovery action {action}")
+        rows = self._try(lambda: self._nvml.nvmlDeviceGetRemappedRows(handle), None)
+        if rows is not None and rows[3]:
+            return "row remapping failed"
+        return "row remapping is pending" if rows is not None and rows[2] else ""
+
+    # -- guarded calls ---------------------------------------------------------------------------------------
+
+    def _field(self, handle: Any, name: str, absent: int = 0) -> int:
+        """A field value; `absent` where the driver or the binding does not know it."""
+        number = getattr(self._nvml, name, None)
+        if number is None:
+            return absent
+        values = self._try(lambda: self._nvml.nvmlDeviceGetFieldValues(handle, [number]), None)
+        if not values or values[0].nvmlReturn != 0:
+            return absent
+        return max(int(values[0].value.uiVal), 0)
+
+    def _address(self, handle: Any) -> str:
+        info = self._try(lambda: self._nvml.nvmlDeviceGetPciInfo(handle), None)
+        return _normal_address(getattr(info, "busId", "")) if info is not None else ""
+
+    def _text(self, call: Callable[[], Any]) -> str:
+        value = self._try(call, "")
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def _try(self, call: Callable[[], T], default: T) -> T:
+        try:
+            return call()
+        except self._nvml.NVMLError:
+            return default
+
+
+def _normal_address(bus_id: Any) -> str:
+    """'00000000:65:00.0' or bytes of it to '0000:65:00.0'; '' for what hides (ffffffff:ff:ff.0)."""
+    text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
+    text = text.strip("\x00").lower()
+    domain, colon, rest = text.partition(":")
+    if not colon or domain.startswith("ffff"):
+        return ""
+    return f"{domain[-4:]}:{rest}"

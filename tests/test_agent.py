@@ -1,0 +1,190 @@
+"""The agent on a fake NVML fed from machine files, publishing into the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from extender.agent.agent import Agent
+from extender.agent.document import coarse
+from extender.agent.reader import Reader
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.fabric.sets import bandwidth, ranked
+from extender.fabric.slices import fabric_of
+from extender.model.fabric import Fabric
+from extender.sandbox.apiserver.resources import RESOURCES
+from extender.sandbox.cluster import Cluster
+from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, node_object
+from extender.wire.slices import SliceDecoder
+from tests.fakes.nvml import FakeNvml
+from tests.shared import SHARED, needs
+
+MACHINES = carried_machines()
+SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
+NAME = ("", "fabric.berth.dev-n")
+CALLS = [name for name in dir(FakeNvml) if name.startswith("nvmlDevice") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")]
+
+
+def expected(name: str) -> Fabric:
+    found = fabric_of(SliceDecoder().decode(fabric_slice("n", MACHINES[name])).devices)
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def publishing(nvml: FakeNvml, **times: float) -> AsyncIterator[tuple[Cluster, Agent]]:
+    cluster = Cluster()
+    cluster.apply(node_object("n", nvml.machine, {}))
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        yield cluster, Agent(client, "n", Reader(nvml).read, **times)
+
+
+def published(cluster: Cluster) -> Fabric | None:
+    obj = cluster.store.get("resourceslices", NAME)
+    return fabric_of(SliceDecoder().decode(obj).devices) if obj is not None else None
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
+    """Links, switches, rates, distances, NUMA and memory arrive as the file has them."""
+    async with publishing(FakeNvml(MACHINES[name])) as (cluster, agent):
+        await agent.step()
+        found, wanted = published(cluster), expected(name)
+        assert found is not None
+        assert (found.graph.links, found.graph.switch_links) == (wanted.graph.links, wanted.graph.switch_links)
+        assert (found.graph.link_gbps, found.graph.pcie_gbps) == (wanted.graph.link_gbps, wanted.graph.pcie_gbps)
+        assert found.graph.numa == wanted.graph.numa
+        assert [g.uuid for g in found.gpus] == [g.uuid for g in wanted.gpus]
+        obj = cluster.store.get("resourceslices", NAME)
+        assert all(d["taints"][0]["effect"] == "NoSchedule" for d in obj["spec"]["devices"])
+        assert obj["metadata"]["ownerReferences"][0]["kind"] == "Node"
+        assert all(len(d["attributes"]) <= 32 and all(len(str(next(iter(a.values())))) <= 64 for a in d["attributes"].values()) for d in obj["spec"]["devices"])
+
+
+async def test_writes_on_change_only() -> None:
+    """Trembling memory is not written; a real change is, once."""
+    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    async with publishing(nvml) as (_, agent):
+        for tremble in (0, 50, 100, 30, 80):
+            nvml.free[0] = nvml.machine.memory_bytes - (tremble << 20)
+            await agent.step()
+        assert agent.writes == 1
+        nvml.free[0] = 10 << 30
+        await agent.step()
+        await agent.step()
+        assert agent.writes == 2
+
+
+def test_hysteresis_holds_at_an_edge() -> None:
+    reading = Reader(FakeNvml(MACHINES["t4-4"])).read()[0]
+    step = 256 << 20
+    first = coarse((reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),), ())
+    for wobble in (-100 << 20, 100 << 20, -200 << 20):
+        moved = reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step + wobble})
+        assert coarse((moved,), first)[0].memory_free_bytes == 10 * step
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_any_call_may_fail(call: str) -> None:
+    """Whatever NVML refuses stays unknown; nothing breaks, and nothing is promised that is not there."""
+    nvml = FakeNvml(MACHINES["dgx1-v100"])
+    nvml.broken.add(call)
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        found, wanted = published(cluster), expected("dgx1-v100")
+        if found is not None:
+            full = (1 << found.graph.size) - 1
+            for count in (2, 4, 8):
+                assert bandwidth(found.graph, ranked(found.graph, full, count)[0]) <= max(bandwidth(wanted.graph, ranked(wanted.graph, full, count)[0]), found.graph.pcie_gbps) or call in ("nvmlDeviceGetNvLinkRemotePciInfo",)
+
+
+async def test_hidden_switch_is_still_a_switch() -> None:
+    async with publishing(FakeNvml(MACHINES["hgx-h100-8"], hidden_switch=True)) as (cluster, agent):
+        await agent.step()
+        assert published(cluster).graph.switch_links == (18,) * 8
+
+
+async def test_links_that_are_down_do_not_count() -> None:
+    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    nvml.down = {(3, link) for link in range(6)}
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        assert published(cluster).graph.switch_links == (18, 18, 18, 12, 18, 18, 18, 18)
+
+
+async def test_clique_of_a_rack() -> None:
+    clique = "3f6d0b9e-1c55-4a8e-9d1a-6a2f00000001.32766"
+    async with publishing(FakeNvml(MACHINES["gb200-nvl72-tray"], clique=clique)) as (cluster, agent):
+        await agent.step()
+        assert published(cluster).clique == clique
+
+
+async def test_mig_hides_memory_only() -> None:
+    async with publishing(FakeNvml(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
+        await agent.step()
+        assert published(cluster).gpus[0].memory_free_bytes is None
+
+
+async def test_sick_gpu_says_so() -> None:
+    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    nvml.recovery[2] = 1
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        assert [(g.healthy, g.note) for g in published(cluster).gpus][2] == (False, "needs a GPU reset")
+
+
+async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
+    """A call that hangs does not hang the agent: the slice says stale, and is not believed; later it is fresh again."""
+    nvml = FakeNvml(MACHINES["dgx1-v100"])
+    async with publishing(nvml, deadline_seconds=0.2) as (cluster, agent):
+        await agent.step()
+        nvml.hang = threading.Event()
+        await agent.step()
+        await agent.step()
+        assert agent.stale and published(cluster) is None
+        nvml.hang.set()
+        await asyncio.sleep(0.1)
+        await agent.step()
+        assert not agent.stale and published(cluster) is not None
+
+
+async def test_wiped_slice_is_put_back_and_a_lost_gpu_leaves() -> None:
+    nvml = FakeNvml(MACHINES["t4-4"])
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        cluster.api.registry.delete(SLICES, NAME)
+        await agent.step()
+        assert len(published(cluster).gpus) == 4
+        nvml.lost.add(1)
+        await agent.step()
+        assert len(published(cluster).gpus) == 3
+        nvml.broken.add("nvmlInit")
+        await agent.step()
+        assert agent.stale
+
+
+@needs("topologies")
+def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
+    """Every machine up to eight GPUs, every free mask, every count: no set is better than the first."""
+    files = [p for p in sorted((SHARED / "topologies").glob("*.json")) if p.name != "index.json"]
+    assert len(files) >= 57
+    for path in files:
+        machine = load_machine(path)
+        found = fabric_of(SliceDecoder().decode(fabric_slice("n", machine)).devices)
+        assert found is not None, path.name
+        graph = found.graph
+        if graph.size > 8:
+            continue
+        by_mask = [bandwidth(graph, mask) for mask in range(1 << graph.size)]
+        for free in range(1, 1 << graph.size):
+            subset, best = free, {}
+            while subset:
+                best[subset.bit_count()] = max(best.get(subset.bit_count(), 0.0), by_mask[subset])
+                subset = (subset - 1) & free
+            for count, wanted in best.items():
+                assert by_mask[ranked(graph, free, count)[0]] == wanted
