@@ -133,3 +133,46 @@ def test_examples_are_accepted_by_the_real_server(plane: ControlPlane) -> None:
             base = "/api/v1" if group == "v1" else f"/apis/{group}"
             plural = obj["kind"].lower() + "s"
             plane.request("POST", f"{base}/namespaces/default/{plural}?dryRun=All", obj)
+
+
+def test_manifest_of_device_plugin_days_runs_unchanged(plane: ControlPlane) -> None:
+    """nvidia.com/gpu: 2 on nodes without the device plugin: the special claim is accepted by the real server (1.36 on)."""
+    minor = int(plane.get("/version")["minor"].rstrip("+"))
+    if minor < 36:
+        pytest.skip("DRAExtendedResource is alpha and off before 1.36")
+    limits = {"nvidia.com/gpu": "2"}
+    obj = pod("legacy", "none")
+    obj["spec"]["resourceClaims"] = []
+    obj["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    plane.create(obj)
+    plane.wait(lambda: plane.get("/api/v1/namespaces/default/pods/legacy")["spec"].get("nodeName"), 30)
+    found = plane.get("/api/v1/namespaces/default/pods/legacy")
+    status = found["status"]["extendedResourceClaimStatus"]
+    assert status["requestMappings"] == [{"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    claim = plane.get(f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{status['resourceClaimName']}")
+    assert len(claim["status"]["allocation"]["devices"]["results"]) == 2
+    assert claim["status"]["reservedFor"][0]["uid"] == found["metadata"]["uid"]
+
+
+def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
+    """Consumable capacity against the real server (1.36 on): two pods share one device within its memory."""
+    minor = int(plane.get("/version")["minor"].rstrip("+"))
+    if minor < 36:
+        pytest.skip("DRAConsumableCapacity is alpha and off before 1.36")
+    device = {"name": "shared", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "shared"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'shared.example.com'"}}]}})
+    plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "shared"}, "spec": {
+        "driver": "shared.example.com", "nodeName": "node-0000", "pool": {"name": "node-0000", "generation": 1, "resourceSliceCount": 1}, "devices": [device]}})
+    plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "share"}, "spec": {"spec": {"devices": {"requests": [
+        {"name": "gpu", "exactly": {"deviceClassName": "shared", "capacity": {"requests": {"memory": "30Gi"}}}}]}}}})
+    for i in range(3):
+        plane.create(pod(f"share-{i}", "share"))
+
+    def bound() -> int:
+        return sum(bool(plane.get(f"/api/v1/namespaces/default/pods/share-{i}")["spec"].get("nodeName")) for i in range(3))
+
+    plane.wait(lambda: bound() == 2, 30)
+    time.sleep(2)
+    assert bound() == 2
+    results = [r for c in plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"] for r in c["status"].get("allocation", {}).get("devices", {}).get("results", []) if r["device"] == "shared"]
+    assert len(results) == 2 and all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)

@@ -1,0 +1,110 @@
+"""Allocator cases of our own, their work, their innocence, and that nothing depends on chance."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from extender.allocation.features import Features
+from extender.allocation.offline import problem_of, usage_of
+from extender.allocation.search import Search
+from extender.cel.masks import Masks
+from extender.model.device import DeviceId
+from extender.model.errors import InvalidClaim
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+
+ROOT = Path(__file__).resolve().parents[1]
+CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())
+
+
+def problem(case: dict):
+    spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2 if case.get("counters") else 1}}
+    slices = [{"metadata": {"name": "s"}, "spec": {**spec, "devices": case["devices"]}}]
+    if case.get("counters"):
+        slices.append({"metadata": {"name": "t"}, "spec": {**spec, "sharedCounters": case["counters"]}})
+    claims = [decode_claim({"metadata": {"name": f"c{i}"}, "spec": {"devices": c}}) for i, c in enumerate(case["claims"])]
+    decoder = SliceDecoder()
+    decoded = [decoder.decode(s) for s in slices]
+    usage = usage_of(decoded, [DeviceId("d", "p", t) for t in case.get("taken", [])], {})
+    classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
+    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], usage, Features(), Masks())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_case(case: dict) -> None:
+    before = copy.deepcopy(case)
+    search = Search(problem(case))
+    if case["expect"] == "error":
+        with pytest.raises(InvalidClaim) as caught:
+            search.run()
+        assert case["text"] in str(caught.value)
+        return
+    solution = search.run()
+    places = search._problem.inventory.places
+    found = None if solution is None else [[places[p.bit].id.device for p in claim] for claim in solution.picks]
+    assert found == (None if case["expect"] == "none" else case["expect"])
+    assert search.steps <= case.get("steps", 1000)
+    assert case == before, "the question was changed"
+
+
+SCRIPT = """
+import asyncio, hashlib, random, sys
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.mirror.mirror import Mirror
+from extender.policy import Policy
+from extender.allocation.features import Features
+from extender.service.judge import Judge
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+from extender.wire import extender_v1 as wire
+from extender.model.claim import ObjectKey
+from extender.sandbox.cluster import GPU_CLASS
+import orjson
+mirror, decoder, rng = Mirror(), SliceDecoder(), random.Random(int(sys.argv[1]))
+events = []
+for i, (kind, machine) in enumerate(sorted(carried_machines().items()) * 2):
+    name = f"{kind}-{i}"
+    events.append(lambda n=name, m=machine: mirror.apply_node(n, decode_node(node_object(n, m, {}))))
+    for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
+        s = decoder.decode(obj)
+        events.append(lambda s=s: mirror.apply_slice(s.name, s))
+rng.shuffle(events)
+for event in events: event()
+mirror.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
+names = sorted(mirror.store.nodes)
+rng.shuffle(names)
+judge = Judge(mirror, Policy(), Features(), lambda: 0.0)
+digest = hashlib.sha256()
+for count in (1, 2, 4, 8, 9):
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}
+    claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{count}", "uid": f"u{count}"}, "spec": spec})
+    mirror.apply_claim(claim.key, claim)
+    body = orjson.dumps({"Pod": {"metadata": {"namespace": "x", "name": f"p{count}", "uid": f"p{count}"}, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}}, "NodeNames": names})
+    args = wire.decode_args(body)
+    answer = judge.filter(args.pod, args.names)
+    digest.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
+    digest.update(wire.encode_scores(judge.prioritize(args.pod, answer.passed)))
+print(digest.hexdigest())
+"""
+
+
+def test_same_cluster_same_bytes() -> None:
+    """Whatever the hash seed and the order in which objects arrived, the answers are the same."""
+    found = set()
+    for seed in ("0", "1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", SCRIPT, seed], capture_output=True, text=True, env=environment, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout)
+    assert len(found) == 1
