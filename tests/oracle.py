@@ -134,19 +134,16 @@ def compare(seed: int) -> str:
     return "" if found == preferred == expected else f"seed {seed}: brute force {expected}, search {found}, preferred {preferred}: {world}"
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("--worlds", 20_000), ("--seed", 1)):
-        parser.add_argument(name, type=int, default=default)
+    parser.add_argument("--worlds", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     for number in range(args.worlds):
-        difference = compare(args.seed * 10_000_000 + number)
-        if difference:
-            print(difference)
-            return 1
+        if difference := compare(args.seed * 10_000_000 + number):
+            raise SystemExit(difference)
     print(f"{args.worlds} worlds, no difference")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

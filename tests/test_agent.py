@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from extender.agent.agent import Agent
 from extender.agent.document import coarse
-from extender.agent.reader import Reader
+from extender.agent import reader
+from extender.agent.reader import Reader, sysfs_numa
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
 from extender.fabric.sets import bandwidth, ranked
@@ -41,7 +43,7 @@ async def publishing(nvml: FakeNvml, **times: float) -> AsyncIterator[tuple[Clus
     cluster = Cluster()
     cluster.apply(node_object("n", nvml.machine, {}))
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        yield cluster, Agent(client, "n", Reader(nvml).read, **times)
+        yield cluster, Agent(client, "n", Reader(nvml, nvml.numa_of).read, **times)
 
 
 def published(cluster: Cluster) -> Fabric | None:
@@ -78,6 +80,30 @@ async def test_writes_on_change_only() -> None:
         await agent.step()
         await agent.step()
         assert agent.writes == 2
+
+
+async def test_server_that_drops_taints_is_not_written_to_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.34 and 1.35 by default (DRADeviceTaints is off)."""
+    nvml = FakeNvml(MACHINES["t4-4"])
+    async with publishing(nvml) as (cluster, agent):
+        for verb in ("post", "put"):
+            monkeypatch.setattr(agent._client, verb, without_taints(getattr(agent._client, verb)))
+        for _ in range(3):
+            await agent.step()
+        assert agent.writes == 1
+        nvml.recovery[0] = 1
+        await agent.step()
+        await agent.step()
+        assert agent.writes == 2
+        assert not any(device.get("taints") for device in cluster.store.get("resourceslices", NAME)["spec"]["devices"])
+
+
+def without_taints(write):
+    async def dropping(path: str, body: dict) -> dict:
+        devices = [{k: v for k, v in device.items() if k != "taints"} for device in body["spec"]["devices"]]
+        return await write(path, {**body, "spec": {**body["spec"], "devices": devices}})
+
+    return dropping
 
 
 def test_hysteresis_holds_at_an_edge() -> None:
@@ -188,3 +214,12 @@ def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
                 subset = (subset - 1) & free
             for count, wanted in best.items():
                 assert by_mask[ranked(graph, free, count)[0]] == wanted
+
+
+@pytest.mark.parametrize(("text", "numa"), [("1\n", 1), ("-1\n", 0), ("", 0), (None, 0)])
+def test_numa_is_what_the_kernel_says_of_the_pci_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, numa: int) -> None:
+    if text is not None:
+        (tmp_path / "0000:65:00.0").mkdir()
+        (tmp_path / "0000:65:00.0" / "numa_node").write_text(text)
+    monkeypatch.setattr(reader, "_PCI_DEVICES", tmp_path)
+    assert sysfs_numa("0000:65:00.0") == numa

@@ -106,7 +106,18 @@ def test_agrees_with_cel_python_on_the_common_subset(text: str) -> None:
 
 def test_reads_are_known() -> None:
     selector = compile_selector('device.driver == "d" && device.attributes["d"].model == "x" && device.capacity["d"].memory.isGreaterThan(quantity("1")) && "y" in device.attributes["e"]')
-    assert selector.reads == {"driver", "attributes:d/model", "capacity:d/memory", "attributes:e/*"}
+    assert selector.reads == {"driver", "attributes:d/model", "capacity:d/memory", "attributes:e/y"}
+
+
+@pytest.mark.parametrize("kind", ["attributes", "capacity"])
+@pytest.mark.parametrize("name", ["productName", "memory", "nothing", "a/b", ""])
+@pytest.mark.parametrize("domain", ["gpu.nvidia.com", "other"])
+def test_membership_asks_what_the_map_knows(kind: str, name: str, domain: str) -> None:
+    """The short form of '"x" in device.attributes[d]' against the general one."""
+    device = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"])).devices[0]
+    short = compile_selector(f'"{name}" in device.{kind}["{domain}"]')
+    general = compile_selector(f'device.{kind}["{domain}"].exists(key, key == "{name}")')
+    assert short.match(device, "gpu.nvidia.com") == general.match(device, "gpu.nvidia.com")
 
 
 def test_failed_term_shows_what_it_saw() -> None:

@@ -34,6 +34,7 @@ class Agent:
         self._deadline = deadline_seconds
         self._pending: asyncio.Future[tuple[Reading, ...]] | None = None
         self._published: tuple[Reading, ...] = ()
+        self._answered: tuple[Json, Json] | None = None  # the last spec sent, and what the server made of it
         self._log = structlog.get_logger("berth.agent")
         self.writes = 0
         self.stale = False
@@ -87,16 +88,22 @@ class Agent:
             current = await self._client.get(path)
         except NotFound:
             if readings:
-                await self._client.post(_PATH, body)
-                self.writes += 1
+                self._remember(body, await self._client.post(_PATH, body))
             return
         pool = current["spec"]["pool"]
         body["spec"]["pool"]["generation"] = pool["generation"]
-        if _canonical(current["spec"]) == _canonical(body["spec"]):
+        wanted, found = _canonical(body["spec"]), _canonical(current["spec"])
+        if found == wanted or (wanted, found) == self._answered:
             return
         body["spec"]["pool"]["generation"] = pool["generation"] + 1
         body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
-        await self._client.put(path, body)
+        self._remember(body, await self._client.put(path, body))
+
+    def _remember(self, sent: Json, stored: Json) -> None:
+        """Servers without DRADeviceTaints (off before 1.36) drop the taints: what came of a write is what to expect."""
+        self._answered = (_canonical(sent["spec"]), _canonical(stored["spec"]))
+        if self._answered[0] != self._answered[1] and not self.writes:
+            self._log.warning("the API server dropped fields of the slice; without DRADeviceTaints only DeviceClasses keep claims off it")
         self.writes += 1
 
     async def _node_uid(self) -> str:

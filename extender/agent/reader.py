@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from extender.fabric.slices import Reading
@@ -15,6 +16,7 @@ from extender.model.fabric import UNKNOWN_DISTANCE
 
 T = TypeVar("T")
 
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GPU, _SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
 # NVLink versions are an enum: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0.
 _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
@@ -25,11 +27,21 @@ _MOST_LINKS = 36  # of any GPU so far; older bindings say 18
 _CRITICAL_ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
 
 
+def sysfs_numa(address: str) -> int:
+    """NUMA node of a PCI device, 0 where the kernel does not say. NVML's own answer is the node that the GPU's memory
+    is, on machines where it is one (Grace), not the node beside which the GPU sits."""
+    try:
+        return max(int((_PCI_DEVICES / address / "numa_node").read_text()), 0) if address else 0
+    except (OSError, ValueError):
+        return 0
+
+
 class Reader:
     """Reads all GPUs of a node. Make one per process; `read` may be called from any thread, one at a time."""
 
-    def __init__(self, nvml: Any) -> None:
+    def __init__(self, nvml: Any, numa_of: Callable[[str], int] = sysfs_numa) -> None:
         self._nvml = nvml
+        self._numa_of = numa_of
 
     def read(self) -> tuple[Reading, ...]:
         """All GPUs in PCI order. Raises the module's NVMLError only where NVML itself is not there."""
@@ -51,7 +63,7 @@ class Reader:
             uuid=self._text(lambda: nvml.nvmlDeviceGetUUID(handle)),
             product=self._text(lambda: nvml.nvmlDeviceGetName(handle)),
             pci_bus_id=self._address(handle),
-            numa=max(self._try(lambda: int(nvml.nvmlDeviceGetNumaNodeId(handle)), 0), 0),
+            numa=self._numa_of(self._address(handle)),
             links=links,
             switch_links=switched,
             link_mbps=self._field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") if links or switched else 0,

@@ -30,10 +30,11 @@ def device_read(node: ast.Node, reads: set[str], local_names: dict[str, int]) ->
     """
     if "device" in local_names:
         return None
-    path = _path(node)
+    path, test = _path(node), isinstance(node, ast.Select) and node.test
+    if path is None:
+        path, test = _asked_for(node), True
     if path is None:
         return None
-    test = isinstance(node, ast.Select) and node.test
     match path:
         case ():
             reads.update(("driver", "allowMultipleAllocations", "attributes:*", "capacity:*"))
@@ -73,6 +74,15 @@ def _path(node: ast.Node) -> tuple[str, ...] | None:
                 node = operand
             case _:
                 return None
+
+
+def _asked_for(node: ast.Node) -> tuple[str, ...] | None:
+    """The path that '"id" in device.attributes[domain]' asks for: the same question as has()."""
+    match node:
+        case ast.Call(function="@in", args=[ast.Literal(value=str() as name), operand]):
+            path = _path(operand)
+            return (*path, name) if path is not None and len(path) == 2 else None  # noqa: PLR2004 - kind and domain
+    return None
 
 
 def _driver(frame: Frame) -> Any:

@@ -71,8 +71,9 @@ class FakeNvml:
     def nvmlDeviceGetPciInfo(self, h: int):
         return SimpleNamespace(busId=self._bus(h - 1000).encode() + b"\0")
 
-    def nvmlDeviceGetNumaNodeId(self, h: int) -> int:
-        return self.machine.readings[h - 1000].numa
+    def numa_of(self, address: str) -> int:
+        """What sysfs says, by PCI address."""
+        return next((r.numa for i, r in enumerate(self.machine.readings) if self._bus(i)[4:].lower() == address), 0)
 
     def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]):
         known = {91: len(self.links[h - 1000]), 90: self.machine.readings[h - 1000].link_mbps, 230: self.recovery.get(h - 1000, 0)}
