@@ -16,6 +16,7 @@ from extender.mirror.ledger import TRANSITIONS
 from extender.model.reasons import DESCRIPTIONS, Code
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox.examples import load_examples
+from extender.web.metrics import READINGS, SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -40,6 +41,11 @@ def test_every_setting_is_documented(name: str) -> None:
 @pytest.mark.parametrize("code", list(Code))
 def test_every_reason_is_documented(code: Code) -> None:
     assert f"| `{code.name}` | {code.value} | {DESCRIPTIONS[code]} |" in (DOCS / "reasons.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "help_text"), [*((r.name, r.help) for r in READINGS), SECONDS])
+def test_every_metric_is_documented(name: str, help_text: str) -> None:
+    assert f"| `{name}` | {help_text} |" in (DOCS / "metrics.md").read_text()
 
 
 def test_life_cycle_is_drawn_from_the_table() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.web.metrics import READINGS
 from tests.berthing import berthing
 
 BAD = [
@@ -42,3 +43,14 @@ async def test_huge_body_is_refused() -> None:
 async def test_empty_body(verb: str) -> None:
     async with berthing({"n1": "t4-4"}) as b:
         assert (await b.client.post(f"/{verb}")).status_code == 400
+
+
+async def test_metrics_count_what_happened() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.client.post("/filter", content=b"{")
+        b.app.service.collector.deallocated += 2
+        text = (await b.client.get("/metrics")).text
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert {reading.name for reading in READINGS} <= samples.keys()
+    assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == ("1.0", "1.0", "2.0")
+    assert samples['berth_call_seconds_count{status="400",verb="filter"}'] == "1.0"

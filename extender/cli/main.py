@@ -8,7 +8,7 @@ import structlog
 import typer
 
 from extender import __version__
-from extender.cli import agent, allocate, fabric, run, select, serve
+from extender.cli import agent, allocate, fabric, lint, run, select, serve
 from extender.model.errors import BerthError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("fabric")(fabric.fabric_command)
 app.command("run")(run.run_command)
 app.command("allocate")(allocate.allocate_command)
 app.command("select")(select.select_command)
+app.command("lint")(lint.lint_command)
 
 
 @app.command("version")

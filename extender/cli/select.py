@@ -37,7 +37,7 @@ def select_command(
         return
     if expression is None:
         raise typer.BadParameter("give EXPRESSION or --cases FILE")
-    environment = _environment(as_new)
+    environment = environment_of(as_new)
     try:
         selector = compile_selector(expression, environment)
         if as_new is not None:
@@ -51,7 +51,7 @@ def select_command(
     _evaluate(selector, environment, [Path("/dev/stdin") if str(path) == "-" else path for path in file], output)
 
 
-def _environment(as_new: str | None) -> Environment:
+def environment_of(as_new: str | None) -> Environment:
     if as_new is None:
         return Environment()
     major, _, minor = as_new.partition(".")

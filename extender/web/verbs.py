@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import structlog
 
 from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
+from extender.web.metrics import Metrics
 from extender.wire import extender_v1 as wire
 
 Scope = dict[str, Any]
@@ -26,8 +28,9 @@ class TooLarge(BerthError):
 class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, metrics: Metrics) -> None:
         self._service = service
+        self._metrics = metrics
         self._log = structlog.get_logger("berth.web")
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/filter": self._filter,
@@ -40,18 +43,20 @@ class Verbs:
         return path in self._routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            await _answer(send, 405, _problem(f"{scope['path']} takes POST, not {scope['method']}"))
-            return
+        path, start = scope["path"], time.perf_counter()
+        status, answer = await self._reply(scope["method"], path, receive)
+        self._metrics.answered(path, status, time.perf_counter() - start)
+        await _answer(send, status, answer)
+
+    async def _reply(self, method: str, path: str, receive: Receive) -> tuple[int, bytes]:
+        if method != "POST":
+            return 405, _problem(f"{path} takes POST, not {method}")
         try:
-            body = await _read(receive)
-            answer = await self._routes[scope["path"]](body)
+            return 200, await self._routes[path](await _read(receive))
         except TooLarge as error:
-            await _answer(send, 413, _problem(str(error)))
+            return 413, _problem(str(error))
         except WireError as error:
-            await _answer(send, 400, _problem(str(error)))
-        else:
-            await _answer(send, 200, answer)
+            return 400, _problem(str(error))
 
     async def _filter(self, body: bytes) -> bytes:
         args = wire.decode_args(body)
