@@ -16,7 +16,8 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
-from extender.fabric.ring import is_joined, members
+from extender.fabric.ring import is_joined
+from extender.model.bits import members
 from extender.fabric.sets import bandwidth, ranked
 from extender.fabric.slices import fabric_of
 from extender.model.fabric import Graph

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.fabric.ring import is_joined, links_inside, members
+from extender.fabric.ring import is_joined, links_inside
+from extender.model.bits import members
 from extender.fabric.sets import Graphs, bandwidth, quality, ranked
 from extender.fabric.slices import Reading, attributes_of, fabric_of
 from extender.fabric.sources import choose_fabric

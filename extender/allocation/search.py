@@ -15,6 +15,7 @@ from extender.allocation.counters import Counters
 from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution, taken_mask
 from extender.allocation.taints import blocking_taint
+from extender.model.bits import members
 from extender.model.claim import MAX_RESULTS, DeviceRequest
 from extender.model.device import Device
 from extender.model.errors import InvalidClaim, OutOfBudget
@@ -144,7 +145,7 @@ class Search:
                 raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
         if selection.error:
             raise InvalidClaim(selection.explain(_lowest(selection.error)))
-        return [bit for bit in _bits(selection.match) if self._has_capacity(bit, request)]
+        return [bit for bit in members(selection.match) if self._has_capacity(bit, request)]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
         if not self._problem.features.consumable_capacity:
@@ -198,7 +199,7 @@ class Search:
             return self._try(claim, position, request, slot, wanted[slot], must=True)
         selection = self._selections[claim, request.name]
         bits = (selection.match | selection.error) & self._allowed & ~self._blocked(claim, request)
-        for bit in _bits(bits >> start << start):
+        for bit in members(bits >> start << start):
             if selection.error >> bit & 1:
                 raise InvalidClaim(selection.explain(bit))
             outcome = self._try(claim, position, request, slot, bit, must=False)
@@ -350,15 +351,6 @@ def _short(device: Device, taken: Mapping[str, Quantity], used: capacity.Amounts
         if amount.nanos > left:
             return f"{name}: asks for {amount}, has {Quantity(max(left, 0), have.form)} of {have}"
     return ""
-
-
-def _bits(mask: int) -> list[int]:
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
 
 
 def _lowest(mask: int) -> int:

@@ -14,9 +14,10 @@ from rich.table import Table
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import NotFound
-from extender.fabric.ring import is_joined, links_inside, members
+from extender.fabric.ring import is_joined, links_inside
 from extender.fabric.sets import bandwidth, quality, ranked
 from extender.fabric.slices import DRIVER, fabric_of
+from extender.model.bits import members
 from extender.model.errors import WireError
 from extender.model.fabric import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine

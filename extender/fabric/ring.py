@@ -8,20 +8,11 @@ NVLink does not close falls to PCIe.
 
 from __future__ import annotations
 
+from extender.model.bits import members
 from extender.model.fabric import Graph
 
 _EXACT_SIZE = 8  # beyond eight GPUs the packing is greedy; such meshes exist on paper only
 _PACKING_STEPS = 20_000  # bounds the exact packing; real graphs need a few hundred
-
-
-def members(mask: int) -> list[int]:
-    """The positions in a mask, ascending."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
 
 
 def ring_gbps(graph: Graph, mask: int) -> float:

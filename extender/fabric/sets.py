@@ -9,6 +9,7 @@ from math import comb
 from typing import NamedTuple
 
 from extender.fabric import ring
+from extender.model.bits import members
 from extender.model.fabric import Graph
 
 _EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
@@ -35,7 +36,7 @@ def bandwidth(graph: Graph, mask: int) -> float:
 @lru_cache(maxsize=_REMEMBERED)
 def quality(graph: Graph, mask: int, free: int) -> Quality:
     """How good it is to take `mask` out of `free`."""
-    chosen = ring.members(mask)
+    chosen = members(mask)
     pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
     return Quality(
         -bandwidth(graph, mask),
@@ -50,7 +51,7 @@ def quality(graph: Graph, mask: int, free: int) -> Quality:
 @lru_cache(maxsize=_REMEMBERED)
 def ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
     """Sets of `count` GPUs out of `free`, the best first. All of them where that is cheap, else good seeds."""
-    available = ring.members(free)
+    available = members(free)
     if count > len(available) or count < 1:
         return ()
     if comb(len(available), count) <= _EXHAUSTIVE:
@@ -64,7 +65,7 @@ def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
     """A set grown from one GPU, always by the best next one."""
     mask = 1 << seed
     for _ in range(count - 1):
-        ahead = [mask | 1 << i for i in ring.members(free & ~mask)]
+        ahead = [mask | 1 << i for i in members(free & ~mask)]
         mask = min(ahead, key=lambda m: (-ring.links_inside(graph, m), quality(graph, m, free)[2:]))
     return mask
 

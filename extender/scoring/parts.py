@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from extender.allocation.problem import UNUSED, Problem, Solution
 from extender.allocation.view import Fleet, NodeView
-from extender.fabric.ring import links_inside, members
+from extender.fabric.ring import links_inside
 from extender.fabric.sets import bandwidth, best_gbps
+from extender.model.bits import members
 from extender.model.quantity import NANO
 from extender.policy import Policy
 

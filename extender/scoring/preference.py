@@ -9,8 +9,8 @@ from extender.allocation.pools import Place
 from extender.allocation.problem import UNUSED, Problem, Solution
 from extender.allocation.search import EVERYTHING
 from extender.allocation.view import NodeView
-from extender.fabric.ring import members
 from extender.fabric.sets import ranked
+from extender.model.bits import members
 from extender.model.claim import DeviceRequest
 from extender.model.device import Device
 from extender.scoring.parts import trouble

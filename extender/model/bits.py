@@ -1,0 +1,13 @@
+"""Sets of devices as bit masks."""
+
+from __future__ import annotations
+
+
+def members(mask: int) -> list[int]:
+    """The positions in a mask, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
