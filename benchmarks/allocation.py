@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from extender.allocation.features import Features
 from extender.cel.masks import Masks
@@ -17,6 +18,7 @@ from extender.wire.core import decode_node
 from extender.wire.slices import SliceDecoder
 from tests.berthing import claim
 
+MACHINE = carried_machines()["a100-pcie-8-bridged"]
 PROFILES = {"1g": 1, "2g": 2, "4g": 4, "7g": 8}
 
 
@@ -38,14 +40,26 @@ def mig_slices(node: str) -> list[dict]:
     ]
 
 
-def cluster(nodes: int, mig: bool) -> Mirror:
-    mirror, decoder, machine = Mirror(), SliceDecoder(), carried_machines()["a100-pcie-8-bridged"]
-    for name, driver in (("gpu.nvidia.com", "gpu.nvidia.com"), ("mig", "mig.example.com")):
+def shared_slices(node: str) -> list[dict]:
+    """Eight GPUs of 80 GiB that several claims may share."""
+    memory = {"value": "80Gi", "requestPolicy": {"default": "10Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}}
+    devices = [{"name": f"gpu-{i}", "allowMultipleAllocations": True, "capacity": {"memory": memory}} for i in range(8)]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return [{"metadata": {"name": f"shared-{node}"}, "spec": {"driver": "shared.example.com", "nodeName": node, "pool": pool, "devices": devices}}]
+
+
+def whole_slices(node: str) -> list[dict]:
+    return [gpu_slice(node, MACHINE), fabric_slice(node, MACHINE)]
+
+
+def cluster(nodes: int, slices: Callable[[str], list[dict]]) -> Mirror:
+    mirror, decoder = Mirror(), SliceDecoder()
+    for name, driver in (("gpu.nvidia.com", "gpu.nvidia.com"), ("mig", "mig.example.com"), ("shared", "shared.example.com")):
         mirror.apply_class(name, decode_class({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}}))
     for i in range(nodes):
         name = f"n{i}"
-        mirror.apply_node(name, decode_node(node_object(name, machine, {})))
-        for obj in mig_slices(name) if mig else [gpu_slice(name, machine), fabric_slice(name, machine)]:
+        mirror.apply_node(name, decode_node(node_object(name, MACHINE, {})))
+        for obj in slices(name):
             slice_ = decoder.decode(obj)
             mirror.apply_slice(slice_.name, slice_)
     return mirror
@@ -71,7 +85,7 @@ def cost(mirror: Mirror, obj: dict, constraint: str = "") -> float:
 
 
 def main() -> None:
-    small, large = cluster(50, mig=False), cluster(400, mig=False)
+    small, large = cluster(50, whole_slices), cluster(400, whole_slices)
     memory = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0"
     shapes = [
         ("1 GPU", claim("c"), ""), ("4 GPUs", claim("c", 4), ""), ("4 GPUs, selector", claim("c", 4, memory), ""),
@@ -79,13 +93,19 @@ def main() -> None:
     ]
     print(f"{'us per node':28} {'50 nodes':>10} {'400 nodes':>10} {'ratio':>6}")
     for name, obj, constraint in shapes:
-        a, b = cost(small, obj, constraint), cost(large, obj, constraint)
-        print(f"{name:28} {a:10.0f} {b:10.0f} {b / a:6.2f}")
-    small, large = cluster(50, mig=True), cluster(400, mig=True)
+        row(name, cost(small, obj, constraint), cost(large, obj, constraint))
+    small, large = cluster(50, mig_slices), cluster(400, mig_slices)
     for profile in ("1g", "4g"):
         obj = claim("c", selector=f"device.attributes['mig.example.com'].profile == '{profile}'", deviceClassName="mig")
-        a, b = cost(small, obj), cost(large, obj)
-        print(f"{'shared counters, ' + profile:28} {a:10.0f} {b:10.0f} {b / a:6.2f}")
+        row(f"shared counters, {profile}", cost(small, obj), cost(large, obj))
+    small, large = cluster(50, shared_slices), cluster(400, shared_slices)
+    for count in (1, 4):
+        obj = claim("c", count, deviceClassName="shared", capacity={"requests": {"memory": "20Gi"}})
+        row(f"{count} shares of 20Gi", cost(small, obj), cost(large, obj))
+
+
+def row(name: str, small: float, large: float) -> None:
+    print(f"{name:28} {small:10.0f} {large:10.0f} {large / small:6.2f}")
 
 
 if __name__ == "__main__":
