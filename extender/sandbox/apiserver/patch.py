@@ -7,29 +7,25 @@ from typing import Any
 
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7396."""
-    if not isinstance(patch, dict):
-        return patch
-    base = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            base.pop(key, None)
-        else:
-            base[key] = merge(base.get(key), value)
-    return base
+    return _merge(target, patch, lists_by_uid=False)
 
 
 def strategic(target: Any, patch: Any) -> Any:
     """Merge patch in which lists of objects with a uid are merged by it."""
+    return _merge(target, patch, lists_by_uid=True)
+
+
+def _merge(target: Any, patch: Any, *, lists_by_uid: bool) -> Any:
     if not isinstance(patch, dict):
         return patch
     base = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
             base.pop(key, None)
-        elif isinstance(value, list) and all(isinstance(item, dict) and "uid" in item for item in value):
+        elif lists_by_uid and isinstance(value, list) and all(isinstance(item, dict) and "uid" in item for item in value):
             base[key] = _by_uid(base.get(key) or [], value)
         else:
-            base[key] = strategic(base.get(key), value)
+            base[key] = _merge(base.get(key), value, lists_by_uid=lists_by_uid)
     return base
 
 
