@@ -6,6 +6,7 @@ import json
 import logging
 import statistics
 import time
+import timeit
 import tracemalloc
 
 import celpy
@@ -29,15 +30,10 @@ OURS_ONLY = {
 }
 
 
-def best(action, repeat: int, number: int) -> float:
-    """Microseconds of one call: the least of several rounds."""
-    rounds = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        for _ in range(number):
-            action()
-        rounds.append((time.perf_counter() - start) / number)
-    return min(rounds) * 1e6
+def best(action, *args, repeat: int, number: int) -> float:
+    """Microseconds of action(*args): the least of several rounds."""
+    timer = timeit.Timer(f"action({', '.join(f'a{i}' for i in range(len(args)))})", globals={"action": action} | {f"a{i}": arg for i, arg in enumerate(args)})
+    return min(timer.repeat(repeat, number)) / number * 1e6
 
 
 def celpy_program(text: str, compiled: bool):
@@ -55,8 +51,8 @@ def evaluation(device) -> None:
     ratios = []
     for name, text in {**SELECTORS, **OURS_ONLY}.items():
         selector = compile_selector(text)
-        mine = best(lambda: selector.match(device, DRIVER), 5, 2000)
-        compiling = best(lambda: compile_selector(text), 3, 20)
+        mine = best(selector.match, device, DRIVER, repeat=9, number=5000)
+        compiling = best(compile_selector, text, repeat=3, number=20)
         if name in OURS_ONLY:
             print(f"{name:10} {mine:8.2f}u {compiling:8.0f}u {'-':>10} {'-':>8}   (cel-python has no such function)")
             continue
@@ -69,7 +65,7 @@ def evaluation(device) -> None:
 
 
 def timed(program, activation) -> float:
-    return best(lambda: program.evaluate(activation), 3, 50)
+    return best(program.evaluate, activation, repeat=9, number=100)
 
 
 def fleet(count: int) -> list:
@@ -99,7 +95,7 @@ def masks(slices: list) -> None:
             store.of(text, slice_)
         again = time.perf_counter() - start
         store.forget(slices[0].name)
-        one = best(lambda: (store.forget(slices[0].name), store.of(text, slices[0])), 3, 50)
+        one = best(lambda: (store.forget(slices[0].name), store.of(text, slices[0])), repeat=3, number=50)
         print(f"{name:10} {first * 1000:8.1f}ms {again * 1000:8.1f}ms {one:8.1f}us")
 
 

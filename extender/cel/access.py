@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from extender.cel import ast
@@ -74,6 +74,21 @@ def _path(node: ast.Node) -> tuple[str, ...] | None:
                 node = operand
             case _:
                 return None
+
+
+def attribute_key(node: ast.Node, local_names: Collection[str]) -> tuple[str, str] | None:
+    """('domain/id', id) where the node reads one attribute of the device, else None."""
+    if "device" in local_names or (isinstance(node, ast.Select) and node.test):
+        return None
+    match _path(node):
+        case ("attributes", domain, name):
+            return f"{domain}/{name}", name
+    return None
+
+
+def reads_driver(node: ast.Node, local_names: Collection[str]) -> bool:
+    """Whether the node is device.driver."""
+    return "device" not in local_names and _path(node) == ("driver",) and not (isinstance(node, ast.Select) and node.test)
 
 
 def _asked_for(node: ast.Node) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from extender.cel.types import Type
 
@@ -56,6 +57,23 @@ class MapLiteral(Node):
     entries: list[tuple[Node, Node, bool]]  # key, value, optional
 
 
+class FieldInit(NamedTuple):
+    """field: value in a message literal; `offset` is that of the colon."""
+
+    name: str
+    value: Node
+    optional: bool
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class MessageLiteral(Node):
+    """name{field: value}."""
+
+    name: str
+    fields: list[FieldInit]
+
+
 @dataclass(slots=True, eq=False)
 class Loop(Node):
     """A comprehension macro: kind is all, exists, exists_one, map, filter, sortBy, transformList,
@@ -98,6 +116,8 @@ def children(node: Node) -> list[Node]:
             return list(node.items)
         case MapLiteral():
             return [part for key, value, _ in node.entries for part in (key, value)]
+        case MessageLiteral():
+            return [field.value for field in node.fields]
         case Loop():
             return [node.range, *([node.filter] if node.filter else []), node.body]
         case Bind():

@@ -8,6 +8,7 @@ from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import Issue
 from extender.cel.functions import Library, Overload
+from extender.cel.messages import MESSAGES
 
 _LITERALS: dict[type, t.Type] = {
     bool: t.BOOL, int: t.INT, float: t.DOUBLE, str: t.STRING, bytes: t.BYTES, type(None): t.NULL,
@@ -42,6 +43,8 @@ class Checker:
                 type_ = self._list(node)
             case ast.MapLiteral():
                 type_ = self._map(node)
+            case ast.MessageLiteral():
+                type_ = self._message(node)
             case ast.Loop():
                 type_ = self._loop(node)
             case ast.Bind():
@@ -200,6 +203,33 @@ class Checker:
         if keys is None or values is None:
             return t.map_of(self._bindings.fresh(), self._bindings.fresh())
         return t.map_of(keys, values)
+
+    def _message(self, node: ast.MessageLiteral) -> t.Type:
+        known = self._variables.get(node.name)
+        if known is None:
+            return self._undeclared(node, node.name)
+        if known.kind != "type":
+            self._fail(node, f"'{known}' is not a type")
+            result = t.ERROR
+        elif node.name in MESSAGES or known.params[0].kind == "struct":
+            result = known.params[0]
+        else:
+            result = self._fail(node, f"'{node.name}' is not a message type")
+        known_fields = MESSAGES[node.name].fields if node.name in MESSAGES else self._fields.get(node.name, {})
+        for field in node.fields:
+            self._message_field(field, known_fields.get(field.name))
+        return result
+
+    def _message_field(self, field: ast.FieldInit, want: t.Type | None) -> None:
+        have = self.check(field.value)
+        if want is None:
+            self.issues.append(Issue(field.offset, f"undefined field '{field.name}'"))
+            return
+        if field.optional:
+            have = self._unwrapped(field.value, have)
+        if not self._bindings.assignable((have,), (want,)):
+            problem = f"expected type of field '{field.name}' is '{want}' but provided type is '{have}'"
+            self.issues.append(Issue(field.offset, problem))
 
     def _unwrapped(self, node: ast.Node, type_: t.Type) -> t.Type:
         inner = t.unwrap_optional(type_)

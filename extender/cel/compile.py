@@ -12,13 +12,15 @@ from typing import Any
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.access import device_read
-from extender.cel.budget import charged, make_list, make_map
+from extender.cel.budget import charged, make_list, make_map, spend
 from extender.cel.check import qualified
+from extender.cel.costs_of_calls import MESSAGE_COST
 from extender.cel.errors import EvalError
-from extender.cel.fast import fast_call, one_overload
+from extender.cel.fast import Fixed, fast_call, one_overload
 from extender.cel.functions import Overload
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
+from extender.cel.messages import make_message
 from extender.cel.values import NONE, Optional, TypeValue, literal_key
 
 Frame = list[Any]
@@ -48,8 +50,7 @@ class Compiler:
             return read
         match node:
             case ast.Literal():
-                value = node.value
-                return lambda _: value
+                return Fixed(node.value)
             case ast.Ident():
                 return self._ident(node.name)
             case ast.Select():
@@ -60,6 +61,8 @@ class Compiler:
                 return self._list(node)
             case ast.MapLiteral():
                 return self._map(node)
+            case ast.MessageLiteral():
+                return self._message(node)
             case ast.Loop():
                 return self._loop(node)
             case ast.Bind():
@@ -125,7 +128,7 @@ class Compiler:
     def _apply(self, node: ast.Call, parts: list[ast.Node]) -> Closure:
         overloads = [o for o in node.chosen if isinstance(o, Overload)]
         args = [self.build(part) for part in parts]
-        short = fast_call(node, parts, args)
+        short = fast_call(node, parts, args, self._locals)
         if short is not None:
             return short
         if len(overloads) == 1 and node.function in _CHEAP:
@@ -172,6 +175,23 @@ class Compiler:
                 elif _box(item).present:
                     found[hashed] = item.value
             return make_map(frame, found)
+
+        return build
+
+    def _message(self, node: ast.MessageLiteral) -> Closure:
+        fields = [(field.name, self.build(field.value), field.optional) for field in node.fields]
+        type_ = node.name
+
+        def build(frame: Frame) -> Any:
+            spend(frame, MESSAGE_COST)
+            found: dict[str, Any] = {}
+            for name, value, optional in fields:
+                item = value(frame)
+                if not optional:
+                    found[name] = item
+                elif _box(item).present:
+                    found[name] = item.value
+            return make_message(type_, found)
 
         return build
 
@@ -240,6 +260,8 @@ def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
     match args:
         case [first]:
             return lambda frame: apply(first(frame))
+        case [first, Fixed(value=constant)]:
+            return lambda frame: apply(first(frame), constant)
         case [first, second]:
             return lambda frame: apply(first(frame), second(frame))
         case _:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.costs_of_calls import LIST_COST, MAP_COST, UNBOUNDED, Sized, add, call_cost, times
+from extender.cel.costs_of_calls import LIST_COST, MAP_COST, MESSAGE_COST, UNBOUNDED, Sized, add, call_cost, times
 
 __all__ = ["UNBOUNDED", "estimate"]
 
@@ -60,6 +60,8 @@ class _Estimator:
                 return self._list(node)
             case ast.MapLiteral():
                 return self._map(node)
+            case ast.MessageLiteral():
+                return add(MESSAGE_COST, *(self.cost(field.value)[0] for field in node.fields)), _Known(1)
             case ast.Loop():
                 return self._loop(node)
             case ast.Bind():

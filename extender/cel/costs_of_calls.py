@@ -7,7 +7,7 @@ from typing import NamedTuple
 from extender.cel import ast
 
 UNBOUNDED = 2**64 - 1
-LIST_COST, MAP_COST = 10, 30  # what the reference charges for making a list or a map
+LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # what the reference charges for making one
 
 _NAME_FORMAT_REGEX = 128  # length of the longest pattern among the name formats
 _FLAT = frozenset(

@@ -6,14 +6,14 @@ form is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Collection
 from typing import Any
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.budget import spend
-from extender.cel.errors import EvalError
+from extender.cel.access import attribute_key, reads_driver
+from extender.cel.budget import BUDGET, spend
+from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.functions import Overload
 from extender.cel.library.text import regex
 from extender.cel.values import equal, not_equal
@@ -30,18 +30,56 @@ _PURE_OF_TEXT = frozenset({"quantity", "semver", "isQuantity", "isSemver", "dura
 _PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
 
 
-def fast_call(node: ast.Call, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
-    """A special closure for this call, or None."""
+class Fixed:
+    """A closure whose value is known: whoever takes it as an argument may take the value instead."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self, _: Frame) -> Any:
+        return self.value
+
+
+def fast_call(node: ast.Call, parts: list[ast.Node], args: list[Closure], locals_: Collection[str]) -> Closure | None:
+    """A special closure for this call, or None. `locals_` are the names that hide `device`."""
     name = node.function
+    if name == "_==_" and isinstance(parts[1], ast.Literal):
+        fused = _read_and_compare(parts[0], parts[1].value, locals_)
+        if fused is not None:
+            return fused
     if name in ("_==_", "_!=_"):
         return _equality(name, parts, args)
     if name == "@in" and isinstance(parts[1], ast.ListLiteral):
-        return _membership(args[0], parts[1])
+        return _membership(args[0], parts[1], attribute_key(parts[0], locals_))
     if name in _PURE_OF_TEXT and all(isinstance(part, ast.Literal) for part in parts):
         return _constant(node, parts)
     if name == "matches" and isinstance(parts[1], ast.Literal):
         return _pattern(args[0], str(parts[1].value))
     return None
+
+
+def _read_and_compare(part: ast.Node, wanted: object, locals_: Collection[str]) -> Closure | None:
+    """device.driver == 'x' and device.attributes[d].i == 'x' without a call for the reading."""
+    if type(wanted) not in _SCALARS:
+        return None
+    if reads_driver(part, locals_):
+        return lambda frame: frame[1] == wanted
+    attribute = attribute_key(part, locals_)
+    if attribute is None:
+        return None
+    (key, name), kind = attribute, type(wanted)
+
+    def same(frame: Frame) -> bool:
+        attributes = frame[0].attributes
+        try:
+            value = attributes.values_[attributes.schema.index[key]]
+        except KeyError:
+            raise EvalError(f"no such key: {name}") from None
+        return value == wanted if type(value) is kind else equal(value, wanted)
+
+    return same
 
 
 def _equality(name: str, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
@@ -68,18 +106,32 @@ def _equality(name: str, parts: list[ast.Node], args: list[Closure]) -> Closure 
     return differs
 
 
-def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
+def _membership(left: Closure, items: ast.ListLiteral, attribute: tuple[str, str] | None) -> Closure | None:
     """x in ['a', 'b'] by a set; other types are compared one by one."""
     values = [item.value for item in items.items if isinstance(item, ast.Literal)]
     if len(values) < len(items.items) or any(type(value) is not str for value in values):
         return None
     texts = frozenset(values)
+    if attribute is not None:
+        return _attribute_among(*attribute, texts)
 
     def run(frame: Frame) -> bool:
         value = left(frame)
         if type(value) is str:
             return value in texts
         return any(equal(candidate, value) for candidate in values)
+
+    return run
+
+
+def _attribute_among(key: str, name: str, texts: frozenset[object]) -> Closure:
+    def run(frame: Frame) -> bool:
+        attributes = frame[0].attributes
+        try:
+            value = attributes.values_[attributes.schema.index[key]]
+        except KeyError:
+            raise EvalError(f"no such key: {name}") from None
+        return value in texts if type(value) is str else any(equal(text, value) for text in texts)
 
     return run
 
@@ -93,22 +145,34 @@ def _constant(node: ast.Call, parts: list[ast.Node]) -> Closure | None:
         value = overloads[0].apply(*(part.value for part in parts if isinstance(part, ast.Literal)))
     except EvalError:
         return None
-    return lambda _: value
+    return Fixed(value)
 
 
 def _pattern(text: Closure, pattern: str) -> Closure | None:
     search, weight = regex(pattern).search, 1 + len(pattern) // 4
+    known: dict[str, tuple[int, bool]] = {}  # by text: what looking costs, and whether it was found
 
-    @lru_cache(maxsize=_REMEMBERED_TEXTS)
-    def found(value: str) -> bool:
-        return search(value) is not None
+    def look(frame: Frame, value: object) -> bool:
+        if type(value) is not str:
+            raise EvalError("no such overload")
+        cost = (1 + len(value) // 10) * weight
+        spend(frame, cost)
+        if len(known) >= _REMEMBERED_TEXTS:
+            known.clear()
+        found = search(value) is not None
+        known[value] = cost, found
+        return found
 
     def run(frame: Frame) -> bool:
         value = text(frame)
-        if type(value) is not str:
-            raise EvalError("no such overload")
-        spend(frame, (1 + len(value) // 10) * weight)
-        return found(value)
+        try:
+            cost, found = known[value]
+        except (KeyError, TypeError):  # not seen yet, or nothing that can be looked up
+            return look(frame, value)
+        left = frame[BUDGET] = frame[BUDGET] - cost
+        if left < 0:
+            raise BudgetExceeded
+        return found
 
     return run
 
@@ -141,10 +205,23 @@ def _unary(first: Closure, kind: type, apply: Callable[..., Any]) -> Closure:
 
 
 def _binary(first: Closure, kind: type, second: Closure, apply: Callable[..., Any]) -> Closure:
+    if isinstance(second, Fixed):
+        return _with_constant(first, kind, second.value, apply)
+
     def run(frame: Frame) -> Any:
         value, other = first(frame), second(frame)
         if type(value) is kind:
             return apply(value, other)
+        raise EvalError("no such overload")
+
+    return run
+
+
+def _with_constant(first: Closure, kind: type, constant: Any, apply: Callable[..., Any]) -> Closure:
+    def run(frame: Frame) -> Any:
+        value = first(frame)
+        if type(value) is kind:
+            return apply(value, constant)
         raise EvalError("no such overload")
 
     return run

@@ -24,34 +24,55 @@ def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
     other = not decisive
 
     def run(frame: list[Any]) -> bool:
-        for term in terms:
-            try:
+        try:
+            for term in terms:
                 value: object = term(frame)
-            except EvalError:
-                return absorb(frame)
-            if value is decisive:
-                return decisive
-            if value is not other:  # no bool at all
-                return absorb(frame)
-        return other
+                if value is decisive:
+                    return decisive
+                if value is not other:  # no bool at all
+                    break
+            else:
+                return other
+        except EvalError:
+            pass
+        return _absorb(terms, frame, decisive=decisive)
 
-    def absorb(frame: list[Any]) -> bool:
-        """Some term failed: another may still settle it; else the first failure counts."""
-        failure: EvalError | None = None
-        for term in terms:
-            try:
-                value: object = term(frame)
-            except EvalError as error:
-                failure = failure or error
-                continue
-            if value is decisive:
+    return _pair(terms, decisive=decisive) if len(terms) == 2 else run  # noqa: PLR2004 - most selectors have two terms
+
+
+def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
+    (first, second), other = terms, not decisive
+
+    def run(frame: list[Any]) -> bool:
+        try:
+            left: object = first(frame)
+            if left is decisive:
                 return decisive
-            if value is not other:
-                failure = failure or EvalError("no such overload")
-        assert failure is not None
-        raise failure
+            right: object = second(frame)
+            if left is other and (right is True or right is False):
+                return right
+        except EvalError:
+            pass
+        return _absorb(terms, frame, decisive=decisive)
 
     return run
+
+
+def _absorb(terms: list[Closure], frame: list[Any], *, decisive: bool) -> bool:
+    """Some term failed: another may still settle it; else the first failure counts."""
+    failure: EvalError | None = None
+    for term in terms:
+        try:
+            value: object = term(frame)
+        except EvalError as error:
+            failure = failure or error
+            continue
+        if value is decisive:
+            return decisive
+        if value is not (not decisive):
+            failure = failure or EvalError("no such overload")
+    assert failure is not None
+    raise failure
 
 
 def conditional(condition: Closure, yes: Closure, no: Closure) -> Closure:

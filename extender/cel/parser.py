@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from extender.cel.ast import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, children
+from extender.cel.ast import (
+    Call,
+    FieldInit,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    MessageLiteral,
+    Node,
+    Select,
+    children,
+)
 from extender.cel.errors import CompileError, Issue
 from extender.cel.lexer import Token, tokens
 from extender.cel.macros import expand
@@ -221,13 +232,39 @@ class _Parser:
             return Literal(token.offset, _KEYWORDS[token.text])
         if token.text == "in":
             raise self.fail(token.offset, "Syntax error: mismatched input 'in' expecting an expression")
-        if self.sees("("):
-            if token.text in RESERVED:
-                raise self.fail(token.offset, f"reserved identifier: {token.text}")
-            return self.call(token.text, None)
         if token.text in RESERVED:
             raise self.fail(token.offset, f"reserved identifier: {token.text}")
-        return Ident(token.offset, token.text)
+        if self.sees("("):
+            return self.call(token.text, None)
+        name = self.message_name(token.text)
+        return Ident(token.offset, token.text) if name is None else self.message_literal(name)
+
+    def message_name(self, first: str) -> str | None:
+        """'a.b.C' where the next tokens are .b.C{ — taken up to the brace — else None and nothing is taken."""
+        at, names = self.at, [first]
+        while self.tokens[at].text == "." and self.tokens[at + 1].kind == "ident":
+            names.append(self.tokens[at + 1].text)
+            at += 2
+        if self.tokens[at].text != "{" or self.tokens[at].kind != "op":
+            return None
+        self.at = at
+        return ".".join(names)
+
+    def message_literal(self, name: str) -> Node:
+        offset = self.expect("{").offset
+        fields: list[FieldInit] = []
+        while not self.sees("}"):
+            optional = self.take("?")
+            field = self.token
+            if field.kind != "ident" or field.text in _KEYWORDS or field.text == "in":
+                raise self.unexpected("IDENTIFIER")
+            self.at += 1
+            colon = self.expect(":").offset
+            fields.append(FieldInit(field.text, self.expression(), optional, colon))
+            if not self.take(","):
+                break
+        self.expect("}")
+        return MessageLiteral(offset, name, fields)
 
     def list_literal(self) -> Node:
         offset = self.expect("[").offset

@@ -18,6 +18,7 @@ from extender.cel.errors import BudgetExceeded, CompileError, EvalError
 from extender.cel.functions import Library
 from extender.cel.library import library
 from extender.cel.literals import literal_issues
+from extender.cel.messages import MESSAGES
 from extender.cel.parser import parse
 from extender.cel.values import type_name
 from extender.model.device import LIST_KINDS, Device
@@ -28,7 +29,7 @@ LATEST = (1, 36)
 _TYPE_IDENTS = {
     "bool": "bool", "bytes": "bytes", "double": "double", "int": "int", "list": "list", "map": "map",
     "null_type": "null_type", "string": "string", "type": "type", "uint": "uint",
-    "google.protobuf.Duration": "google.protobuf.Duration", "google.protobuf.Timestamp": "google.protobuf.Timestamp",
+    **{name: name for name in MESSAGES},
     "optional_type": "optional_type", "kubernetes.Quantity": "kubernetes.Quantity",
     "kubernetes.Semver": "kubernetes.Semver", "kubernetes.URL": "kubernetes.URL", "net.IP": "net.IP",
     "net.CIDR": "net.CIDR", "kubernetes.NamedFormat": "kubernetes.NamedFormat",
@@ -37,8 +38,15 @@ _TYPE_IDENTS = {
 _IDENT_TYPES = {
     "bool": t.BOOL, "bytes": t.BYTES, "double": t.DOUBLE, "int": t.INT, "string": t.STRING, "uint": t.UINT,
     "null_type": t.NULL, "list": t.list_of(t.DYN), "map": t.map_of(t.DYN, t.DYN),
-    "google.protobuf.Duration": t.DURATION, "google.protobuf.Timestamp": t.TIMESTAMP,
 }
+_OPAQUE = frozenset({"optional_type", "type", "net.IP", "net.CIDR"})
+
+
+def _ident_type(name: str) -> t.Type:
+    """What a type's name stands for, as in type(x) == name and name{...}."""
+    if name in MESSAGES:
+        return MESSAGES[name].type
+    return t.DYN if name in _OPAQUE else _IDENT_TYPES.get(name) or t.Type("struct", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +85,15 @@ class Selector:
 
     def match(self, device: Device, driver: str) -> bool:
         """Whether the device is selected. Raises EvalError or BudgetExceeded where it cannot be told."""
-        schema = device.attributes.schema
-        if schema.problem:
-            raise EvalError(schema.problem)
-        if schema.has_lists and not self._list_types:
-            raise EvalError(_unsupported(device))
-        value = self.value(device, driver)
+        if device.attributes.schema.irregular:
+            self._check_device(device)
+        frame = [device, driver, COST_LIMIT]
+        if self._locals:
+            frame += self._locals
+        try:
+            value = self._run(frame)
+        except RecursionError:
+            raise BudgetExceeded from None
         if value is True or value is False:
             return value
         raise EvalError(f"CEL result of type {type_name(value)} could not be converted to bool")
@@ -93,6 +104,13 @@ class Selector:
             return self._run([device, driver, COST_LIMIT, *self._locals])
         except RecursionError:
             raise BudgetExceeded from None
+
+    def _check_device(self, device: Device) -> None:
+        schema = device.attributes.schema
+        if schema.problem:
+            raise EvalError(schema.problem)
+        if schema.has_lists and not self._list_types:
+            raise EvalError(_unsupported(device))
 
 
 def _unsupported(device: Device) -> str:
@@ -174,6 +192,6 @@ def _declarations(environment: Environment) -> tuple[Library, dict[str, t.Type],
         fields["allowMultipleAllocations"] = t.BOOL
     variables = {"device": t.DEVICE}
     for name in _TYPE_IDENTS:
-        variables[name] = t.type_of(_IDENT_TYPES.get(name, t.DYN))
+        variables[name] = t.type_of(_ident_type(name))
     functions = library(environment.effective, includes=environment.knows_includes, all_versions=environment.stored)
     return functions, variables, {t.DEVICE.name: fields}

@@ -38,7 +38,7 @@ CIDR = Type("opaque", "net.CIDR")
 A, B = Type("var", "A"), Type("var", "B")
 
 _SIMPLE = frozenset({"bool", "bytes", "double", "int", "string", "uint", "duration", "timestamp", "struct"})
-_NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "null"})
+_NULLABLE = frozenset({"opaque", "struct", "any", "duration", "timestamp", "null", "wrapper"})
 
 
 def list_of(item: Type) -> Type:
@@ -55,6 +55,11 @@ def optional_of(item: Type) -> Type:
 
 def type_of(item: Type) -> Type:
     return Type("type", params=(item,))
+
+
+def wrapper_of(item: Type) -> Type:
+    """A scalar that may be null: what google.protobuf.Int32Value and its kin are."""
+    return Type("wrapper", params=(item,))
 
 
 def is_dynamic(type_: Type) -> bool:
@@ -109,6 +114,7 @@ class Bindings:
             return True
         if "null" in (have.kind, want.kind):
             return have.kind in _NULLABLE and want.kind in _NULLABLE
+        have, want = (type_.params[0] if type_.kind == "wrapper" else type_ for type_ in (have, want))
         if have.kind in _SIMPLE:
             return have == want
         if have.kind == "type":

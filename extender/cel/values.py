@@ -51,6 +51,11 @@ class Optional:
 NONE = Optional(present=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """google.protobuf.Empty{}."""
+
+
 class List(list[Any]):
     """A list made by an expression. `weight` counts all values below it, shared ones each time they appear: walking
     it costs that much."""
@@ -122,7 +127,7 @@ _TYPE_NAMES: dict[type, str] = {
     Timestamp: "google.protobuf.Timestamp", Optional: "optional_type", TypeValue: "type",
     Quantity: "kubernetes.Quantity", Semver: "kubernetes.Semver", Url: "kubernetes.URL",
     ipaddress.IPv4Address: "net.IP", ipaddress.IPv6Address: "net.IP", Cidr: "net.CIDR",
-    Format: "kubernetes.NamedFormat",
+    Format: "kubernetes.NamedFormat", Empty: "google.protobuf.Empty",
 }
 _NUMBERS = (int, UInt, float)
 

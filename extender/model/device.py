@@ -40,7 +40,7 @@ class DeviceId(NamedTuple):
 class Schema:
     """Names and kinds of the attributes of a device model; shared by all devices that have the same."""
 
-    __slots__ = ("domains", "has_lists", "index", "kinds", "names", "problem")
+    __slots__ = ("domains", "has_lists", "index", "irregular", "kinds", "names", "problem")
 
     def __init__(self, names: tuple[str, ...], kinds: tuple[str, ...], problem: str = "") -> None:
         self.names = names
@@ -49,6 +49,7 @@ class Schema:
         self.domains = frozenset(name.partition("/")[0] for name in names)
         self.has_lists = not LIST_KINDS.isdisjoint(kinds)
         self.problem = problem  # why no expression can be evaluated on such a device, or ""
+        self.irregular = self.has_lists or bool(problem)  # expressions need a second look
 
 
 class Attributes(Mapping[str, Value]):
