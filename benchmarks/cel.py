@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import statistics
@@ -11,6 +12,7 @@ import tracemalloc
 
 import celpy
 
+from extender.cel.errors import CelError
 from extender.cel.masks import Masks
 from extender.cel.selector import compile_selector
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice
@@ -99,11 +101,25 @@ def masks(slices: list) -> None:
         print(f"{name:10} {first * 1000:8.1f}ms {again * 1000:8.1f}ms {one:8.1f}us")
 
 
+def hostile() -> None:
+    """The longest of the expressions written to take long, in milliseconds of processor time."""
+    from tests.test_cel import BLANK, EXPENSIVE, HOSTILE  # late: it makes cel-python's parser, of which there is one
+
+    took = []
+    for name, text in {**EXPENSIVE, **HOSTILE}.items():
+        start = time.process_time()
+        with contextlib.suppress(CelError):
+            compile_selector(text).match(BLANK, "d")
+        took.append((1000 * (time.process_time() - start), name))
+    print(f"hostile: {len(took)} expressions, the longest: " + ", ".join(f"{name} {ms:.0f} ms" for ms, name in sorted(took, reverse=True)[:3]))
+
+
 def main() -> None:
     logging.disable(logging.CRITICAL)
     slices = fleet(5000)
     evaluation(slices[0].devices[0])
     masks(slices)
+    hostile()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from extender.cel.functions import Overload
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
 from extender.cel.messages import make_message
-from extender.cel.values import NONE, Optional, TypeValue, literal_key
+from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight
 
 Frame = list[Any]
 Closure = Callable[[Frame], Any]
@@ -31,6 +31,8 @@ _LOGIC = {"_&&_": conjunction, "_||_": disjunction}
 _FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
 # Calls whose work is bounded by an attribute's 64 characters or a quantity: nothing to charge.
 _CHEAP = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "major", "minor", "patch", "isInteger"})
+_ATTRIBUTE_LENGTH = 64  # resource.k8s.io DeviceAttributeMaxValueLength
+_FIELD_COST = 5  # units for each value that a message literal takes in
 _UNSET = object()
 
 
@@ -136,7 +138,7 @@ class Compiler:
             if short is not None:
                 return short
         if len(overloads) == 1 and all(_certain(part, want) for part, want in zip(parts, overloads[0].args, strict=True)):
-            paid = charged(node.function, overloads[0].apply) if _may_grow(parts) else None
+            paid = charged(node.function, overloads[0].apply, grows=_may_grow([*parts, node]))
             return _direct(overloads[0].apply, args) if paid is None else _paying(paid, args)
         return _dispatch(node.function, overloads, args)
 
@@ -183,7 +185,6 @@ class Compiler:
         type_ = node.name
 
         def build(frame: Frame) -> Any:
-            spend(frame, MESSAGE_COST)
             found: dict[str, Any] = {}
             for name, value, optional in fields:
                 item = value(frame)
@@ -191,6 +192,7 @@ class Compiler:
                     found[name] = item
                 elif _box(item).present:
                     found[name] = item.value
+            spend(frame, MESSAGE_COST + _FIELD_COST * total_weight(found.values()))
             return make_message(type_, found)
 
         return build
@@ -269,9 +271,13 @@ def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
 
 
 def _may_grow(parts: list[ast.Node]) -> bool:
-    """Whether an argument can be large: scalars of known type and literals cannot."""
-    large = (p for p in parts if not isinstance(p, ast.Literal))
-    return any(part.type is None or part.type.kind not in _FIXED_SIZE for part in large)
+    """Whether one of these can be large: scalars of known type and literals cannot."""
+    return any(_long(part.value) if isinstance(part, ast.Literal) else part.type is None or part.type.kind not in _FIXED_SIZE for part in parts)
+
+
+def _long(value: object) -> bool:
+    """Whether a literal is larger than what an attribute can hold."""
+    return isinstance(value, str | bytes) and len(value) > _ATTRIBUTE_LENGTH
 
 
 def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:

@@ -12,7 +12,7 @@ from typing import Any
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.access import attribute_key, reads_driver
-from extender.cel.budget import BUDGET, spend
+from extender.cel.budget import BUDGET, pattern_price, spend
 from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.functions import Overload
 from extender.cel.library.text import regex
@@ -149,13 +149,13 @@ def _constant(node: ast.Call, parts: list[ast.Node]) -> Closure | None:
 
 
 def _pattern(text: Closure, pattern: str) -> Closure | None:
-    search, weight = regex(pattern).search, 1 + len(pattern) // 4
+    search, program = regex(pattern).search, regex(pattern).programsize
     known: dict[str, tuple[int, bool]] = {}  # by text: what looking costs, and whether it was found
 
     def look(frame: Frame, value: object) -> bool:
         if type(value) is not str:
             raise EvalError("no such overload")
-        cost = (1 + len(value) // 10) * weight
+        cost = pattern_price(len(value), program)
         spend(frame, cost)
         if len(known) >= _REMEMBERED_TEXTS:
             known.clear()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from extender.cel.budget import spend
 from extender.cel.errors import EvalError
 
 Closure = Callable[[list[Any]], Any]
+_ERROR_COST = 10  # raising and catching, by the units of the budget
 
 
 def conjunction(terms: list[Closure]) -> Closure:
@@ -60,6 +62,7 @@ def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
 
 def _absorb(terms: list[Closure], frame: list[Any], *, decisive: bool) -> bool:
     """Some term failed: another may still settle it; else the first failure counts."""
+    spend(frame, _ERROR_COST * len(terms))
     failure: EvalError | None = None
     for term in terms:
         try:

@@ -16,6 +16,7 @@ Closure = Callable[[Frame], Any]
 
 # What a turn costs the reference besides its body: condition, accumulator, and the list or map it extends.
 _TURN = {"all": 3, "exists": 4, "exists_one": 2, "filter": 13, "transformMap": 3, "transformMapEntry": 2}
+_NODE = 2  # units of the budget for a node of the body
 _LIST_TURN = 12  # map, transformList, sortBy
 
 
@@ -46,7 +47,7 @@ def _weight(node: ast.Loop) -> int:
     count, stack = _TURN.get(node.kind, _LIST_TURN), [node.body, *([node.filter] if node.filter else [])]
     while stack:
         current = stack.pop()
-        count += 1
+        count += _NODE
         stack.extend(ast.children(current))
     return count
 

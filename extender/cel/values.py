@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -80,6 +80,19 @@ def weight(value: object) -> int:
     if isinstance(value, list | tuple | dict):
         return 1 + len(value)
     return 1 + len(value) // 10 if isinstance(value, str | bytes) else 1
+
+
+_WEIGHTLESS = frozenset({int, bool, float, UInt, type(None)})
+
+
+def total_weight(values: Collection[object]) -> int:
+    """The weights of many values together."""
+    kinds = set(map(type, values))
+    if kinds <= _WEIGHTLESS:
+        return len(values)
+    if kinds == {str}:
+        return len(values) + sum(map(len, values)) // 10  # type: ignore[arg-type] # all texts
+    return sum(map(weight, values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _PORT = re.compile(r"(.*?)(?::(\d*))?", re.DOTALL)
+_LONGEST_ADDRESS = 64  # characters; the longest valid form has 45
 _PREFIX = re.compile(r"(0|[1-9]\d{0,2})", re.ASCII)
 
 
@@ -64,6 +65,8 @@ def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def ip(text: str) -> Address:
+    if len(text) > _LONGEST_ADDRESS:
+        raise EvalError(f"IP Address {text[:_LONGEST_ADDRESS]!r}... parse error during conversion from string: too long")
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:

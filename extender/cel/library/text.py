@@ -21,7 +21,7 @@ _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(97, 123)}
 # Go's unicode.IsSpace, plus U+180E as cel-go's trim documents.
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-_QUOTED = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"'}
+_QUOTED = str.maketrans({"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"'})
 
 
 @functools.lru_cache(maxsize=512)
@@ -99,8 +99,7 @@ def _join(items: list[str], separator: str = "") -> str:
 
 
 def _quote(text: str) -> str:
-    return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
-
+    return f'"{text.translate(_QUOTED)}"'
 
 
 _S, _I = t.STRING, t.INT
