@@ -10,9 +10,11 @@ from extender.cel.lexer import tokens
 from extender.cel.parser import parse
 from extender.cel.selector import Environment, Selector, compile_selector, compile_value
 from extender.model.device import Device
+from extender.model.quantity import Quantity, readable
 from extender.model.semver import Semver
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
+_QUESTIONS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches"})
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 
@@ -48,23 +50,37 @@ def failed_term(expression: str, environment: Environment, device: Device, drive
 
 
 def _seen(term: str, environment: Environment, device: Device, driver: str) -> str:
+    value = seen_value(term, environment, device, driver)
+    return f" (saw {value})" if value else ""
+
+
+def seen_value(term: str, environment: Environment, device: Device, driver: str) -> str:
+    """What a term looked at on a device, as people write it; '' where that cannot be told."""
     left = _left_side(term, environment)
     if left is None:
         return ""
     try:
-        return f" (saw {_shown(left.value(device, driver))})"
+        return _shown(left.value(device, driver))
     except CelError:
         return ""
 
 
 @lru_cache(maxsize=512)
 def _left_side(term: str, environment: Environment) -> Selector | None:
-    """The value that a comparison looks at."""
-    tree = parse(term)
-    if not isinstance(tree, ast.Call) or tree.function not in _COMPARISONS:
+    """The value that a comparison looks at, or on which a method is called."""
+    try:
+        tree = parse(term)
+    except CompileError:
+        return None
+    end = len(term)
+    if isinstance(tree, ast.Call) and tree.function in _COMPARISONS:
+        end, tree = tree.offset, tree.args[0]
+    if isinstance(tree, ast.Call) and tree.target is not None and tree.function in _QUESTIONS:
+        end = term.rindex(f".{tree.function}", 0, tree.offset)
+    elif end == len(term):
         return None
     try:
-        return compile_value(term[: tree.offset], environment)
+        return compile_value(term[:end], environment)
     except CompileError:
         return None
 
@@ -74,4 +90,6 @@ def _shown(value: object) -> str:
         return f"'{value}'"
     if isinstance(value, Semver):
         return value.text
+    if isinstance(value, Quantity):
+        return readable(value.nanos)
     return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)

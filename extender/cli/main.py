@@ -8,7 +8,7 @@ import structlog
 import typer
 
 from extender import __version__
-from extender.cli import agent, allocate, fabric, lint, run, select, serve
+from extender.cli import agent, allocate, explain, fabric, lint, run, select, serve
 from extender.model.errors import BerthError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("run")(run.run_command)
 app.command("allocate")(allocate.allocate_command)
 app.command("select")(select.select_command)
 app.command("lint")(lint.lint_command)
+app.command("explain")(explain.explain_command)
+app.command("snapshot")(explain.snapshot_command)
 
 
 @app.command("version")

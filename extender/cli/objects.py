@@ -56,7 +56,7 @@ def load_objects(paths: Iterable[Path]) -> Objects:
     pods: list[Json] = []
     templates: dict[tuple[str, str], Json] = {}
     for path in paths:
-        for number, obj in enumerate(_documents(path), 1):
+        for number, obj in enumerate(documents(path), 1):
             try:
                 _add(found, obj, decoder, pods, templates)
             except WireError as error:
@@ -68,7 +68,8 @@ def load_objects(paths: Iterable[Path]) -> Objects:
     return found
 
 
-def _documents(path: Path) -> Iterable[Json]:
+def documents(path: Path) -> Iterable[Json]:
+    """The objects of a file, lists unfolded. Raises WireError for what is not YAML or no object."""
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except yaml.YAMLError as error:

@@ -68,6 +68,16 @@ def from_int(value: int, form: str = DECIMAL_SI) -> Quantity:
     return Quantity(value * NANO, form, 0)
 
 
+def readable(nanos: int) -> str:
+    """The amount for people: '79.6Gi', '1.5Gi', '100'; rounded down, because nobody may be promised more."""
+    value = nanos // NANO
+    for suffix, unit in reversed(_BINARY.items()):
+        if abs(value) >= unit:
+            tenths = value * 10 // unit
+            return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''}{suffix}"
+    return str(value)
+
+
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Quantity:
     """Read '80Gi', '1.5', '2e3', '100m'. Raises ValueError naming the text."""

@@ -21,10 +21,12 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.service.fence import lost_device
+from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.progress import Progress
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Grant, Refusal
+from extender.verdict.evaluate import Refusal
+from extender.verdict.explain import Candidate, candidate
 from extender.verdict.verbs import plan
 from extender.verdict.waiting import Readiness, readiness
 from extender.wire.core import decode_pod
@@ -66,6 +68,7 @@ class Surroundings:
     now_rfc3339: Callable[[], str]
     age_seconds: Callable[[Claim], float]  # since the claim was allocated
     new_share: Callable[[], str]
+    journal: Journal
 
 
 class Binder:
@@ -149,12 +152,13 @@ class Binder:
     # -- with claims -----------------------------------------------------------------------------------------
 
     async def _bind_with_claims(self, work: _Work, demand: Demand) -> None:
-        demand, planned, note = self._decide(work, demand)
+        demand, planned, chosen = self._decide(work, demand)
         try:
             await self._write(work, demand, planned)
             await self._fence(work)
             await self._devices_ready(work, demand)
-            await self._bind_pod(work, note)
+            await self._bind_pod(work, _note(chosen))
+            self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, self._judge.runner_up(work.pod.uid, work.node))
         except (Unsure, Waiting):
             raise
         except BerthError as error:
@@ -164,7 +168,7 @@ class Binder:
             for claim, _ in planned:
                 self._mirror.settle(claim.uid)
 
-    def _decide(self, work: _Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], dict[str, str]]:
+    def _decide(self, work: _Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], Candidate]:
         """Choose the devices and assume them, with nothing in between."""
         snapshot = self._mirror.snapshot()
         verdict = self._judge.decide(demand, work.node, snapshot)
@@ -184,7 +188,7 @@ class Binder:
         planned = plan(view, demand, verdict, self._judge.rules(), self._surroundings.new_share)
         for claim, allocation in planned:
             self._mirror.assume(work.pod.uid, claim.uid, allocation.results)
-        return demand, planned, _note(verdict)
+        return demand, planned, candidate(view, verdict, snapshot)
 
     async def _write(self, work: _Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
         consumer = Consumer(work.pod.uid, work.pod.key.name)
@@ -333,12 +337,12 @@ class Binder:
             self._log.warning("could not take back", pod=str(pod.key), because=why, problem=str(error))
 
 
-def _note(grant: Grant) -> dict[str, str]:
+def _note(chosen: Candidate) -> dict[str, str]:
     """The annotation that the Binding puts on the pod: why this node."""
-    if not grant.parts:
+    if not chosen.parts:
         return {}
-    sentence = "; ".join(f"{part.name} {part.value:.2f}: {part.sentence}" for part in grant.parts)
-    return {"berth.dev/decision": f"score {grant.score:.3f}; {sentence}"}
+    sentence = "; ".join(f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts)
+    return {"berth.dev/decision": f"score {chosen.score:.3f}; {sentence}"}
 
 
 def _check_stored(sent: Allocation, stored: Claim) -> None:

@@ -15,9 +15,10 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.model.reasons import Code
 from extender.policy import Policy
+from extender.service.journal import Journal
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate
-from extender.verdict.ranking import Rankings
+from extender.verdict.ranking import Ranking, Rankings
 from extender.verdict.verbs import held_results, scores, shortlist
 
 T = TypeVar("T")
@@ -36,9 +37,12 @@ class FilterAnswer:
 class Judge:
     """Answers filter and prioritize from the mirror, and keeps the holds that filter places."""
 
-    def __init__(self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float], journal: Journal
+    ) -> None:
         self._mirror = mirror
         self._clock = clock
+        self._journal = journal
         self._masks = Masks()
         self._features = features
         self._rankings = Rankings()
@@ -71,6 +75,7 @@ class Judge:
                 text = str(demand.reason)
                 if demand.reason.code is Code.EXTENDED_STALE:
                     self.on_stale_special(snapshot.special_claims[pod.uid])
+                self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
                 return FilterAnswer([], dict.fromkeys(names, text))
             case Demand():
                 return self._shortlisted(pod, demand, snapshot, names)
@@ -81,9 +86,11 @@ class Judge:
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
             self._escape(pod, demand, snapshot, names)
+            self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused.items())
             return FilterAnswer([], dict(found.reasons))
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
+        self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())
         self._hold(pod, snapshot, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
 
@@ -117,6 +124,22 @@ class Judge:
         ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
         grants = {name: v.score for name in names if isinstance(v := ranking.verdicts.get(name), Grant)}
         return scores(grants, names)
+
+    def runner_up(self, uid: str, node: str) -> tuple[str, float]:
+        """The best other node when the pod was filtered last, and how much less it was worth; ('', 0) where there was none."""
+        known = self._shortlists.get(uid, {})
+        others = [(score, name) for name, score in known.items() if name != node]
+        if node not in known or not others:
+            return "", 0.0
+        score, name = max(others, key=lambda other: other[0])
+        return name, known[node] - score
+
+    def ranking_at_hand(self, pod: Pod, snapshot: Snapshot) -> Ranking | None:
+        """The ranking that filter uses for this pod, where one exists."""
+        demand = demand_of(pod, snapshot, self.policy)
+        if not isinstance(demand, Demand) or not self._rankings.known(demand):
+            return None
+        return self._rankings.of(demand, snapshot, self._rules(snapshot))
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""

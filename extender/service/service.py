@@ -21,6 +21,8 @@ from extender.model.claim import Claim, ObjectKey, Pod
 from extender.policy import Policy
 from extender.service.binder import Binder, Surroundings
 from extender.service.collecting import Collector
+from extender.service.explaining import Explainer
+from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
 from extender.service.progress import Progress
 from extender.service.waking import Waker
@@ -36,11 +38,14 @@ class Service:
     def __init__(self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
         features = Features()
         self.mirror = Mirror(features)
-        self.judge = Judge(self.mirror, policy, features, clock)
+        self.journal = Journal(_now_rfc3339)
+        self.judge = Judge(self.mirror, policy, features, clock, self.journal)
+        self.explainer = Explainer(self.mirror, self.judge, self.journal)
         self._progress = Progress()
         writer = Writer(client)
         self.binder = Binder(
-            self.mirror, self.judge, writer, self._progress, Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()))
+            self.mirror, self.judge, writer, self._progress,
+            Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal),
         )
         self.collector = Collector(self.mirror, writer, clock)
         self.judge.on_unsuitable = self.collector.unsuitable

@@ -8,7 +8,7 @@ that changed are judged again.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
 from extender.allocation.constraints import attribute_values
@@ -17,6 +17,7 @@ from extender.model.errors import InvalidClaim
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate, problem_for
 
+_STEP = 100  # nodes judged between two steps
 _MAX_VERDICTS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
 
 
@@ -29,19 +30,27 @@ class Ranking:
         self._by_score: dict[float, list[str]] = {}  # names in order, so that the best few need no sorting
         self._scores: list[float] = []
         self._memory: dict[object, Verdict] = {}
+        self.refused: Counter[str] = Counter()  # nodes by the text of their reason
         self._version = -1
         self._fleet: object = None
 
     def follow(self, snapshot: Snapshot, rules: Rules) -> None:
         """Catch up with a snapshot; the work grows with what changed."""
+        for _ in self.catch_up(snapshot, rules):
+            pass
+
+    def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+        """follow() in steps, for callers that others must not wait for."""
         if snapshot.fleet is not self._fleet:
             self._fleet = snapshot.fleet
             self._memory.clear()
             self._version = -1
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
         names: Iterable[str] = changed if changed is not None else {*snapshot.views, *self.verdicts}
-        for name in names:
+        for position, name in enumerate(names, 1):
             self._judge(name, snapshot.views.get(name), rules)
+            if position % _STEP == 0:
+                yield
         self._version = snapshot.version
 
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Grant]]:
@@ -63,12 +72,16 @@ class Ranking:
         old = self.verdicts.pop(name, None)
         if isinstance(old, Grant):
             self._remove(name, old.score)
+        elif old is not None:
+            self.refused[old.text] -= 1
         if view is None:
             return
         verdict = self._verdict(view, rules)
         self.verdicts[name] = verdict
         if isinstance(verdict, Grant):
             self._insert(name, verdict.score)
+        else:
+            self.refused[verdict.text] += 1
 
     def _remove(self, name: str, score: float) -> None:
         group = self._by_score[score]
@@ -150,6 +163,10 @@ class Rankings:
             self._known.move_to_end(demand.key)
         ranking.follow(snapshot, rules)
         return ranking
+
+    def known(self, demand: Demand) -> bool:
+        """Whether a ranking of the demand is at hand."""
+        return demand.key in self._known
 
     def clear(self) -> None:
         self._known.clear()

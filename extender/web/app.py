@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from extender import __version__
 from extender.service.service import Service
+from extender.web import explain
 from extender.web.metrics import Metrics
 from extender.web.verbs import Receive, Scope, Send, Verbs
 
@@ -48,4 +49,5 @@ def _pages(service: Service, metrics: Metrics) -> FastAPI:
     def version() -> Response:
         return JSONResponse({"version": __version__})
 
+    app.include_router(explain.router(service))
     return app

@@ -1,0 +1,169 @@
+"""`berth explain` and `berth snapshot`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import httpx
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from extender.cli.objects import documents
+from extender.cli.picture import load_picture, take_picture
+from extender.model.claim import ObjectKey
+from extender.model.errors import BerthError, WireError
+from extender.policy import Policy, load_policy
+from extender.service.explaining import Explainer, UnknownPod
+from extender.verdict.imagined import Changes, claims_of
+from extender.wire.manifests import imagined_pods
+
+Json = dict[str, Any]
+_SECONDS = 30.0
+_BRIEF, _WIDE = 5, 1000  # groups shown
+Output = Literal["table", "wide", "json"]
+
+
+def explain_command(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates.")] = None,
+    server: Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")] = "http://127.0.0.1:8888",
+    snapshot: Annotated[Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
+    free: Annotated[list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="As if the devices of this pod were free.")] = None,
+    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Say why a pod waits, why it went where it is, or where it would go. Exit code 1 where it fits nowhere.
+
+    Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
+    """
+    objects = [obj for path in file or () for obj in documents(path)]
+    name = _name(words or [], imagined=bool(file))
+    text = policy.read_text() if policy is not None else None
+    question: Json = {"objects": objects, "policy": text, "without": without or [], "free": free or []}
+    if snapshot is not None:
+        found = asyncio.run(_offline(load_picture(snapshot), name, question))
+    else:
+        found = _ask(server, name, question)
+    for explanation in found:
+        _show(explanation, output)
+    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
+        raise typer.Exit(1)
+
+
+def snapshot_command(
+    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+) -> None:
+    """Print what Berth would see of a cluster, as one JSON list. Container environments and secrets are left out.
+
+    Example: berth snapshot --kubeconfig ~/.kube/config > picture.json
+    """
+    sys.stdout.buffer.write(asyncio.run(take_picture(kubeconfig)) + b"\n")
+
+
+def _name(words: list[str], *, imagined: bool) -> ObjectKey | None:
+    if words[:1] == ["pod"]:
+        words = words[1:]
+    if not words:
+        if imagined:
+            return None
+        raise typer.BadParameter("give NAMESPACE/NAME of a pod, or -f FILE")
+    namespace, slash, name = words[0].rpartition("/")
+    if len(words) > 1 or imagined or not name or (slash and not namespace):
+        raise typer.BadParameter(f"give one NAMESPACE/NAME, or -f FILE; not {' '.join(words)!r}")
+    return ObjectKey(namespace or "default", name)
+
+
+def _ask(server: str, name: ObjectKey | None, question: Json) -> list[Json]:
+    try:
+        if name is None:
+            reply = httpx.post(f"{server}/v1/explain", content=orjson.dumps(question), timeout=_SECONDS)
+        else:
+            if question["policy"] is not None:
+                raise WireError("--policy", "goes with -f FILE or --snapshot")
+            asked = {"without": ",".join(question["without"]), "free": ",".join(question["free"])}
+            reply = httpx.get(f"{server}/v1/explain/{name.namespace}/{name.name}", params=asked, timeout=_SECONDS)
+    except httpx.HTTPError as error:
+        raise WireError("--server", f"{server} does not answer ({error or type(error).__name__}); is `berth serve` there?") from error
+    answer = reply.json()
+    if reply.status_code != 200:  # noqa: PLR2004 - OK
+        raise BerthError(answer.get("error", reply.text))
+    return answer if isinstance(answer, list) else [answer]
+
+
+async def _offline(picture: Any, name: ObjectKey | None, question: Json) -> list[Json]:
+    mirror, judge, journal = picture
+    explainer = Explainer(mirror, judge, journal)
+    policy: Policy | None = load_policy(question["policy"]) if question["policy"] is not None else None
+    snapshot = mirror.snapshot()
+    given_back = [claim for text in question["free"] for claim in claims_of(snapshot, text)]
+    changes = Changes(frozenset(question["without"]), tuple(given_back))
+    if name is None:
+        return [await explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question["objects"])]
+    pod = next((pod for pod in mirror.store.pods.values() if pod.key == name), None)
+    if pod is None:
+        raise UnknownPod(f"pod {name} does not wait in this picture")
+    return [await explainer.imagined(pod, (), changes, policy)]
+
+
+def _show(found: Json, output: Output) -> None:
+    if output == "json":
+        typer.echo(orjson.dumps(found).decode())
+        return
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    decision: Json | None = found.get("decision")
+    sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
+    console.print(f"[bold]{escape(sentence)}[/]")
+    for miss in found.get("misses", ())[1:]:
+        console.print(f"  or: {escape(miss)}")
+    if found.get("best"):
+        console.print(_best(found["best"]))
+    if found.get("groups"):
+        console.print(_groups(found["groups"], _WIDE if output == "wide" else _BRIEF))
+    if found.get("terms"):
+        console.print("selectors, term by term:")
+        for line in found["terms"]:
+            console.print(f"  {escape(line)}")
+    if found.get("change"):
+        console.print(f"since the last attempt: {escape(found['change'])}")
+    for attempt in found.get("attempts", ()):
+        told = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
+        console.print(f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes{f': {escape(told)}' if told else ''}")
+    if decision is not None and output == "wide":
+        console.print(_best([decision["chosen"]]))
+
+
+def _decided(pod: str, decision: Json) -> str:
+    chosen = decision["chosen"]
+    found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {', '.join(chosen['devices']) or 'no new devices'}"
+    if chosen["ring_gbps"]:
+        found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
+    if decision["runner_up"]:
+        found += f"; {decision['runner_up']} came second, {decision['margin']:.3f} behind"
+    return found
+
+
+def _best(candidates: list[Json]) -> Table:
+    table = Table(title="best nodes", title_justify="left")
+    for name in ("node", "score", "devices", "GB/s", "why"):
+        table.add_column(name)
+    for one in candidates:
+        why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
+        gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
+        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape("\n".join(one["devices"])), gbps, escape(why))
+    return table
+
+
+def _groups(groups: list[Json], limit: int) -> Table:
+    table = Table(title="refused nodes", title_justify="left")
+    for name in ("nodes", "reason", "such as", "devices there"):
+        table.add_column(name)
+    for group in groups[:limit]:
+        table.add_row(str(group["nodes"]), escape(group["reason"]), escape("\n".join(group["examples"])), escape("\n".join(group["causes"])))
+    return table

@@ -1,0 +1,88 @@
+"""A picture of a cluster in a file: what Berth would see, for asking it offline."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.allocation.features import Features
+from extender.cli.objects import documents
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import load_credentials
+from extender.cluster.errors import NotFound
+from extender.cluster.reflector import Kind
+from extender.mirror.mirror import Mirror
+from extender.model.errors import WireError
+from extender.policy import Policy
+from extender.service.journal import Journal
+from extender.service.judge import Judge
+from extender.service.watching import kinds
+
+Json = dict[str, Any]
+Picture = tuple[Mirror, Judge, Journal]
+_PAGE = "500"
+_POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
+_KIND_OF = {
+    "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
+    "ResourceClaim": "resourceclaims", "Node": "nodes", "Namespace": "namespaces", "Pod": "pods",
+}  # fmt: skip
+
+
+def load_picture(path: Path, policy: Policy | None = None) -> Picture:
+    """The mirror of a picture, and a judge over it. Raises WireError naming what cannot be read."""
+    mirror = Mirror(Features())
+    appliers = {kind.name: kind for kind in kinds(mirror)}
+    for number, obj in enumerate(documents(path), 1):
+        resource = _KIND_OF.get(str(obj.get("kind")))
+        if resource is None:
+            continue
+        if resource == "pods" and (obj.get("spec") or {}).get("nodeName"):
+            continue
+        metadata = obj.get("metadata") or {}
+        key = f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata.get("name"))
+        try:
+            appliers[resource].apply(key, obj)
+        except WireError as error:
+            raise WireError(f"{path}, document {number}: {error.path}", error.problem) from error
+    journal = Journal(lambda: "")
+    return mirror, Judge(mirror, policy or Policy(), Features(), lambda: 0.0, journal), journal
+
+
+async def take_picture(kubeconfig: Path | None) -> bytes:
+    """All objects that Berth watches, as one List. Of pods only what allocation reads."""
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        lists = await asyncio.gather(*(_list(client, kind) for kind in kinds(Mirror())))
+    items = [item for found in lists for item in found]
+    return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2)
+
+
+async def _list(client: ApiClient, kind: Kind) -> list[Json]:
+    found: list[Json] = []
+    params = {"limit": _PAGE}
+    while True:
+        try:
+            page = await client.get(kind.path, params)
+        except NotFound:
+            if kind.optional:
+                return []
+            raise
+        named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
+        found += [_reduced({**item, **named}) for item in page.get("items") or ()]
+        token = (page.get("metadata") or {}).get("continue")
+        if not token:
+            return found
+        params["continue"] = token
+
+
+def _reduced(obj: Json) -> Json:
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+    if obj["kind"] != "Pod":
+        return {**obj, "metadata": metadata}
+    metadata["annotations"] = {k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("berth.dev/")}
+    spec = {k: v for k, v in obj["spec"].items() if k in _POD_SPEC}
+    for field in ("containers", "initContainers"):
+        spec[field] = [{k: c[k] for k in ("name", "resources", "restartPolicy") if k in c} for c in obj["spec"].get(field) or ()]
+    return {**obj, "metadata": metadata, "spec": spec}

@@ -1,0 +1,89 @@
+"""Explaining on the live picture, in slices of time short enough that no filter notices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from extender.allocation.view import Snapshot
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.errors import BerthError
+from extender.policy import Policy
+from extender.service.journal import Entry, Journal
+from extender.service.judge import Judge
+from extender.verdict.explain import Explanation, explain
+from extender.verdict.imagined import Changes, imagine
+
+Json = dict[str, Any]
+_SLICE_SECONDS = 0.002  # work between two looks at who else is waiting
+
+
+class UnknownPod(BerthError):
+    """No pod of that name waits and none was decided lately."""
+
+
+class Explainer:
+    """Answers `why`: for pods that wait, pods that were bound lately, and pods that do not exist yet."""
+
+    def __init__(self, mirror: Mirror, judge: Judge, journal: Journal) -> None:
+        self._mirror = mirror
+        self._judge = judge
+        self._journal = journal
+
+    async def pod(self, key: ObjectKey, changes: Changes | None = None) -> Json:
+        """The explanation of a pod that exists. Raises UnknownPod."""
+        entry = self._journal.of(key)
+        pod = next((pod for pod in self._mirror.store.pods.values() if pod.key == key), None)
+        if pod is None and (entry is None or entry.decision is None):
+            raise UnknownPod(f"pod {key} does not wait for Berth, and no decision about it is remembered")
+        if pod is None:
+            assert entry is not None
+            return {"pod": str(key), "outcome": "bound", **_record(entry)}
+        found = await self.imagined(pod, (), changes or Changes(), None)
+        return {**found, **(_record(entry) if entry is not None else {})}
+
+    async def imagined(self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None) -> Json:
+        """The explanation of a pod as if it, its claims and the changes were real."""
+        snapshot = imagine(self._mirror.snapshot(), claims, changes)
+        rules = self._judge.rules()
+        chosen = policy or self._judge.policy
+        as_is = policy is None and not claims and not changes
+        ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
+        steps = explain(pod, snapshot, chosen, replace(rules, policy=chosen, fleet=snapshot.fleet), ranking)
+        answer: Json = plain(await _in_slices(steps))
+        return answer
+
+    def snapshot(self) -> Snapshot:
+        return self._mirror.snapshot()
+
+
+def plain(found: Any) -> Any:
+    """Records of any kind as dictionaries and lists, ready for JSON."""
+    if is_dataclass(found) and not isinstance(found, type):
+        return {field.name: plain(getattr(found, field.name)) for field in fields(found)}
+    if hasattr(found, "_asdict"):
+        return {name: plain(value) for name, value in found._asdict().items()}
+    return [plain(item) for item in found] if isinstance(found, tuple | list) else found
+
+
+async def _in_slices(steps: Iterator[Explanation | None]) -> Explanation:
+    started = time.perf_counter()
+    for step in steps:
+        if step is not None:
+            return step
+        if time.perf_counter() - started > _SLICE_SECONDS:
+            await asyncio.sleep(0)
+            started = time.perf_counter()
+    raise AssertionError("the last step is the explanation")
+
+
+def _record(entry: Entry) -> Json:
+    return {
+        "attempts": [plain(attempt) for attempt in entry.attempts],
+        "change": entry.change(),
+        "decision": plain(entry.decision) if entry.decision is not None else None,
+    }

@@ -1,0 +1,95 @@
+"""What Berth answered and decided lately, per pod: a bounded record in memory, read by explain and the page."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from extender.model.claim import ObjectKey
+from extender.verdict.explain import Candidate
+
+_PODS = 4096  # at about 2 KiB each, the record stays below 10 MiB
+_ATTEMPTS = 8  # per pod
+_REASONS = 3  # of the most frequent reasons of an attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One answer of filter."""
+
+    at: str  # RFC 3339
+    fitting: int  # nodes handed to the scheduler
+    asked: int  # nodes it asked about
+    reasons: tuple[tuple[str, int], ...] = ()  # most frequent reasons over the whole fleet, with their nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A pod that Berth bound, as it was decided."""
+
+    at: str
+    chosen: Candidate
+    runner_up: str = ""  # the second best node when the pod was filtered
+    margin: float = 0.0  # by how much its score was lower
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known about one pod."""
+
+    pod: ObjectKey
+    uid: str
+    attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
+    decision: Decision | None = None
+
+    def change(self) -> str:
+        """What the last attempt says that the one before did not; '' where nothing changed."""
+        if len(self.attempts) < 2:  # noqa: PLR2004 - two attempts to compare
+            return ""
+        before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
+        gone = [f"no longer '{text}' on {count} nodes" for text, count in before.items() if text not in now]
+        new = [f"now '{text}' on {count} nodes" for text, count in now.items() if text not in before]
+        moved = [f"'{t}' on {c} nodes instead of {before[t]}" for t, c in now.items() if t in before and before[t] != c]
+        return "; ".join((*gone, *new, *moved))
+
+
+class Journal:
+    """Entries by pod UID; the pod heard of least recently goes first."""
+
+    def __init__(self, now_rfc3339: Callable[[], str]) -> None:
+        self._now = now_rfc3339
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self.version = 0  # grows with every note
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def attempted(self, pod: ObjectKey, uid: str, fitting: int, asked: int, reasons: Iterable[tuple[str, int]]) -> None:
+        """Filter answered."""
+        frequent = sorted(((text, count) for text, count in reasons if count), key=lambda item: (-item[1], item[0]))[:_REASONS]
+        self._entry(pod, uid).attempts.append(Attempt(self._now(), fitting, asked, tuple(frequent)))
+
+    def decided(self, pod: ObjectKey, uid: str, chosen: Candidate, runner_up: tuple[str, float]) -> None:
+        """The pod is bound. The runner-up comes with the margin to it."""
+        self._entry(pod, uid).decision = Decision(self._now(), chosen, *runner_up)
+
+    def of(self, pod: ObjectKey) -> Entry | None:
+        """The newest entry of a pod by name."""
+        return next((entry for entry in reversed(self._entries.values()) if entry.pod == pod), None)
+
+    def recent(self, count: int) -> list[Entry]:
+        """The pods heard of last, newest first."""
+        newest = reversed(self._entries.values())
+        return [entry for entry, _ in zip(newest, range(count), strict=False)]
+
+    def _entry(self, pod: ObjectKey, uid: str) -> Entry:
+        entry = self._entries.get(uid)
+        if entry is None:
+            entry = self._entries[uid] = Entry(pod, uid)
+            if len(self._entries) > _PODS:
+                self._entries.popitem(last=False)
+        else:
+            self._entries.move_to_end(uid)
+        self.version += 1
+        return entry

@@ -1,0 +1,63 @@
+"""A snapshot as it would be: nodes gone, claims given back, claims that do not exist yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from extender.allocation.view import NodeView, Snapshot
+from extender.model.claim import Claim, ObjectKey, Result
+from extender.model.device import PoolKey
+from extender.model.errors import WireError
+from extender.verdict.whatif import freed
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to imagine. `given_back` are claims whose devices are free again."""
+
+    without_nodes: frozenset[str] = frozenset()
+    given_back: tuple[Claim, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.without_nodes or self.given_back)
+
+
+def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Snapshot:
+    """The snapshot with the changes; the very same one where there are none."""
+    added = {claim.key: claim for claim in claims}
+    if not added and not changes:
+        return snapshot
+    views: dict[str, NodeView] = {n: v for n, v in snapshot.views.items() if n not in changes.without_nodes}
+    views = _given_back(views, changes.given_back)
+    known: Mapping[ObjectKey, Claim] = {**snapshot.claims, **added}
+    return replace(snapshot, views=views, claims=known, changes=())
+
+
+def _given_back(views: dict[str, NodeView], claims: Iterable[Claim]) -> dict[str, NodeView]:
+    results: dict[PoolKey, list[Result]] = {}
+    for claim in claims:
+        for result in claim.allocation.results if claim.allocation is not None else ():
+            results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
+    if not results:
+        return views
+    found = dict(views)
+    for number, (name, view) in enumerate(views.items()):
+        mine = [r for pool in view.inventory.pools for r in results.get(pool.key, ())]
+        if mine:
+            # No two such nodes may share a verdict by accident: each gets a signature that no real node has.
+            found[name] = replace(freed(view, mine), signature=-1 - number)
+    return found
+
+
+def claims_of(snapshot: Snapshot, pod: str) -> list[Claim]:
+    """The claims that a pod, named as namespace/name, has devices of. Raises WireError where it has none."""
+    namespace, _, name = pod.partition("/")
+    found = [
+        claim
+        for key, claim in snapshot.claims.items()
+        if key.namespace == namespace and claim.allocation is not None and any(c.name == name for c in claim.reserved_for)
+    ]
+    if not found:
+        raise WireError("free", f"no claim with devices is reserved for pod {pod!r}")
+    return found

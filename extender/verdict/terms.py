@@ -1,0 +1,163 @@
+"""What selectors said of the whole fleet: for each && term, how many devices pass and what the others have instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from extender.allocation.view import Snapshot
+from extender.cel.errors import CelError, CompileError
+from extender.cel.selector import STORED, Selector, compile_selector
+from extender.cel.terms import seen_value, split_terms
+from extender.model.device import Device, Slice
+from extender.verdict.demand import Demand
+
+_SHOWN_VALUES = 3
+_CHUNK = 2000  # devices looked at between two breaths
+
+
+@dataclass(slots=True)
+class TermFinding:
+    """One && term of a selector over the devices that passed the terms before it."""
+
+    source: str  # 'class gpu.nvidia.com' or 'request gpu'
+    term: str
+    asked: int = 0  # devices that reached this term
+    passed: int = 0
+    failed: int = 0  # devices on which the term has no value
+    instead: Counter[str] = field(default_factory=Counter)  # what the devices that did not pass have
+    published: dict[str, int] = field(default_factory=dict)  # attribute or capacity read, by how many devices have it
+
+    def sentence(self) -> str:
+        """What to tell a person."""
+        others = ", ".join(f"{count} have {value}" for value, count in self.instead.most_common(_SHOWN_VALUES))
+        missing = [name for name, count in self.published.items() if not count]
+        found = f"{self.source}: `{self.term}` matches {self.passed or 'none'} of {self.asked} devices"
+        if others:
+            found += f"; {others}"
+        if missing:
+            found += "; " + ", ".join(f"`{name}` is published by 0 of {self.asked} devices" for name in missing)
+        elif self.failed:
+            found += f"; it has no value on {self.failed}"
+        return found
+
+
+def term_findings(demand: Demand, snapshot: Snapshot) -> Iterator[list[TermFinding] | None]:
+    """Steps that end with the findings of every request; None stands for a breath in between."""
+    devices: list[tuple[Device, str]] = []
+    for slice_ in _slices(snapshot):
+        devices += [(device, slice_.pool.driver) for device in slice_.devices]
+        if len(devices) % _CHUNK < len(slice_.devices):
+            yield None
+    found: list[TermFinding] = []
+    for source, expressions in _sources(demand):
+        alive = devices
+        for expression in expressions:
+            for term in split_terms(expression):
+                finding = TermFinding(source, term)
+                kept: list[tuple[Device, str]] = []
+                for start in range(0, len(alive), _CHUNK):
+                    _judge(finding, alive[start : start + _CHUNK], kept)
+                    yield None
+                found.append(finding)
+                alive = kept
+    yield found
+
+
+def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
+    """Per distinct request: the expressions in the order in which they are asked."""
+    classes = {class_.name: class_ for class_ in demand.classes}
+    seen: set[tuple[str, ...]] = set()
+    for spec in demand.specs:
+        for request in spec.requests:
+            for option in request.alternatives:
+                class_ = classes.get(option.class_name)
+                texts = (*(class_.selectors if class_ else ()), *option.selectors)
+                if texts in seen:
+                    continue
+                seen.add(texts)
+                yield f"request {option.name} (class {option.class_name})", list(texts)
+
+
+def _slices(snapshot: Snapshot) -> Iterator[Slice]:
+    """Every slice once, however many nodes reach it."""
+    seen: set[int] = set()
+    for view in snapshot.views.values():
+        for slice_, _ in view.inventory.offsets:
+            if id(slice_) not in seen:
+                seen.add(id(slice_))
+                yield slice_
+
+
+def _judge(finding: TermFinding, devices: list[tuple[Device, str]], kept: list[tuple[Device, str]]) -> None:
+    """Devices that look the same to a term are asked once."""
+    finding.asked += len(devices)
+    selector = _compiled(finding.term)
+    if selector is None:  # makes sense inside the whole only
+        kept.extend(devices)
+        finding.passed += len(devices)
+        return
+    groups: dict[object, list[tuple[Device, str]]] = {}
+    reads = _reads(selector)
+    for device, driver in devices:
+        key = (driver, *(read(device, driver) for _, read in reads)) if reads is not None else id(device)
+        groups.setdefault(key, []).append((device, driver))
+    for group in groups.values():
+        _judge_group(finding, selector, group, kept)
+
+
+def _judge_group(
+    finding: TermFinding, selector: Selector, group: list[tuple[Device, str]], kept: list[tuple[Device, str]]
+) -> None:
+    device, driver = group[0]
+    for name, read in _reads(selector) or ():
+        has = read(device, driver) is not None
+        finding.published[name] = finding.published.get(name, 0) + (len(group) if has else 0)
+    try:
+        if selector.match(device, driver):
+            finding.passed += len(group)
+            kept.extend(group)
+            return
+    except CelError:
+        finding.failed += len(group)
+    value = seen_value(finding.term, STORED, device, driver)
+    if value:
+        finding.instead[value] += len(group)
+
+
+Read = tuple[str, Callable[[Device, str], object]]
+
+
+@lru_cache(maxsize=256)
+def _reads(selector: Selector) -> list[Read] | None:
+    """Name and reader of everything a selector looks at; None where it looks at whole maps."""
+    found: list[Read] = []
+    for path in sorted(selector.reads - {"driver"}):
+        kind, _, name = path.partition(":")
+        if not name or name.endswith("*"):
+            return None
+        domain, _, short = name.partition("/")
+        found.append((short, _attribute(name) if kind == "attributes" else _capacity(name, domain, short)))
+    return found
+
+
+def _attribute(name: str) -> Callable[[Device, str], object]:
+    return lambda device, _: device.attributes.get(name)
+
+
+def _capacity(name: str, domain: str, short: str) -> Callable[[Device, str], object]:
+    def read(device: Device, driver: str) -> object:
+        found = device.capacity.get(name) or (device.capacity.get(short) if domain == driver else None)
+        return found.value.nanos if found is not None else None
+
+    return read
+
+
+@lru_cache(maxsize=256)
+def _compiled(term: str) -> Selector | None:
+    try:
+        return compile_selector(term)
+    except CompileError:
+        return None

@@ -1,0 +1,104 @@
+"""GET and POST /v1/explain: why a pod waits, where it went, or where one that does not exist yet would go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from extender.model.claim import Claim, ObjectKey
+from extender.model.errors import BerthError, WireError
+from extender.policy import load_policy
+from extender.service.explaining import UnknownPod
+from extender.service.service import Service
+from extender.verdict.imagined import Changes, claims_of
+from extender.wire.manifests import imagined_pods
+
+Json = dict[str, Any]
+_MAX_BODY = 4 * 1024 * 1024  # bytes
+
+
+class Question(BaseModel):
+    """The body of POST /v1/explain."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    objects: list[dict[str, Any]] = Field(description="pods or workloads, with their claims and claim templates")
+    policy: str | None = Field(None, description="a policy to decide by, as YAML; the active one where absent")
+    without: list[str] = Field([], description="nodes to leave out")
+    free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
+
+
+def router(service: Service) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(prefix="/v1")
+
+    @routes.get("/explain/{namespace}/{pod}")
+    async def explain_pod(namespace: str, pod: str, without: str = "", free: str = "") -> Response:
+        missing = service.not_ready
+        if missing:
+            return _problem(503, f"berth is not ready, {missing}")
+        try:
+            changes = _changes(service, _words(without), _words(free))
+            return _json(await service.explainer.pod(ObjectKey(namespace, pod), changes))
+        except UnknownPod as error:
+            return _problem(404, str(error))
+        except BerthError as error:
+            return _problem(400, str(error))
+
+    @routes.post("/explain")
+    async def explain_imagined(request: Request) -> Response:
+        missing = service.not_ready
+        if missing:
+            return _problem(503, f"berth is not ready, {missing}")
+        try:
+            question = Question.model_validate(orjson.loads(await _body(request)))
+            policy = load_policy(question.policy) if question.policy is not None else None
+            changes = _changes(service, question.without, question.free)
+            found = [
+                await service.explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question.objects)
+            ]
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+            return _problem(400, "; ".join(lines))
+        except (BerthError, orjson.JSONDecodeError) as error:
+            return _problem(400, str(error))
+        return _json(found)
+
+    return routes
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > _MAX_BODY:
+            raise WireError("body", f"is larger than {_MAX_BODY} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _changes(service: Service, without: list[str], free: list[str]) -> Changes:
+    snapshot = service.mirror.snapshot()
+    for name in without:
+        if name not in snapshot.views:
+            raise WireError("without", f"node {name!r} is not known")
+    given_back: list[Claim] = []
+    for text in free:
+        given_back += claims_of(snapshot, text)
+    return Changes(frozenset(without), tuple(given_back))
+
+
+def _json(found: object) -> Response:
+    return Response(orjson.dumps(found), media_type="application/json")
+
+
+def _problem(status: int, text: str) -> Response:
+    return Response(orjson.dumps({"error": text}), status, media_type="application/json")

@@ -1,0 +1,84 @@
+"""Users' manifests: the pods that they would make, with the claims of their templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from extender.model.claim import Claim, Pod
+from extender.model.errors import WireError
+from extender.wire.claims import decode_claim
+from extender.wire.core import decode_pod
+from extender.wire.fields import Json
+
+_IMAGINED_UID = "imagined"
+# Where workloads keep the template of their pods.
+_TEMPLATES = {
+    "Deployment": ("spec", "template"), "ReplicaSet": ("spec", "template"), "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"), "Job": ("spec", "template"), "CronJob": ("spec", "jobTemplate", "spec", "template"),
+}  # fmt: skip
+
+
+class ImaginedPod(NamedTuple):
+    """A pod that does not exist yet, and the claims that come with it."""
+
+    pod: Pod
+    claims: tuple[Claim, ...]
+
+
+def imagined_pods(objects: Iterable[Json]) -> list[ImaginedPod]:
+    """The pods of these objects. Raises WireError where a claim template is missing or nothing makes pods."""
+    known = list(objects)
+    templates = {_key(o): o for o in known if o.get("kind") == "ResourceClaimTemplate"}
+    claims = {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"}
+    found = [_imagined(pod, templates, claims) for o in known for pod in _pods(o)]
+    if not found:
+        raise WireError("kind", f"none of {', '.join(sorted({str(o.get('kind')) for o in known})) or 'no objects'} makes pods")
+    return found
+
+
+def _pods(obj: Json) -> Iterator[Json]:
+    kind = str(obj.get("kind"))
+    if kind == "Pod":
+        yield _placed(obj)
+    elif kind in _TEMPLATES:
+        template: Json = obj
+        for step in _TEMPLATES[kind]:
+            template = template.get(step) or {}
+        namespace, name = _key(obj)
+        metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name}
+        yield {**template, "kind": "Pod", "metadata": metadata}
+
+
+def _imagined(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]) -> ImaginedPod:
+    namespace, name = _key(obj)
+    uid = f"{_IMAGINED_UID}/{namespace}/{name}"
+    statuses, mine = [], []
+    for entry in decode_pod(obj).claims:
+        if not entry.template_name:
+            mine += [claim for key, claim in claims.items() if key == (namespace, entry.claim_name)]
+            continue
+        template = templates.get((namespace, entry.template_name))
+        if template is None:
+            raise WireError(
+                f"pod {namespace}/{name}: spec.resourceClaims",
+                f"ResourceClaimTemplate {namespace}/{entry.template_name} is not among the given objects",
+            )
+        generated = f"{name}-{entry.name}"
+        owner = [{"kind": "Pod", "name": name, "uid": uid, "controller": True}]
+        metadata = {"namespace": namespace, "name": generated, "uid": f"{uid}/{entry.name}", "ownerReferences": owner}
+        mine.append(decode_claim({"metadata": metadata, "spec": (template.get("spec") or {}).get("spec") or {}}))
+        statuses.append({"name": entry.name, "resourceClaimName": generated})
+    made = {**obj, "metadata": {**obj["metadata"], "uid": uid}, "status": {"resourceClaimStatuses": statuses}}
+    return ImaginedPod(decode_pod(made), tuple(mine))
+
+
+def _placed(obj: Json) -> Json:
+    """The object with a namespace."""
+    namespace, name = _key(obj)
+    return {**obj, "metadata": {**(obj.get("metadata") or {}), "namespace": namespace, "name": name}}
+
+
+def _key(obj: Json) -> tuple[str, str]:
+    metadata = obj.get("metadata") or {}
+    return str(metadata.get("namespace") or "default"), str(metadata.get("name") or metadata.get("generateName") or "")

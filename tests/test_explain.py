@@ -1,0 +1,190 @@
+"""Explain over real HTTP and offline: why, the nearest miss, what if, and what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import orjson
+import yaml
+from typer.testing import CliRunner
+
+from extender.cli.main import app as cli
+from extender.cli.picture import take_picture
+from tests.berthing import Berthing, berthing, claim, pod, until
+
+H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
+DRIVER = "gpu.nvidia.com"
+
+
+async def _run(b: Berthing, name: str, claims: list[dict], annotations: dict[str, str] | None = None) -> str:
+    """Create claims and pod, filter, and bind to the first node. The answer is the node or ''."""
+    for one in claims:
+        b.cluster.apply(one)
+    b.cluster.apply(pod(name, *(c["metadata"]["name"] for c in claims), annotations=annotations))
+    await b.settled()
+    names = (await b.filter(name))["NodeNames"]
+    if names:
+        assert await b.bind(name, names[0]) == ""
+        await b.settled()
+        return names[0]
+    return ""
+
+
+async def _why(b: Berthing, name: str, **params: str) -> dict:
+    reply = await b.client.get(f"/v1/explain/default/{name}", params=params)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_what_a_claim_would_have_to_give_back() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100, "n2": A100}) as b:
+            for i in range(2):
+                assert await _run(b, f"big-{i}", [claim(f"big-{i}", 8)])
+            await _run(b, "late", [claim("late", 2)])
+            found = await _why(b, "late")
+            assert found["outcome"] == "refused" and found["nodes"] == 2
+            assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("IN_USE", 2)]
+            assert found["groups"][0]["causes"][0].startswith("gpu-0, gpu-1") and "held by default/big-" in found["groups"][0]["causes"][0]
+            assert any(m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]), found["misses"]
+            assert found["attempts"][-1]["fitting"] == 0
+            again = await _why(b, "late", free="default/big-0")
+            assert again["outcome"] == "fits" and again["fitting"] == 1
+            gone = await _why(b, "late", free="default/big-0", without=again["best"][0]["node"])
+            assert gone["outcome"] == "refused" and gone["nodes"] == 1
+
+    asyncio.run(body())
+
+
+def test_selector_terms_say_what_devices_have_instead() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100, "n2": H100}) as b:
+            selector = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].productName == 'H100'"
+            await _run(b, "p", [claim("p", 1, selector)])
+            found = await _why(b, "p")
+            assert "`device.attributes['gpu.nvidia.com'].productName == 'H100'` matches none of 16 devices; 16 have 'NVIDIA H100 80GB HBM3'" in found["sentence"]
+            await _run(b, "q", [claim("q", 1, f"device.capacity['{DRIVER}'].memory.compareTo(quantity('90Gi')) >= 0")])
+            assert "16 have 79.6Gi" in (await _why(b, "q"))["sentence"] or "16 have 8" in (await _why(b, "q"))["sentence"]
+            await _run(b, "r", [claim("r", 1, f"device.attributes['{DRIVER}'].colour == 'green'")])
+            assert "`colour` is published by 0 of 16 devices" in (await _why(b, "r"))["sentence"]
+
+    asyncio.run(body())
+
+
+def test_a_selector_that_does_not_compile_names_claim_request_and_place() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            await _run(b, "broken", [claim("broken", 1, "device.driver == 1")])
+            found = await _why(b, "broken")
+            text = found["sentence"]
+            assert found["outcome"] == "refused" and "default/broken" in text and "request gpu" in text and "1:15" in text, text
+            assert await _run(b, "fine", [claim("fine", 1)]), "other claims are unaffected"
+
+    asyncio.run(body())
+
+
+def test_too_few_on_one_node_and_no_nvlink_set() -> None:
+    async def body() -> None:
+        async with berthing({"n1": A100, "n2": A100}) as b:
+            await _run(b, "p", [claim("p", 16)])
+            assert any(m == "no node has 16 free devices for request gpu; 2 nodes have 8" for m in (await _why(b, "p"))["misses"])
+            await _run(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
+            assert any(m == "no node has 4 GPUs on one NVLink set free; 2 nodes have 2" for m in (await _why(b, "q"))["misses"])
+
+    asyncio.run(body())
+
+
+def test_a_bound_pod_keeps_its_decision() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100, "n2": A100}) as b:
+            node = await _run(b, "p", [claim("p", 2)])
+            await until(lambda: b.app.service.journal.of(("default", "p")).decision is not None)
+            await b.settled()
+            found = await _why(b, "p")
+            decision = found["decision"]
+            assert found["outcome"] == "bound" and {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
+            assert decision["chosen"]["node"] == node and decision["margin"] > 0
+            assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
+            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
+
+    asyncio.run(body())
+
+
+def test_bad_questions_get_exact_answers() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            reply = await b.client.get("/v1/explain/default/nobody")
+            assert reply.status_code == 404 and "default/nobody" in reply.json()["error"]
+            await _run(b, "p", [claim("p", 9)])
+            reply = await b.client.get("/v1/explain/default/p", params={"without": "n7"})
+            assert reply.status_code == 400 and "'n7'" in reply.json()["error"]
+            for bad, named in ((b"{", "unexpected end"), (b'{"objects": [], "x": 1}', "x"), (b'{"objects": [{"kind": "Service"}]}', "Service")):
+                reply = await b.client.post("/v1/explain", content=bad)
+                assert reply.status_code == 400 and named in reply.json()["error"], reply.text
+
+    asyncio.run(body())
+
+
+def test_explaining_changes_nothing() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            await _run(b, "a", [claim("a", 8)])
+            await _run(b, "p", [claim("p", 2)])
+            before = b.app.service.mirror.usage._by_holder.copy()
+            writes = b.cluster.store.version
+            await _why(b, "p", free="default/a")
+            assert b.app.service.mirror.usage._by_holder == before and b.cluster.store.version == writes
+
+    asyncio.run(body())
+
+
+JOB = {
+    "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+    "spec": {"template": {"spec": {
+        "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "four"}],
+        "containers": [{"name": "main", "resources": {"claims": [{"name": "gpus"}]}}],
+    }}},
+}  # fmt: skip
+TEMPLATE = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "four"},
+    "spec": {"spec": claim("x", 4)["spec"]},
+}  # fmt: skip
+
+
+def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump_all([JOB, TEMPLATE]))
+    picture = tmp_path / "picture.json"
+    kubeconfig = tmp_path / "kubeconfig"
+    answers: list[dict] = []
+
+    async def body() -> None:
+        async with berthing({"n1": H100, "n2": A100}) as b:
+            hopper = f"device.attributes['{DRIVER}'].architecture == 'Hopper'"
+            assert await _run(b, "a", [claim("a", 6, hopper)]) == "n1"
+            assert not await _run(b, "stuck", [claim("stuck", 8, hopper)])
+            api = str(b.app.service.reflectors["nodes"]._client._credentials.url)
+            context = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                       "current-context": "c", "users": [{"name": "u", "user": {}}]}  # fmt: skip
+            kubeconfig.write_text(yaml.safe_dump(context))
+            picture.write_bytes(await take_picture(kubeconfig))
+            reply = await b.client.post("/v1/explain", content=orjson.dumps({"objects": [JOB, TEMPLATE]}))
+            answers.extend(reply.json())
+
+    asyncio.run(body())
+    assert answers[0]["outcome"] == "fits" and answers[0]["best"][0]["node"] == "n2", answers
+    offline = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(picture), "--output", "json"])
+    assert offline.exit_code == 0, offline.output
+    assert orjson.loads(offline.output) == answers[0]
+    held = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(picture), "--without", "n2"])
+    assert held.exit_code == 1 and "no node has 4 free devices for request gpus; 1 node has 2" in " ".join(held.output.split()).replace("request gpu;", "request gpus;")
+    freed = CliRunner().invoke(cli, ["explain", "pod", "default/stuck", "--snapshot", str(picture), "--free", "default/a"])
+    assert freed.exit_code == 0 and "fits on" in freed.output
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    found = CliRunner().invoke(cli, ["explain", "default/p", "--server", "http://127.0.0.1:9"])
+    assert found.exit_code != 0 and "http://127.0.0.1:9" in str(found.exception)
+    assert not isinstance(found.exception, httpx.HTTPError)
