@@ -13,7 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.gradient import WHOLE, Host, Shape, fragment, placements, rank, scarcity
+from extender.model.demand import WHOLE, Shape
+from extender.scoring.gradient import Host, fragment, placements, rank, scarcity
 
 OVERLOAD = 1.3  # the published workloads are tuned to 130 % of the GPUs
 TYPICAL = 0.95  # share of the demand whose shapes count as typical, as in the published simulator
@@ -34,7 +35,7 @@ def read_pods(path: Path) -> list[Shape]:
 
 
 def gpu_of(shape: Shape) -> int:
-    return shape.count * shape.milli
+    return shape.gpus * shape.milli
 
 
 def workload(pods: list[Shape], capacity: int, rng: random.Random) -> list[Shape]:

@@ -68,6 +68,7 @@ from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
 from extender.wire.slices import SliceDecoder
 from extender.wire import extender_v1 as wire
+from extender.service.journal import Journal
 from extender.model.claim import ObjectKey
 from extender.sandbox.cluster import GPU_CLASS
 import orjson
@@ -84,7 +85,7 @@ for event in events: event()
 mirror.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
 names = sorted(mirror.store.nodes)
 rng.shuffle(names)
-judge = Judge(mirror, Policy(), Features(), lambda: 0.0)
+judge = Judge(mirror, Policy(), Features(), lambda: 0.0, Journal(lambda: ""))
 digest = hashlib.sha256()
 for count in (1, 2, 4, 8, 9):
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Usage
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
+from extender.model.demand import DEFAULT_MIX, Mix
 from extender.model.fabric import Fabric
 
 
@@ -23,6 +24,9 @@ class NodeView:
     gpu_bits: tuple[int, ...] = ()  # the device bit of each GPU of the fabric, -1 where it has none
     held: int = 0  # devices that only a hold keeps in use, as a mask
     busy: int = 0  # devices that cannot be taken exclusively, as a mask
+    drift: int = 0  # devices that no claim holds and somebody uses, as a mask
+    overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes that live use exceeds the claims, coarse
+    partitions: tuple[int, ...] | None = None  # sets that Fabric Manager can join, by position; None: it does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Fleet:
     best_ring_gbps: Mapping[int, float] = field(default_factory=dict)  # by number of GPUs
     least_memory_bytes: int = 0  # of the smallest GPU
     most_memory_bytes: int = 0
+    most_gpus: int = 0  # of one node
+    demand: Mix = DEFAULT_MIX
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +56,8 @@ class Snapshot:
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
     special_claims: Mapping[str, ObjectKey] = field(default_factory=dict)  # pod UID to its extended-resource claim
     in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
+    nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
+    groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """Nodes whose view changed after `version`; None where that is no longer known."""

@@ -18,6 +18,7 @@ from extender.fabric.sources import choose_fabric, gpu_uuid
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
 from extender.model.device import DeviceId, Slice
 from extender.model.errors import WireError
+from extender.policy import Policy
 from extender.scoring.preference import ByTopology
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node, decode_pod
@@ -46,7 +47,7 @@ class Objects:
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
         usage: Usage = problem.usage
-        return ByTopology(NodeView(node, found, usage, 0, fabric, positions, 0, taken_mask(found, usage)))
+        return ByTopology(NodeView(node, found, usage, 0, fabric, positions, 0, taken_mask(found, usage)), Policy())
 
 
 def load_objects(paths: Iterable[Path]) -> Objects:

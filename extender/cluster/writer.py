@@ -9,6 +9,7 @@ from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClien
 from extender.model.claim import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
+    GROUP_ANNOTATION,
     OURS_ANNOTATION,
     Allocation,
     Claim,
@@ -41,12 +42,13 @@ class Writer:
     async def read_pod(self, key: ObjectKey) -> Json:
         return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
 
-    async def add_finalizer(self, claim: Claim) -> Claim:
-        """Without it the claim controller never takes the allocation back. The same write marks the claim as ours."""
-        if FINALIZER in claim.finalizers and claim.ours:
+    async def add_finalizer(self, claim: Claim, group: str) -> Claim:
+        """Without it the claim controller never takes the allocation back. The same write marks the claim as ours, with
+        the group of its pod ('' for none)."""
+        if FINALIZER in claim.finalizers and claim.ours and claim.group == group:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": {OURS_ANNOTATION: "berth"}}}
+        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": {OURS_ANNOTATION: "berth", GROUP_ANNOTATION: group or None}}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:

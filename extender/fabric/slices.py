@@ -9,6 +9,11 @@ switchLinks                                 integer: working links into an NVSwi
 links                                       string: 'peer:count,peer:count', working links to other GPUs
 distances                                   string: one letter per peer, position in DISTANCES as a digit, '-' unknown
 memoryTotalMiB, memoryFreeMiB               integers; free in coarse steps
+memoryReservedMiB                           integer: held by the driver itself
+nvlinkErrors                                integer: errors of all links since the driver was loaded
+xid                                         integer: the last critical XID since the agent started, 0 for none
+migEnabled                                  boolean
+readAt                                      integer: minute (Unix time / 60) of the write, so that readers see an agent alive
 healthy, stale                              booleans; a stale slice is not believed
 """
 
@@ -42,6 +47,10 @@ class Reading:
     distances: tuple[int, ...] = ()
     memory_total_bytes: int = 0
     memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    mig: bool = False
+    nvlink_errors: int = 0
+    xid: int = 0
     clique: str = ""
     healthy: bool = True
     note: str = ""
@@ -67,6 +76,11 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
     }
     if reading.memory_free_bytes is not None:
         found["memoryFreeMiB"] = reading.memory_free_bytes // _MIB
+    if reading.memory_reserved_bytes is not None:
+        found["memoryReservedMiB"] = reading.memory_reserved_bytes // _MIB
+    if reading.mig:
+        found["migEnabled"] = True
+    found |= {name: value for name, value in (("nvlinkErrors", reading.nvlink_errors), ("xid", reading.xid)) if value}
     return {name: value for name, value in found.items() if value != ""}
 
 
@@ -135,11 +149,15 @@ def _distances(text: str, own: int, count: int) -> tuple[int, ...]:
 
 
 def _state(uuid: str, fact: Mapping[str, object]) -> GpuState:
-    free = fact.get("memoryFreeMiB")
     total = _number(fact, "memoryTotalMiB") * _MIB
     return GpuState(
-        uuid, total,
-        free * _MIB if type(free) is int and 0 <= free * _MIB <= max(total, 0) else None,
+        uuid, total, _part(fact, "memoryFreeMiB", total), _part(fact, "memoryReservedMiB", total),
         healthy=fact.get("healthy") is not False,
         note=_text(fact, "note"),
     )
+
+
+def _part(fact: Mapping[str, object], name: str, total: int) -> int | None:
+    """Bytes of a part of the memory; None where it is not said or cannot be."""
+    value = fact.get(name)
+    return value * _MIB if type(value) is int and 0 <= value * _MIB <= total else None

@@ -13,14 +13,18 @@ from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
 from extender.allocation.view import Fleet, NodeView
 from extender.fabric.sets import Graphs, best_gbps
 from extender.fabric.sources import choose_fabric, gpu_uuid
+from extender.mirror.demand import DemandBook
+from extender.mirror.live import live_use
 from extender.mirror.store import Store
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Node
+from extender.model.demand import Mix
 from extender.model.device import Device, PoolKey, Slice
 from extender.model.fabric import Fabric, Graph
 from extender.model.quantity import NANO
 
 T = TypeVar("T")
+_PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
@@ -40,14 +44,17 @@ class ViewBuilder:
         pools = {pool.key: usage.pool(pool.key) for pool in found.pools}
         use = Usage(pools, lambda pool: self._consumed(pool, store, pools[pool.key]))
         fabric, gpu_bits = self._fabric(node, store, found)
+        partitions = _partitions(found, gpu_bits)
         busy = taken_mask(found, use)
+        drift, overuse = live_use(found, use, fabric, gpu_bits, busy) if node.name not in store.silent_agents else (0, {})
         held = self._held(found, usage)
         counters = tuple(tuple(sorted(use.counters(pool).items())) for pool in found.pools if pool.counter_sets)
         # Counters are read while the view is built, so that later changes of the store do not reach into it.
         frozen = {pool.key: use.counters(pool) for pool in found.pools if pool.counter_sets}
         use = Usage(pools, lambda pool: frozen.get(pool.key, {}))
-        signature = self._signature(found, pools, fabric, gpu_bits, busy, held, counters)
-        return NodeView(node, found, use, signature, fabric, gpu_bits, held & busy, busy)
+        live = (drift, tuple(overuse.items()), partitions)
+        signature = self._signature(found, pools, fabric, gpu_bits, busy, held, (counters, live))
+        return NodeView(node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, partitions)
 
     # -- the inventory ---------------------------------------------------------------------------------------
 
@@ -103,7 +110,7 @@ class ViewBuilder:
 
     def _signature(
         self, found: Inventory, pools: Mapping[PoolKey, PoolUse], fabric: Fabric | None, gpu_bits: tuple[int, ...],
-        busy: int, held: int, counters: tuple[object, ...],
+        busy: int, held: int, more: tuple[object, ...],
     ) -> int:
         shape = tuple(self._kind(place.device, place.pool) for place in found.places)
         shares = tuple(
@@ -116,7 +123,7 @@ class ViewBuilder:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             joined = (id(fabric.graph), fabric.source, states, gpu_bits)
         trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
-        key = (shape, found.reachable, shares, joined, busy, held, counters, trouble)
+        key = (shape, found.reachable, shares, joined, busy, held, more, trouble)
         return self._signatures.setdefault(key, len(self._signatures))
 
     def _kind(self, device: Device, pool: int) -> int:
@@ -126,6 +133,18 @@ class ViewBuilder:
             device.binding_failure_conditions, device.allow_multiple,
         )
         return self._kinds.setdefault(key, len(self._kinds))
+
+
+def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Sets of GPUs, by position, that Fabric Manager can join; None where no GPU names a partition."""
+    sets: dict[tuple[int, object], int] = {}
+    for position, bit in enumerate(gpu_bits):
+        attributes = found.places[bit].device.attributes if bit >= 0 else {}
+        for size in _PARTITION_SIZES:
+            number = attributes.get(f"gpu.nvidia.com/partition{size}")
+            if number is not None:
+                sets[size, number] = sets.get((size, number), 0) | 1 << position
+    return tuple(sorted(mask for (size, _), mask in sets.items() if mask.bit_count() == size)) if sets else None
 
 
 def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
@@ -147,7 +166,7 @@ class FleetCounter:
     def __init__(self) -> None:
         self._graphs: Counter[Graph] = Counter()
         self._memory: Counter[int] = Counter()
-        self._fleet: Fleet | None = Fleet()
+        self._fleet: Fleet | None = None
 
     def replace(self, old: NodeView | None, new: NodeView | None) -> None:
         for view, amount in ((old, -1), (new, 1)):
@@ -165,19 +184,20 @@ class FleetCounter:
         if not before or not before + amount:
             self._fleet = None
 
-    def fleet(self) -> Fleet:
-        if self._fleet is None:
-            self._fleet = _fleet(self._graphs, self._memory)
+    def fleet(self, demand: DemandBook) -> Fleet:
+        mix = demand.mix(max(self._memory, default=0))
+        if self._fleet is None or self._fleet.demand is not mix:
+            self._fleet = _fleet(self._graphs, self._memory, mix)
         return self._fleet
 
 
-def _fleet(graphs: Iterable[Graph], memory: Iterable[int]) -> Fleet:
+def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: Mix) -> Fleet:
     best: dict[int, float] = {}
     for graph in graphs:
         for count in range(2, graph.size + 1):
             best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
     known = [amount for amount in memory if amount]
-    return Fleet(best, min(known, default=0), max(known, default=0))
+    return Fleet(best, min(known, default=0), max(known, default=0), max((g.size for g in graphs), default=0), mix)
 
 
 def _memory(view: NodeView, bit: int) -> int:

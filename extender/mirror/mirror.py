@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from types import MappingProxyType
 
 from extender.allocation.features import Features
 from extender.allocation.view import NodeView, Snapshot
+from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
+from extender.mirror.demand import DemandBook
 from extender.mirror.ledger import Hold, Ledger
 from extender.mirror.store import ALL_NODES, Store
 from extender.mirror.usage import UsageBook
@@ -27,6 +29,10 @@ class Mirror:
         self._builder = ViewBuilder(features or Features())
         self._views: dict[str, NodeView] = {}
         self._fleet = FleetCounter()
+        self._demand = DemandBook()
+        self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
+        self._unstamped: set[str] = set()
+        self.live_memory_seconds = 900.0
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_REMEMBERED_CHANGES)
         self._version = 0
         self._snapshot: Snapshot | None = None
@@ -35,6 +41,8 @@ class Mirror:
 
     def apply_slice(self, name: str, new: Slice | None) -> None:
         self.store.put_slice(name, new)
+        if new is not None and new.pool.driver == FABRIC_DRIVER:
+            self._unstamped.add(new.selection.node_name)
         self._snapshot = None
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
@@ -53,6 +61,8 @@ class Mirror:
             self._touch(self.ledger.settle(new.uid))
         if gone:
             self._touch(self.ledger.settle(gone))
+        if new is not None:
+            self._demand.saw(new)
         self._snapshot = None
 
     def apply_node(self, name: str, new: Node | None) -> None:
@@ -82,7 +92,23 @@ class Mirror:
         self._touch(self.ledger.release_node(node))
 
     def expire(self, now: float) -> None:
+        """Time passes: holds end, and agents that were not heard of for long are no longer believed about memory."""
         self._touch(self.ledger.expire(now))
+        for node in self._unstamped:
+            self._heard[node] = now
+            self._heard.move_to_end(node)
+            if node in self.store.silent_agents:
+                self.store.silent_agents.discard(node)
+                self._touch_node(node)
+        self._unstamped.clear()
+        while self._heard and next(iter(self._heard.values())) + self.live_memory_seconds < now:
+            node, _ = self._heard.popitem(last=False)
+            self.store.silent_agents.add(node)
+            self._touch_node(node)
+
+    def _touch_node(self, node: str) -> None:
+        self.store.dirty.add(node)
+        self._snapshot = None
 
     def assume(self, pod_uid: str, claim_uid: str, results: tuple[Result, ...]) -> None:
         self._touch(self.ledger.assume(pod_uid, claim_uid, results))
@@ -127,8 +153,8 @@ class Mirror:
         store = self.store
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
-            self._fleet.fleet(), store.classes_version, tuple(self._changes), store.extended_resources(),
-            store.special_claims, self.ledger.in_flight,
+            self._fleet.fleet(self._demand), store.classes_version, tuple(self._changes), store.extended_resources(),
+            store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups,
         )
 
 

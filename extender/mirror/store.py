@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,10 @@ class Store:
         self.by_node: dict[str, dict[str, Slice]] = {}
         self.roaming: dict[str, Slice] = {}  # slices that are not of one node
         self.fabric: dict[str, Slice] = {}  # Berth's own, by node
+        self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old to believe its memory
+        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}  # namespace and group to claims and their nodes
+        self.nodes_version = 0
+        self._by_label: dict[str, tuple[int, Mapping[str, frozenset[str]]]] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
@@ -111,6 +115,7 @@ class Store:
             self.allocated_at.pop(old.uid, None)
         _replace(self.claims, key, new)
         self._index_special(key, old, new)
+        self._index_group(key, old, new)
         if new is not None and new.allocation is not None and not new.reserved_for:
             self.unreserved.add(key)
         else:
@@ -130,10 +135,41 @@ class Store:
         if new is not None and new.extended and new.owner_pod_uid:
             self.special_claims[new.owner_pod_uid] = key
 
+    def _index_group(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
+        if old is not None and old.group:
+            members = self.groups.get((key.namespace, old.group), {})
+            members.pop(key, None)
+            if not members:
+                self.groups.pop((key.namespace, old.group), None)
+        node = self._node_of(new) if new is not None and new.group else ""
+        if new is not None and node:
+            self.groups.setdefault((key.namespace, new.group), {})[key] = node
+
+    def _node_of(self, claim: Claim) -> str:
+        """The node whose devices a claim has; '' where its devices are of no one node."""
+        for result in claim.allocation.results if claim.allocation is not None else ():
+            slices = self.pools.get(PoolKey(result.device.driver, result.device.pool), {})
+            node = next((s.selection.node_name for s in slices.values() if s.selection.node_name), "")
+            if node:
+                return node
+        return ""
+
     def put_node(self, name: str, new: Node | None) -> None:
         if self.nodes.get(name) != new:
             self.dirty.add(name)
+            self.nodes_version += 1
             _replace(self.nodes, name, new)
+
+    def nodes_by(self, label: str) -> Mapping[str, frozenset[str]]:
+        """Node names by the value of a label; made when asked for, and again when nodes changed."""
+        known = self._by_label.get(label)
+        if known is None or known[0] != self.nodes_version:
+            found: dict[str, set[str]] = {}
+            for name, node in self.nodes.items():
+                if label in node.labels:
+                    found.setdefault(node.labels[label], set()).add(name)
+            known = self._by_label[label] = (self.nodes_version, {value: frozenset(names) for value, names in found.items()})
+        return known[1]
 
     def put_pod(self, uid: str, new: Pod | None) -> None:
         _replace(self.pods, uid, new)

@@ -14,6 +14,7 @@ MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates, written with the finalizer
+GROUP_ANNOTATION = "berth.dev/group"  # on pods that want to be near each other; copied to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 
@@ -156,6 +157,7 @@ class Claim:
     deleting: bool = False
     owner_pod_uid: str = ""
     ours: bool = False  # carries Berth's mark
+    group: str = ""  # of the pod that Berth allocated it for
     extended: bool = False  # the special claim of a pod with extended resources
     problem: str = ""  # why the object cannot be used, naming the field
 

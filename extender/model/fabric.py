@@ -49,6 +49,7 @@ class GpuState:
     uuid: str
     memory_total_bytes: int = 0
     memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None  # by the driver; None where it does not say
     healthy: bool = True
     note: str = ""
 

@@ -20,6 +20,8 @@ class Code(Enum):
     HELD = "matching devices are held by a pod being scheduled"
     TAINTED = "matching devices are tainted for request {0}"
     CAPACITY = "not enough capacity left for request {0}"
+    TOO_SMALL = "{0} asked for, the largest matching device has {1}"
+    PARTITION = "no free set of {0} GPUs is a partition of Fabric Manager"
     COUNTERS = "shared counters are used up for request {0}"
     CONSTRAINT = "no free devices agree on {0}"
     COMBINATION = "requests cannot be served together"
@@ -45,6 +47,8 @@ DESCRIPTIONS = {
     Code.HELD: "The devices are promised to a pod whose bind is on its way; the pod is tried again by itself.",
     Code.TAINTED: "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",
     Code.CAPACITY: "The devices that match have less unclaimed capacity than the request asks for.",
+    Code.TOO_SMALL: "No matching device of this node has that much, even empty. A card sold as 80 GB has 79.6Gi.",
+    Code.PARTITION: "Fabric Manager joins GPUs only within its partitions; the driver would refuse any other set.",
     Code.COUNTERS: "Partitions already allocated use the counters that this one needs.",
     Code.CONSTRAINT: "matchAttribute or distinctAttribute leaves no combination of free devices.",
     Code.COMBINATION: "Each request fits alone, but not all of them at once.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from extender.model.errors import BerthError
 
@@ -21,12 +21,13 @@ class _Strict(BaseModel):
 class Weights(_Strict):
     """How much each part of the score counts; only the ratios matter. 0 switches a part off."""
 
-    link: float = Field(5, ge=0, le=100, description="predicted ring bandwidth over the best in the fleet")
-    headroom: float = Field(3, ge=0, le=100, description="how well device memory fits what is asked")
+    link: float = Field(8, ge=0, le=100, description="predicted ring bandwidth over the best in the fleet")
+    headroom: float = Field(5, ge=0, le=100, description="how well device memory fits what is asked")
     fragmentation: float = Field(3, ge=0, le=100, description="what is left whole for the next job")
     packing: float = Field(1, ge=0, le=100, description="prefer nodes that are in use already")
     health: float = Field(2, ge=0, le=100, description="avoid devices that report trouble")
     preference: float = Field(10, ge=0, le=100, description="rank of the alternative taken in firstAvailable")
+    clique: float = Field(5, ge=0, le=100, description="same NVLink clique, rack or spine as the pod's group")
 
 
 class Intent(_Strict):
@@ -37,18 +38,74 @@ class Intent(_Strict):
     )
 
 
+Headroom = Literal["tight", "roomy"]
+Packing = Literal["pack", "spread"]
+Drift = Literal["penalise", "filter", "ignore"]
+
+
+class Override(_Strict):
+    """What differs for pods of some namespaces or with claims of some classes. Both given: both must hold."""
+
+    namespaces: tuple[str, ...] = Field((), description="namespaces it is for; none named: all")
+    classes: tuple[str, ...] = Field((), description="DeviceClasses, one of which a claim must ask for; none named: all")
+    weights: Weights | None = Field(None, description="weights that differ; those not named stay")
+    defaults: Intent | None = Field(None, description="intent of pods without annotations")
+    headroom: Headroom | None = Field(None, description="see headroom")
+    packing: Packing | None = Field(None, description="see packing")
+    drift: Drift | None = Field(None, description="see drift")
+
+    def applies(self, namespace: str, classes: frozenset[str]) -> bool:
+        """Whether it is for a pod."""
+        return (not self.namespaces or namespace in self.namespaces) and (
+            not self.classes or not classes.isdisjoint(self.classes)
+        )
+
+
 class Policy(_Strict):
     """The whole policy."""
 
     weights: Weights = Field(Weights(), description="parts of the score")
     defaults: Intent = Field(Intent(), description="intent of pods without annotations")
     candidates: int = Field(32, ge=1, le=512, description="nodes answered by filter, best first; 1 lets Berth decide alone")
-    headroom: Literal["tight", "roomy"] = Field(
+    headroom: Headroom = Field(
         "tight", description="tight prefers the smallest sufficient GPU, roomy the largest"
     )
-    packing: Literal["pack", "spread"] = Field("pack", description="pack fills nodes in use first, spread empty ones")
+    packing: Packing = Field("pack", description="pack fills nodes in use first, spread empty ones")
     hold_seconds: float = Field(15, gt=0, le=300, description="seconds that filter holds its first choice in memory")
     search_steps: int = Field(20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up")
+    drift: Drift = Field(
+        "penalise", description="GPUs in use that no claim holds: penalise lowers health, filter leaves them out, ignore"
+    )
+    live_memory_seconds: float = Field(
+        900, ge=60, le=86_400, description="how old the agent's word on memory may be before it is ignored"
+    )
+    group_levels: tuple[str, ...] = Field(
+        ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/spine"), max_length=8,
+        description="node labels that say how near two nodes are, the nearest first",
+    )
+    overrides: tuple[Override, ...] = Field((), description="what differs by namespace or class; later ones win")
+    _effective: dict[tuple[int, ...], Policy] = PrivateAttr(default_factory=dict)
+
+    def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
+        """The policy for a pod: the same object for the same overrides."""
+        chosen = tuple(i for i, override in enumerate(self.overrides) if override.applies(namespace, classes))
+        if not chosen:
+            return self
+        if chosen not in self._effective:
+            found = self
+            for i in chosen:
+                found = _overridden(found, self.overrides[i])
+            self._effective[chosen] = found
+        return self._effective[chosen]
+
+
+def _overridden(policy: Policy, override: Override) -> Policy:
+    changes: dict[str, object] = override.model_dump(include={"headroom", "packing", "drift"}, exclude_none=True)
+    for name in ("weights", "defaults"):
+        part: BaseModel | None = getattr(override, name)
+        if part is not None:
+            changes[name] = getattr(policy, name).model_copy(update=part.model_dump(exclude_unset=True))
+    return policy.model_copy(update=changes)
 
 
 def load_policy(text: str) -> Policy:

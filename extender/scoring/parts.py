@@ -9,11 +9,13 @@ from extender.allocation.view import Fleet, NodeView
 from extender.fabric.ring import links_inside
 from extender.fabric.sets import bandwidth, best_gbps
 from extender.model.bits import members
+from extender.model.demand import WHOLE
 from extender.model.quantity import NANO
 from extender.policy import Policy
+from extender.scoring.gradient import Host, fragment, quantised
 
 _GIB = 1 << 30
-_SIZES = (2, 4, 8)  # the jobs a node should stay able to take
+_TIE = 1_000  # how much less the best fit counts than the gradient
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
@@ -55,14 +57,14 @@ def _in_part_use(view: NodeView) -> int:
     return found
 
 
-def parts(choice: Choice, fleet: Fleet, policy: Policy) -> tuple[Part, ...]:
+def parts(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int = 0) -> tuple[Part, ...]:
     """All parts that say something about this choice."""
     found = (
         _link(choice, fleet),
-        _headroom(choice, fleet, policy),
+        _headroom(choice, fleet, policy, expected_bytes),
         _fragmentation(choice, fleet),
         _packing(choice, policy),
-        _health(choice),
+        _health(choice, policy),
         _preference(choice),
     )
     return tuple(part for part in found if part is not None)
@@ -93,24 +95,33 @@ def _link(choice: Choice, fleet: Fleet) -> Part | None:
     return Part("link", share, f"{count} GPUs move {mine:.0f} GB/s in a ring, the fleet's best {best:.0f} ({source})")
 
 
-def _headroom(choice: Choice, fleet: Fleet, policy: Policy) -> Part | None:
-    """Memory asked for over memory there; without a request, the smallest GPU that exists stands for it."""
-    asked = have = 0
+def _headroom(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int) -> Part | None:
+    """Memory asked for over memory there; without a request, the smallest GPU that exists stands for it. What others
+    use beyond their claims lowers the value, and never decides whether the node fits."""
+    asked = have = overused = 0
     for claim in choice.solution.picks:
         for pick in claim:
-            memory = _memory_bytes(choice, pick.bit)
+            memory = _unclaimed_bytes(choice, pick.bit)
             if memory:
-                wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {})
+                wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
                 asked += min(wanted or fleet.least_memory_bytes or memory, memory)
                 have += memory
+                overused += min(choice.view.overuse.get(pick.bit, 0), memory)
     if not have:
         return None
     fit = asked / have
-    value = fit if policy.headroom == "tight" else 1 - fit
-    return Part("headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom})")
+    value = (fit if policy.headroom == "tight" else 1 - fit) * (1 - overused / have)
+    more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
+    return Part("headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
 
 
-def _memory_bytes(choice: Choice, bit: int) -> int:
+def memory_bytes(view: NodeView, bit: int) -> int:
+    """The memory of a device, used or not; 0 where it publishes none."""
+    capacity = view.inventory.places[bit].device.capacity
+    return next((capacity[name].value.nanos // NANO for name in _MEMORY if name in capacity), 0)
+
+
+def _unclaimed_bytes(choice: Choice, bit: int) -> int:
     """Unclaimed memory of a device: its capacity less what shares consume."""
     place = choice.view.inventory.places[bit]
     use = choice.view.usage.pools.get(choice.view.inventory.pools[place.pool].key, UNUSED)
@@ -132,21 +143,71 @@ def _wanted_bytes(amounts: object) -> int:
 
 
 def _fragmentation(choice: Choice, fleet: Fleet) -> Part | None:
-    """What a larger job can no longer have here: sets of more GPUs than were taken, in GB/s of the fleet's best, and
-    the share of links that now end at a GPU in use."""
+    """What the expected demand can no longer use here: free GPUs by the gradient method, and NVLink sets and links."""
     fabric = choice.view.fabric
-    taken = choice.gpu_mask()
-    if fabric is None or not taken:
+    if fabric is None or not choice.solution.mask:
         return None
+    before = [_left(choice.view, bit) for bit in choice.view.gpu_bits]
+    after = _after(choice, before)
+    taken = sum(before) - sum(after)
+    if not taken:
+        return None
+    gradient = quantised(_fragment(after, fleet) - _fragment(before, fleet))
+    whole = WHOLE * max(fleet.most_gpus, len(before))
+    # What is left counts in the last place: equal gradients go where less is left over (best fit).
+    capacity = 1 - (gradient + taken + sum(after) / _TIE) / whole
+    links, sentence = _links_left(choice, fleet)
+    value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
+    lost = f"the typical job loses {gradient / WHOLE:+.2f} GPUs, {sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
+    return Part("fragmentation", value, lost + sentence)
+
+
+def _left(view: NodeView, bit: int) -> int:
+    """Thousandths of a GPU that are free."""
+    if bit < 0 or view.busy >> bit & 1:
+        return 0
+    place = view.inventory.places[bit]
+    shares = view.usage.pools.get(view.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+    if shares is None:
+        return WHOLE
+    total = memory_bytes(view, bit)
+    used = max((shares.get(name, 0) for name in _MEMORY), default=0) // NANO
+    return WHOLE * max(total - used, 0) // total if total else 0
+
+
+def _after(choice: Choice, before: list[int]) -> list[int]:
+    """The same once the choice is made."""
+    after = list(before)
+    positions = {bit: position for position, bit in enumerate(choice.view.gpu_bits)}
+    for claim in choice.solution.picks:
+        for pick in claim:
+            position = positions.get(pick.bit)
+            if position is None or pick.request.admin_access:
+                continue
+            total = memory_bytes(choice.view, pick.bit)
+            part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
+            after[position] = max(after[position] - part, 0)
+    return after
+
+
+def _fragment(left: list[int], fleet: Fleet) -> float:
+    return fragment(Host("", 0, 0, tuple(sorted(left))), fleet.demand)
+
+
+def _links_left(choice: Choice, fleet: Fleet) -> tuple[float | None, str]:
+    """What sets of more GPUs lose in bandwidth, weighed by demand, and the share of links that now end at a used GPU."""
+    fabric, taken = choice.view.fabric, choice.gpu_mask()
+    assert fabric is not None
     graph, before = fabric.graph, choice.free_gpus()
-    after = before & ~taken
-    larger = [size for size in _SIZES if size > taken.bit_count()]
-    lost = sum(size * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size in larger)
-    whole = sum(size * fleet.best_ring_gbps.get(size, 0.0) for size in larger)
     had = links_inside(graph, before)
+    if not taken or not had:
+        return None, ""
+    after = before & ~taken
+    larger = [(s.gpus, share * s.gpus) for s, share in fleet.demand if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)]
+    lost = sum(w * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size, w in larger)
+    whole = sum(w * fleet.best_ring_gbps.get(size, 0.0) for size, w in larger)
     cut = had - links_inside(graph, after) - links_inside(graph, taken)
-    value = max(0.0, 1 - (lost / whole if whole else 0.0) - (cut / had if had else 0.0))
-    return Part("fragmentation", value, f"leaves {after.bit_count()} of {before.bit_count()} free GPUs, {cut} of {had} links cut")
+    return max(0.0, 1 - (lost / whole if whole else 0.0) - cut / had), f", {cut} of {had} links cut"
 
 
 def _packing(choice: Choice, policy: Policy) -> Part | None:
@@ -159,28 +220,29 @@ def _packing(choice: Choice, policy: Policy) -> Part | None:
     return Part("packing", value, f"{used} of {len(places)} devices were in use ({policy.packing})")
 
 
-def _health(choice: Choice) -> Part | None:
+def _health(choice: Choice, policy: Policy) -> Part | None:
     """Informational taints and what the agent reports."""
     chosen = members(choice.solution.mask)
     if not chosen:
         return None
-    troubled = [bit for bit in chosen if trouble(choice.view, bit)]
+    troubled = [bit for bit in chosen if trouble(choice.view, bit, policy)]
     value = 1 - len(troubled) / len(chosen)
     if not troubled:
         return Part("health", value, "no device reports trouble")
     name = choice.view.inventory.places[troubled[0]].id.device
-    return Part("health", value, f"{len(troubled)} devices report trouble: {name}: {trouble(choice.view, troubled[0])}")
+    return Part("health", value, f"{len(troubled)} devices report trouble: {name}: {trouble(choice.view, troubled[0], policy)}")
 
 
-def trouble(view: NodeView, bit: int) -> str:
+def trouble(view: NodeView, bit: int, policy: Policy) -> str:
     """What speaks against a device without forbidding it; '' where nothing does."""
     taint = next((t for t in view.inventory.places[bit].device.taints if t.effect == "None"), None)
     if taint is not None:
         return f"taint {taint.key}"
     if view.fabric is not None and bit in view.gpu_bits:
         state = view.fabric.gpus[view.gpu_bits.index(bit)]
-        return "" if state.healthy else state.note or "unhealthy"
-    return ""
+        if not state.healthy:
+            return state.note or "unhealthy"
+    return "memory in use that no claim holds" if view.drift >> bit & 1 and policy.drift != "ignore" else ""
 
 
 def _preference(choice: Choice) -> Part | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from extender.allocation.constraints import attribute_values
 from extender.allocation.pools import Place
@@ -13,6 +13,7 @@ from extender.fabric.sets import ranked
 from extender.model.bits import members
 from extender.model.claim import DeviceRequest
 from extender.model.device import Device
+from extender.policy import Policy
 from extender.scoring.parts import trouble
 
 _MAX_SETS = 256  # preferred sets tried on one node; all sets of up to 10 choose 4
@@ -22,8 +23,9 @@ _MEMORY = ("memory", "gpu.nvidia.com/memory")
 class ByTopology:
     """Prefers the best ring for whole GPUs, full shared devices for shares, and partitions that break least."""
 
-    def __init__(self, view: NodeView) -> None:
+    def __init__(self, view: NodeView, policy: Policy) -> None:
         self._view = view
+        self._policy = policy
         self._weights: dict[tuple[int, str, str], int] | None = None
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
@@ -55,12 +57,17 @@ class ByTopology:
         free = [p for p, bit in enumerate(self._view.gpu_bits) if bit >= 0 and eligible >> bit & 1]
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
-            for positions in ranked(fabric.graph, sum(1 << p for p in group), count):
+            for positions in self._joinable(ranked(fabric.graph, sum(1 << p for p in group), count)):
                 bits = sum(1 << self._view.gpu_bits[p] for p in members(positions))
                 yield EVERYTHING & ~everything | bits
                 tried += 1
                 if tried >= _MAX_SETS:
                     return
+
+    def _joinable(self, sets: tuple[int, ...]) -> Iterable[int]:
+        """Those that Fabric Manager has a partition for, where it says."""
+        partitions = self._view.partitions
+        return sets if partitions is None else [positions for positions in sets if positions in partitions]
 
     def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
         """The free GPUs, or the groups that share the value of a matchAttribute which covers every request."""
@@ -81,7 +88,7 @@ class ByTopology:
 
     def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
         for group in groups:
-            healthy = [p for p in group if not trouble(self._view, self._view.gpu_bits[p])]
+            healthy = [p for p in group if not trouble(self._view, self._view.gpu_bits[p], self._policy)]
             if healthy != group:
                 yield healthy
         yield from groups
@@ -104,7 +111,7 @@ class ByTopology:
         memory = next((place.device.capacity[n].value.nanos for n in _MEMORY if n in place.device.capacity), 0)
         used = max((shares or {}).get(n, 0) for n in _MEMORY) if shares else 0
         return (
-            bool(trouble(self._view, bit)), shares is None, memory - used, self._blocked(bit), bit,
+            bool(trouble(self._view, bit, self._policy)), shares is None, memory - used, self._blocked(bit), bit,
         )
 
     def _blocked(self, bit: int) -> int:

@@ -59,6 +59,7 @@ class _Work:
     allocated: list[Claim] = field(default_factory=list)
     reserved: list[Claim] = field(default_factory=list)
     special: ObjectKey | None = None  # the claim made for extended resources
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class Binder:
     # -- with claims -----------------------------------------------------------------------------------------
 
     async def _bind_with_claims(self, work: _Work, demand: Demand) -> None:
+        work.group = demand.group[1] if demand.group is not None else ""
         demand, planned, chosen = self._decide(work, demand)
         try:
             await self._write(work, demand, planned)
@@ -210,7 +212,7 @@ class Binder:
         """Finalizer and status. A conflict or a lost reply means: read again, and go on only if nothing else changed."""
         for attempt in range(_TRIES):
             try:
-                claim = await self._writer.add_finalizer(claim)
+                claim = await self._writer.add_finalizer(claim, work.group)
                 stored = await self._writer.allocate(claim, allocation, consumer)
                 work.allocated.append(stored)
                 _check_stored(allocation, stored)

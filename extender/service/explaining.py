@@ -53,7 +53,7 @@ class Explainer:
         chosen = policy or self._judge.policy
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
-        steps = explain(pod, snapshot, chosen, replace(rules, policy=chosen, fleet=snapshot.fleet), ranking)
+        steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking)
         answer: Json = plain(await _in_slices(steps))
         return answer
 

@@ -18,6 +18,7 @@ from extender.policy import Policy
 from extender.service.journal import Journal
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate
+from extender.verdict.grouping import nearness
 from extender.verdict.ranking import Ranking, Rankings
 from extender.verdict.verbs import held_results, scores, shortlist
 
@@ -48,7 +49,7 @@ class Judge:
         self._rankings = Rankings()
         self._shortlists: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._rejected: OrderedDict[str, Demand] = OrderedDict()
-        self.policy = policy
+        self.use_policy(policy)
         # Told about claims to take back; the judge itself never writes.
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
@@ -56,6 +57,7 @@ class Judge:
     def use_policy(self, policy: Policy) -> None:
         """From now on decide by this policy."""
         self.policy = policy
+        self._mirror.live_memory_seconds = policy.live_memory_seconds
         self._rankings.clear()
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
@@ -82,7 +84,7 @@ class Judge:
 
     def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
         ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
-        found = shortlist(ranking, snapshot, names, self.policy.candidates)
+        found = shortlist(ranking, snapshot, names, demand.policy.candidates)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
             self._escape(pod, demand, snapshot, names)
@@ -91,7 +93,7 @@ class Judge:
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())
-        self._hold(pod, snapshot, *found.nodes[0])
+        self._hold(pod, demand.policy, snapshot, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
 
     def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> None:
@@ -108,8 +110,8 @@ class Judge:
             if pin is not None and alone and not any(pin.matches(v.node.name, v.node.labels) for v in views):
                 self.on_unsuitable(claim)
 
-    def _hold(self, pod: Pod, snapshot: Snapshot, node: str, grant: Grant) -> None:
-        deadline = self._clock() + self.policy.hold_seconds
+    def _hold(self, pod: Pod, policy: Policy, snapshot: Snapshot, node: str, grant: Grant) -> None:
+        deadline = self._clock() + policy.hold_seconds
         self._mirror.hold(Hold(pod.uid, node, deadline), held_results(snapshot.views[node], grant))
 
     def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
@@ -144,7 +146,10 @@ class Judge:
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
         view = snapshot.views.get(node)
-        return evaluate(view, demand.on(view.node), self._rules(snapshot)) if view is not None else None
+        if view is None:
+            return None
+        verdict, near = evaluate(view, demand.on(view.node), self._rules(snapshot)), nearness(demand, snapshot)
+        return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
 
     def rules(self) -> Rules:
         """What verdicts depend on, now."""
@@ -174,7 +179,7 @@ class Judge:
         self._shortlists.pop(uid, None)
 
     def _rules(self, snapshot: Snapshot) -> Rules:
-        return Rules(self._masks, self.policy, self._features, snapshot.fleet)
+        return Rules(self._masks, self._features, snapshot.fleet)
 
 
 def _remember(table: OrderedDict[str, T], uid: str, value: T) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation.view import Snapshot
 from extender.model.claim import (
+    GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
     MAX_RESERVATIONS,
     Claim,
@@ -20,6 +21,7 @@ from extender.model.claim import (
     ObjectKey,
     Pod,
 )
+from extender.model.quantity import parse_quantity
 from extender.model.reasons import Code, Reason
 from extender.model.selector import NodeSelector
 from extender.policy import Policy
@@ -29,6 +31,7 @@ from extender.verdict.extended import special_claim
 ANNOTATION_PREFIX = "berth.dev/"
 _TOPOLOGY = ANNOTATION_PREFIX + "topology"
 _BANDWIDTH = ANNOTATION_PREFIX + "min-bandwidth-gbps"
+_MEMORY = ANNOTATION_PREFIX + "expected-memory"
 _CHOICES = ("required", "preferred", "none")
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -84,6 +87,9 @@ class Demand:
     topology: str
     min_gbps: float
     key: tuple[object, ...]  # equal keys mean equal verdicts; valid while the specs live
+    policy: Policy  # with the overrides for this pod
+    expected_bytes: int = 0  # memory that each GPU must have, by the pod's annotation
+    group: tuple[str, str] | None = None  # namespace and name of the pods that want to be near each other
     extended: Extended | None = None
     mappings: tuple[RequestMapping, ...] = ()  # of the special claim
 
@@ -208,6 +214,7 @@ def _demand(
                     text = f"claim {claim.key}, request {alternative.name}: device class {alternative.class_name} does not exist"
                     return Blocked(Reason(Code.INVALID, (text,)))
                 classes[class_.name] = class_
+    policy = policy.effective(pod.key.namespace, frozenset(classes))
     topology = pod.annotations.get(_TOPOLOGY, policy.defaults.topology)
     if topology not in _CHOICES:
         return Blocked(Reason(Code.INVALID, (f"pod annotation {_TOPOLOGY}: {topology!r} is not one of {', '.join(_CHOICES)}",)))
@@ -215,11 +222,30 @@ def _demand(
     if least is None:
         text = f"pod annotation {_BANDWIDTH}: {pod.annotations[_BANDWIDTH]!r} is not a number of GB/s"
         return Blocked(Reason(Code.INVALID, (text,)))
+    expected = _expected_bytes(pod)
+    if expected is None:
+        text = f"pod annotation {_MEMORY}: {pod.annotations[_MEMORY]!r} is not an amount of memory such as 60Gi"
+        return Blocked(Reason(Code.INVALID, (text,)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     settled_names = tuple(str(claim.key) for claim in settled)
-    key = (tuple(map(id, specs)), snapshot.classes_version, topology, least, settled_names, id(policy), asked)
+    key = (tuple(map(id, specs)), snapshot.classes_version, topology, least, expected, settled_names, id(policy), asked)
     ask = Extended(pod, extended) if extended else None
-    return Demand(wanted, settled, specs, tuple(classes.values()), topology, least, key, ask)
+    name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
+    group = (pod.key.namespace, name) if name else None
+    return Demand(
+        wanted, settled, specs, tuple(classes.values()), topology, least, key, policy, expected, group, extended=ask
+    )
+
+
+def _expected_bytes(pod: Pod) -> int | None:
+    text = pod.annotations.get(_MEMORY)
+    if text is None:
+        return 0
+    try:
+        amount = parse_quantity(text).ceil()
+    except ValueError:
+        return None
+    return amount if amount >= 0 else None
 
 
 def _min_gbps(pod: Pod) -> float | None:

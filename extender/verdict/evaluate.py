@@ -17,8 +17,7 @@ from extender.fabric.sets import bandwidth
 from extender.model.claim import DeviceRequest
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.reasons import Code, Reason
-from extender.policy import Policy
-from extender.scoring.parts import Choice, Part, achieved_gbps, parts, total
+from extender.scoring.parts import Choice, Part, achieved_gbps, memory_bytes, parts, total
 from extender.scoring.preference import ByTopology
 from extender.verdict.demand import Demand
 from extender.verdict.refusal import explain_refusal
@@ -53,7 +52,6 @@ class Rules:
     """What verdicts depend on besides the node and the demand."""
 
     masks: Masks
-    policy: Policy
     features: Features
     fleet: Fleet
 
@@ -68,11 +66,24 @@ def problem_for(view: NodeView, demand: Demand, rules: Rules, usage: Usage | Non
         if known is None:
             class_ = find_class(claim, request, classes.get)
             known = select(claim, request, class_, view.inventory, rules.masks, rules.features)
+            unwanted = unwanted_devices(view, demand)
+            if unwanted and not request.admin_access:
+                known = known._replace(match=known.match & ~unwanted)
             remembered[claim, request.name] = known
         return known
 
     names = tuple(str(claim.key) for claim in demand.open)
     return Problem(view.inventory, names, demand.specs, usage or view.usage, selection, rules.features)
+
+
+def unwanted_devices(view: NodeView, demand: Demand) -> int:
+    """Devices that the policy or the pod's annotation rules out, whatever selectors say, as a mask."""
+    found = view.drift if demand.policy.drift == "filter" else 0
+    if demand.expected_bytes:
+        for bit in view.gpu_bits:
+            if bit >= 0 and 0 < memory_bytes(view, bit) < demand.expected_bytes:
+                found |= 1 << bit
+    return found
 
 
 def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = NOBODY) -> Verdict:
@@ -81,25 +92,27 @@ def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = 
         return Grant(Solution((), ()), (), 0.0, 0.0)
     problem = problem_for(view, demand, rules)
     try:
-        solution = choose(problem, ByTopology(view), budget=rules.policy.search_steps, observer=observer)
+        solution = choose(problem, ByTopology(view, demand.policy), budget=demand.policy.search_steps, observer=observer)
     except InvalidClaim as error:
         return Refusal(Reason(Code.INVALID, (str(error),)))
     except OutOfBudget:
         return Refusal(Reason(Code.OUT_OF_BUDGET))
     if solution is None:
-        return Refusal(_refusal(view, rules, problem))
+        return Refusal(_refusal(view, demand, problem))
     choice = Choice(view, problem, solution)
     unwanted = _topology(choice, demand)
     if unwanted is not None:
         return Refusal(unwanted)
-    found = parts(choice, rules.fleet, rules.policy)
+    found = parts(choice, rules.fleet, demand.policy, demand.expected_bytes)
     if demand.topology == "none":
         found = tuple(part for part in found if part.name != "link")
-    return Grant(solution, found, total(found, rules.policy), achieved_gbps(choice))
+    return Grant(solution, found, total(found, demand.policy), achieved_gbps(choice))
 
 
 def _topology(choice: Choice, demand: Demand) -> Reason | None:
     mask = choice.gpu_mask()
+    if mask and choice.view.partitions is not None and mask not in choice.view.partitions:
+        return Reason(Code.PARTITION, (str(mask.bit_count()),))
     if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
         return None
     graph = choice.view.fabric.graph if choice.view.fabric is not None else None
@@ -110,13 +123,13 @@ def _topology(choice: Choice, demand: Demand) -> Reason | None:
     return None
 
 
-def _refusal(view: NodeView, rules: Rules, problem: Problem) -> Reason:
+def _refusal(view: NodeView, demand: Demand, problem: Problem) -> Reason:
     """Search once more with a listener; only refusals pay for it."""
     recorder = Recorder()
-    search = Search(problem, budget=rules.policy.search_steps, observer=recorder)
+    search = Search(problem, budget=demand.policy.search_steps, observer=recorder)
     try:
         search.run()
     except (InvalidClaim, OutOfBudget):
         return Reason(Code.COMBINATION)
-    return explain_refusal(view, problem, recorder)
+    return explain_refusal(view, problem, recorder, demand.expected_bytes)
 

@@ -153,7 +153,7 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
         return ()
     recorder = Recorder()
     try:
-        Search(problem_for(view, demand, rules), budget=rules.policy.search_steps, observer=recorder).run()
+        Search(problem_for(view, demand, rules), budget=demand.policy.search_steps, observer=recorder).run()
     except (InvalidClaim, OutOfBudget) as error:
         return (str(error),) if str(error) else ()
     devices: dict[tuple[str, str], list[str]] = {}

@@ -5,8 +5,11 @@ from __future__ import annotations
 from extender.allocation.observe import Recorder
 from extender.allocation.problem import Problem
 from extender.allocation.view import NodeView
+from extender.model.bits import members
 from extender.model.claim import DeviceRequest
+from extender.model.quantity import NANO, readable
 from extender.model.reasons import Code, Reason
+from extender.scoring.parts import memory_bytes
 
 # Which cause is told when devices fail for several: the one that a person can do most about comes first.
 _TOLD = (
@@ -18,7 +21,7 @@ _TOLD = (
 )
 
 
-def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder) -> Reason:
+def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder, expected_bytes: int) -> Reason:
     """The reason why no solution exists, by the first request that cannot be served alone."""
     inventory = view.inventory
     troubled = next((pool for pool in inventory.pools if pool.trouble), None)
@@ -27,6 +30,9 @@ def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder) -> Rea
     if not inventory.places:
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
+    most = max((memory_bytes(view, bit) for bit in view.gpu_bits if bit >= 0), default=0)
+    if most < expected_bytes and most:
+        return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             reason = _request(view, problem, name, request.alternatives[-1], recorder)
@@ -45,12 +51,25 @@ def _request(
         return Reason(Code.NO_MATCH, (request.name,))
     if matching.bit_count() < needed:
         return Reason(Code.TOO_FEW, (request.name,))
+    too_small = _too_small(view, matching, request)
+    if too_small is not None:
+        return too_small
     if request.admin_access:
         return None
     if (matching & ~view.busy).bit_count() < needed:
         only_held = (matching & ~(view.busy & ~view.held)).bit_count() >= needed
         return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
     return _by_own_cause(request, recorder, (matching & ~view.busy).bit_count() - needed)
+
+
+def _too_small(view: NodeView, matching: int, request: DeviceRequest) -> Reason | None:
+    """A capacity that none of the matching devices has, even empty: waiting cannot help."""
+    devices = [view.inventory.places[bit].device for bit in members(matching)]
+    for name, asked in sorted((request.capacity or {}).items()):
+        most = max((d.capacity[name].value.nanos for d in devices if name in d.capacity), default=0)
+        if 0 < most < asked.nanos:
+            return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
+    return None
 
 
 def _by_own_cause(request: DeviceRequest, recorder: Recorder, spare: int) -> Reason | None:

@@ -11,6 +11,7 @@ from extender.model.claim import Allocation, Claim, Node, Result
 from extender.model.reasons import Code, Reason
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
+from extender.verdict.grouping import Nearness, nearness
 from extender.verdict.ranking import Ranking
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
@@ -29,9 +30,23 @@ def shortlist(ranking: Ranking, snapshot: Snapshot, names: list[str], count: int
     demand = ranking.demand
     wanted = {n for n in names if _pinned(demand, snapshot.views.get(n))} if demand.pins else set(names)
     best = ranking.best(wanted, count)
+    near = nearness(demand, snapshot)
     if best:
-        return Shortlist(tuple(best))
+        return Shortlist(tuple(best if near is None else _by_nearness(near, ranking, snapshot, best, wanted)))
     return Shortlist(reasons=_reasons(ranking, snapshot, names))
+
+
+def _by_nearness(
+    near: Nearness, ranking: Ranking, snapshot: Snapshot, best: list[tuple[str, Grant]], wanted: set[str]
+) -> list[tuple[str, Grant]]:
+    """The best nodes and all that are near, ranked with nearness counted."""
+    grants = dict(best)
+    for name in near.near_nodes(snapshot) & wanted:
+        verdict = ranking.verdicts.get(name)
+        if isinstance(verdict, Grant):
+            grants[name] = verdict
+    found = [(name, near.added(grant, snapshot.views[name], ranking.demand)) for name, grant in grants.items()]
+    return sorted(found, key=lambda entry: (-entry[1].score, entry[0]))[: len(best)]
 
 
 def _reasons(ranking: Ranking, snapshot: Snapshot, names: list[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import orjson
 
 from extender.model.claim import (
     EXTENDED_CLAIM_ANNOTATION,
+    GROUP_ANNOTATION,
     OURS_ANNOTATION,
     Allocation,
     Claim,
@@ -63,6 +64,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         deleting=metadata.get("deletionTimestamp") is not None,
         owner_pod_uid=_controlling_pod(metadata),
         ours=OURS_ANNOTATION in annotations,
+        group=get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-WHOLE = 1000  # thousandths of a GPU
+from extender.model.demand import WHOLE, Shape
+
 STEP = 0.08  # GPUs: gradients closer than this are equal, and what follows in the rank decides (docs/quality.md)
 
 
@@ -21,16 +22,6 @@ class Host(NamedTuple):
     cpu: int
     memory: int
     gpus: tuple[int, ...]
-
-
-class Shape(NamedTuple):
-    """What a job asks for: `count` cards of `milli` thousandths each (whole ones when more than one)."""
-
-    cpu: int
-    memory: int
-    count: int
-    milli: int
-    models: frozenset[str]  # empty: any
 
 
 class Rank(NamedTuple):
@@ -47,13 +38,18 @@ def scarcity(demand: Iterable[tuple[Shape, float]], capacity: Mapping[str, int])
     found = dict.fromkeys(capacity, 0.0)
     for shape, share in demand:
         for model in shape.models & capacity.keys():
-            found[model] += share * shape.count * shape.milli / len(shape.models) / capacity[model]
+            found[model] += share * shape.gpus * shape.milli / len(shape.models) / capacity[model]
     return found
+
+
+def quantised(gradient: float) -> float:
+    """The gradient, in thousandths, in STEPs."""
+    return round(gradient / WHOLE / STEP) * STEP * WHOLE
 
 
 def rank(before: float, after: float, host: Host, shape: Shape, scarce: Mapping[str, float]) -> Rank:
     """The rank of a placement that leaves `host`; fragments before and after in thousandths."""
-    free_choice = shape.count and host.model not in shape.models
+    free_choice = shape.gpus and host.model not in shape.models
     return Rank(
         round((after - before) / WHOLE / STEP), scarce.get(host.model, 0.0) if free_choice else 0.0,
         sum(host.gpus), host.cpu,
@@ -64,9 +60,9 @@ def fits(host: Host, shape: Shape) -> bool:
     """Whether the host can take the job."""
     if shape.cpu > host.cpu or shape.memory > host.memory:
         return False
-    if shape.count and shape.models and host.model not in shape.models:
+    if shape.gpus and shape.models and host.model not in shape.models:
         return False
-    return sum(free >= shape.milli for free in host.gpus) >= shape.count
+    return sum(free >= shape.milli for free in host.gpus) >= shape.gpus
 
 
 def fragment(host: Host, demand: Iterable[tuple[Shape, float]]) -> float:
@@ -74,7 +70,7 @@ def fragment(host: Host, demand: Iterable[tuple[Shape, float]]) -> float:
     free = sum(host.gpus)
     expected = 0.0
     for shape, share in demand:
-        if not shape.count or not fits(host, shape):
+        if not shape.gpus or not fits(host, shape):
             expected += share * free
         else:
             expected += share * sum(left for left in host.gpus if left < shape.milli)
@@ -86,11 +82,11 @@ def placements(host: Host, shape: Shape) -> list[Host]:
     if not fits(host, shape):
         return []
     cpu, memory = host.cpu - shape.cpu, host.memory - shape.memory
-    if not shape.count:
+    if not shape.gpus:
         return [Host(host.model, cpu, memory, host.gpus)]
     if shape.milli == WHOLE:
         left = list(host.gpus)
-        for _ in range(shape.count):
+        for _ in range(shape.gpus):
             left[left.index(WHOLE)] = 0
         return [Host(host.model, cpu, memory, tuple(sorted(left)))]
     found = []

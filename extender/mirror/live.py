@@ -1,0 +1,49 @@
+"""What live memory says against the claims: GPUs that are used and held by nobody, and shares that use too much.
+
+It never decides whether a claim fits: it changes between the decision and the start of a container.
+"""
+
+from __future__ import annotations
+
+from extender.allocation.pools import Inventory
+from extender.allocation.problem import UNUSED, Usage
+from extender.model.fabric import Fabric, GpuState
+from extender.model.quantity import NANO
+
+_MIB = 1 << 20
+_FLOOR_BYTES = 512 * _MIB  # an idle card is not empty; the agent publishes in steps of 256 MiB
+_UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # where the driver does not tell what it keeps for itself
+_FLOOR_SHARE = 100  # or one part in so many of the whole
+_STEP_BYTES = 8 << 30  # overuse is told in steps, so that equal nodes stay equal
+_MEMORY = ("memory", "gpu.nvidia.com/memory")
+
+
+def live_use(
+    found: Inventory, use: Usage, fabric: Fabric | None, gpu_bits: tuple[int, ...], busy: int
+) -> tuple[int, dict[int, int]]:
+    """(drifting GPUs as a mask, bit of a shared GPU to the bytes it uses beyond its claims)."""
+    drift, overuse = 0, {}
+    for state, bit in zip(fabric.gpus if fabric is not None else (), gpu_bits, strict=True):
+        used = _used(state) if bit >= 0 and not busy >> bit & 1 else None
+        if used is None:
+            continue
+        place = found.places[bit]
+        shares = use.pools.get(found.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+        if shares is None:
+            drift |= (used > 0) << bit
+        else:
+            beyond = used - max(shares.get(name, 0) for name in _MEMORY) // NANO
+            if beyond > 0:
+                overuse[bit] = -(-beyond // _STEP_BYTES) * _STEP_BYTES
+    return drift, overuse
+
+
+def _used(state: GpuState) -> int | None:
+    """Bytes in use beyond what an idle card shows; None where the agent does not know."""
+    if state.memory_free_bytes is None or not state.memory_total_bytes:
+        return None
+    reserved, floor = state.memory_reserved_bytes, _FLOOR_BYTES
+    if reserved is None:
+        reserved, floor = 0, _UNKNOWN_FLOOR_BYTES
+    used = state.memory_total_bytes - state.memory_free_bytes - reserved
+    return used if used > max(floor, state.memory_total_bytes // _FLOOR_SHARE) else 0
