@@ -53,7 +53,7 @@ def workload(pods: list[Shape], capacity: int, rng: random.Random) -> list[Shape
 
 def typical(pods: list[Shape]) -> list[tuple[Shape, float]]:
     """The most frequent shapes that make up most of the demand, memory aside, with their shares."""
-    counts = Counter(Shape(p.cpu, 0, p.count, p.milli, p.models) for p in pods)
+    counts = Counter(Shape(p.cpu, 0, p.gpus, p.milli, p.models) for p in pods)
     found, covered = [], 0
     for shape, count in counts.most_common():
         found.append((shape, count))

@@ -223,3 +223,50 @@ def test_numa_is_what_the_kernel_says_of_the_pci_device(monkeypatch: pytest.Monk
         (tmp_path / "0000:65:00.0" / "numa_node").write_text(text)
     monkeypatch.setattr(reader, "_PCI_DEVICES", tmp_path)
     assert sysfs_numa("0000:65:00.0") == numa
+
+
+async def test_xids_link_errors_and_mig_are_told() -> None:
+    """A critical XID makes a GPU sick until the agent restarts, one of the application's does not; rising errors speak up."""
+    nvml = FakeNvml(MACHINES["hgx-h100-8"])
+    nvml.xids = [(3, 79), (4, 31)]
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        nvml.link_errors[5] = 1000
+        await agent.step()
+        found = published(cluster)
+        assert found is not None
+        assert [(i, g.note) for i, g in enumerate(found.gpus) if not g.healthy] == [(3, "XID 79"), (5, "NVLink errors are rising")]
+        facts = cluster.store.get("resourceslices", NAME)["spec"]["devices"]
+        assert facts[5]["attributes"]["nvlinkErrors"] == {"int": 512} and facts[3]["attributes"]["xid"] == {"int": 79}
+        writes = agent.writes
+        nvml.link_errors[5] = 1001
+        await agent.step()
+        assert agent.writes == writes, "a count in the same power of two is no news"
+        assert found.gpus[0].memory_reserved_bytes == 600 << 20
+
+
+@pytest.mark.parametrize("broken", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMigMode"])
+async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
+    nvml = FakeNvml(MACHINES["t4-4"])
+    nvml.broken.add(broken)
+    async with publishing(nvml) as (cluster, agent):
+        await agent.step()
+        await agent.step()
+        found = published(cluster)
+        assert found is not None and all(gpu.healthy for gpu in found.gpus)
+
+
+async def test_mig_mode_is_published() -> None:
+    async with publishing(FakeNvml(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
+        await agent.step()
+        assert all(d["attributes"]["migEnabled"] == {"bool": True} for d in cluster.store.get("resourceslices", NAME)["spec"]["devices"])
+
+
+async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:
+    now = [1000]
+    async with publishing(FakeNvml(MACHINES["t4-4"]), minute=lambda: now[0]) as (cluster, agent):
+        for minute in (1000, 1001, 1004, 1005, 1006, 1009, 1010):
+            now[0] = minute
+            await agent.step()
+        assert agent.writes == 3
+        assert cluster.store.get("resourceslices", NAME)["spec"]["devices"][0]["attributes"]["readAt"] == {"int": 1010}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ Json = dict[str, Any]
 
 _PATH = "/apis/resource.k8s.io/v1/resourceslices"
 _ROUND_SECONDS = 10.0  # memory and health; the whole scan of eight GPUs takes a fraction of a second
+_HEARTBEAT_MINUTES = 5  # 5,000 nodes make 17 writes a second of it
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; one that takes longer hangs
 
 
@@ -26,12 +28,14 @@ class Agent:
     def __init__(
         self, client: ApiClient, node: str, read: Callable[[], tuple[Reading, ...]],
         round_seconds: float = _ROUND_SECONDS, deadline_seconds: float = _DEADLINE_SECONDS,
+        minute: Callable[[], int] = lambda: int(time.time() // 60),
     ) -> None:
         self._client = client
         self._node = node
         self._read = read
         self._round = round_seconds
         self._deadline = deadline_seconds
+        self._minute = minute
         self._pending: asyncio.Future[tuple[Reading, ...]] | None = None
         self._published: tuple[Reading, ...] = ()
         self._answered: tuple[Json, Json] | None = None  # the last spec sent, and what the server made of it
@@ -82,7 +86,7 @@ class Agent:
     async def _publish(self, readings: tuple[Reading, ...]) -> None:
         """Create the slice, or replace it where it differs. Kubelet wipes slices of drivers it does not know."""
         uid = await self._node_uid()
-        body = slice_body(self._node, uid, readings, 1, stale=self.stale)
+        body = slice_body(self._node, uid, readings, self._minute(), stale=self.stale)
         path = f"{_PATH}/{body['metadata']['name']}"
         try:
             current = await self._client.get(path)
@@ -93,11 +97,16 @@ class Agent:
         pool = current["spec"]["pool"]
         body["spec"]["pool"]["generation"] = pool["generation"]
         wanted, found = _canonical(body["spec"]), _canonical(current["spec"])
-        if found == wanted or (wanted, found) == self._answered:
+        if (found == wanted or (wanted, found) == self._answered) and not self._heartbeat_due(current):
             return
         body["spec"]["pool"]["generation"] = pool["generation"] + 1
         body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
         self._remember(body, await self._client.put(path, body))
+
+    def _heartbeat_due(self, current: Json) -> bool:
+        """Whether the slice is so old that readers would take the agent for dead (docs/decisions/0014)."""
+        ages = [self._minute() - ((d.get("attributes") or {}).get("readAt") or {}).get("int", 0) for d in current["spec"].get("devices") or []]
+        return not self.stale and any(abs(age) >= _HEARTBEAT_MINUTES for age in ages)
 
     def _remember(self, sent: Json, stored: Json) -> None:
         """Servers without DRADeviceTaints (off before 1.36) drop the taints: what came of a write is what to expect."""
@@ -114,9 +123,9 @@ class Agent:
 
 
 def _canonical(spec: Json) -> Json:
-    """A spec without what servers add: times of taints, empty values."""
+    """A spec without what servers add, and without the time of the reading: that alone is worth no write."""
     devices = [
-        {"name": d["name"], "attributes": d.get("attributes") or {}, "taints": [(t["key"], t.get("effect")) for t in d.get("taints") or []]}
+        {"name": d["name"], "attributes": {k: v for k, v in (d.get("attributes") or {}).items() if k != "readAt"}, "taints": [(t["key"], t.get("effect")) for t in d.get("taints") or []]}
         for d in spec.get("devices") or []
     ]
     return {**spec, "devices": devices}

@@ -14,11 +14,11 @@ _HYSTERESIS = 0.75  # of a step: a value that trembles at an edge is not written
 TAINT = {"key": f"{DRIVER}/informational", "value": "", "effect": "NoSchedule"}  # so that nobody allocates from it
 
 
-def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], generation: int, *, stale: bool) -> Json:
-    """The ResourceSlice of a node. `stale` tells readers not to believe the links."""
+def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], minute: int, *, stale: bool) -> Json:
+    """The ResourceSlice of a node. `stale` tells readers not to believe the links; `minute` is Unix time / 60."""
     devices = []
     for position, reading in enumerate(readings):
-        facts: dict[str, str | int | bool] = {**attributes_of(reading), **({"stale": True} if stale else {})}
+        facts: dict[str, str | int | bool] = {**attributes_of(reading), "readAt": minute, **({"stale": True} if stale else {})}
         devices.append({"name": f"gpu-{position}", "attributes": {k: _typed(v) for k, v in facts.items()}, "taints": [TAINT]})
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
@@ -26,7 +26,7 @@ def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], generati
         "metadata": {"name": f"{DRIVER}-{node}", **({"ownerReferences": [owner]} if node_uid else {})},
         "spec": {
             "driver": DRIVER, "nodeName": node,
-            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
             "devices": devices,
         },
     }
@@ -39,9 +39,17 @@ def _typed(value: str | int) -> Json:
 
 
 def coarse(new: tuple[Reading, ...], published: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """The readings with free memory in steps; a small move keeps the step that was published."""
+    """The readings with free memory in steps; a small move keeps the step that was published. Error counts are told as
+    powers of two: that they rise is what matters."""
     before = {reading.uuid: reading.memory_free_bytes for reading in published}
-    return tuple(replace(r, memory_free_bytes=_step(r.memory_free_bytes, before.get(r.uuid))) for r in new)
+    return tuple(
+        replace(r, memory_free_bytes=_step(r.memory_free_bytes, before.get(r.uuid)), nvlink_errors=_power(r.nvlink_errors))
+        for r in new
+    )
+
+
+def _power(count: int) -> int:
+    return 1 << (count.bit_length() - 1) if count > 0 else 0
 
 
 def _step(free: int | None, published: int | None) -> int | None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from extender.agent.trouble import Watch
 from extender.fabric.slices import Reading
 from extender.model.fabric import UNKNOWN_DISTANCE
 
@@ -24,7 +25,6 @@ _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 _LEVELS = {0: 1, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
 _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
 _MOST_LINKS = 36  # of any GPU so far; older bindings say 18
-_CRITICAL_ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
 
 
 def sysfs_numa(address: str) -> int:
@@ -42,6 +42,7 @@ class Reader:
     def __init__(self, nvml: Any, numa_of: Callable[[str], int] = sysfs_numa) -> None:
         self._nvml = nvml
         self._numa_of = numa_of
+        self._watch = Watch(nvml)
 
     def read(self) -> tuple[Reading, ...]:
         """All GPUs in PCI order. Raises the module's NVMLError only where NVML itself is not there."""
@@ -51,16 +52,20 @@ class Reader:
         addresses = [self._address(handle) for handle in handles]
         order = sorted(range(len(handles)), key=lambda i: (addresses[i], i))
         ordered = [handles[i] for i in order]
+        self._watch.listen({self._text(partial(nvml.nvmlDeviceGetUUID, handle)): handle for handle in ordered})
         peers = {addresses[i]: position for position, i in enumerate(order) if addresses[i]}
         return tuple(self._gpu(handle, ordered, peers, position) for position, handle in enumerate(ordered))
 
     def _gpu(self, handle: Any, handles: list[Any], peers: dict[str, int], position: int) -> Reading:
         nvml = self._nvml
         links, switched = self._links(handle, peers, position)
-        total, free = self._memory(handle)
-        note = self._trouble(handle)
+        total, free, reserved = self._memory(handle)
+        uuid = self._text(lambda: nvml.nvmlDeviceGetUUID(handle))
+        errors = self._watch.link_errors(uuid, handle, self._field)
+        rows = self._try(lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
+        note = self._watch.note(uuid, self._field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"), rows)
         return Reading(
-            uuid=self._text(lambda: nvml.nvmlDeviceGetUUID(handle)),
+            uuid=uuid,
             product=self._text(lambda: nvml.nvmlDeviceGetName(handle)),
             pci_bus_id=self._address(handle),
             numa=self._numa_of(self._address(handle)),
@@ -72,6 +77,10 @@ class Reader:
             distances=tuple(self._distance(handle, other, i == position) for i, other in enumerate(handles)),
             memory_total_bytes=total,
             memory_free_bytes=free,
+            memory_reserved_bytes=reserved,
+            mig=bool(self._try(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0)),
+            nvlink_errors=errors,
+            xid=self._watch.xid(uuid),
             clique=self._clique(handle),
             healthy=not note,
             note=note,
@@ -114,13 +123,18 @@ class Reader:
 
     # -- memory, fabric, health ------------------------------------------------------------------------------
 
-    def _memory(self, handle: Any) -> tuple[int, int | None]:
-        """(total, free) in bytes. With MIG on, the parent's memory needs rights that the agent does not have."""
-        info = self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle), None)
+    def _memory(self, handle: Any) -> tuple[int, int | None, int | None]:
+        """(total, free, reserved by the driver) in bytes. With MIG on, the parent's memory needs rights that the agent
+        does not have. Only the second version of the call tells what is reserved."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        info = self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle, version), None) if version is not None else None
+        info = info or self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle), None)
         if info is None:
-            return 0, None
-        total, free = int(info.total), int(info.free)
-        return (total, free) if 0 <= free <= total else (max(total, 0), None)
+            return 0, None, None
+        total, free, reserved = int(info.total), int(info.free), getattr(info, "reserved", None)
+        if not 0 <= free <= total:
+            return max(total, 0), None, None
+        return total, free, int(reserved) if reserved is not None and 0 <= reserved <= total - free else None
 
     def _clique(self, handle: Any) -> str:
         """'<cluster UUID>.<clique>' for multi-node NVLink, '' elsewhere, as the driver's node label has it."""
@@ -137,16 +151,6 @@ class Reader:
         info = self._nvml.c_nvmlGpuFabricInfo_v2_t()
         self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, info)
         return info
-
-    def _trouble(self, handle: Any) -> str:
-        """What speaks against using the GPU, in a few words; '' where nothing does."""
-        action = self._field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")
-        if action:
-            return _CRITICAL_ACTIONS.get(action, f"recovery action {action}")
-        rows = self._try(lambda: self._nvml.nvmlDeviceGetRemappedRows(handle), None)
-        if rows is not None and rows[3]:
-            return "row remapping failed"
-        return "row remapping is pending" if rows is not None and rows[2] else ""
 
     # -- guarded calls ---------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class NodeView:
     busy: int = 0  # devices that cannot be taken exclusively, as a mask
     drift: int = 0  # devices that no claim holds and somebody uses, as a mask
     overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes that live use exceeds the claims, coarse
+    believed: bool = True  # whether the agent was heard of lately
     partitions: tuple[int, ...] | None = None  # sets that Fabric Manager can join, by position; None: it does not say
 
 

@@ -20,7 +20,7 @@ from extender.model.claim import ObjectKey
 from extender.model.errors import BerthError, WireError
 from extender.policy import Policy, load_policy
 from extender.service.explaining import Explainer, UnknownPod
-from extender.verdict.imagined import Changes, claims_of
+from extender.verdict.imagined import Changes, devices_of
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
@@ -102,7 +102,7 @@ async def _offline(picture: Any, name: ObjectKey | None, question: Json) -> list
     explainer = Explainer(mirror, judge, journal)
     policy: Policy | None = load_policy(question["policy"]) if question["policy"] is not None else None
     snapshot = mirror.snapshot()
-    given_back = [claim for text in question["free"] for claim in claims_of(snapshot, text)]
+    given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
     changes = Changes(frozenset(question["without"]), tuple(given_back))
     if name is None:
         return [await explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question["objects"])]

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from extender.allocation.features import Features
+from extender.allocation.live import live_use
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
@@ -14,7 +15,6 @@ from extender.allocation.view import Fleet, NodeView
 from extender.fabric.sets import Graphs, best_gbps
 from extender.fabric.sources import choose_fabric, gpu_uuid
 from extender.mirror.demand import DemandBook
-from extender.mirror.live import live_use
 from extender.mirror.store import Store
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Node
@@ -46,7 +46,8 @@ class ViewBuilder:
         fabric, gpu_bits = self._fabric(node, store, found)
         partitions = _partitions(found, gpu_bits)
         busy = taken_mask(found, use)
-        drift, overuse = live_use(found, use, fabric, gpu_bits, busy) if node.name not in store.silent_agents else (0, {})
+        believed = node.name not in store.silent_agents
+        drift, overuse = live_use(found, use, fabric, gpu_bits, busy) if believed else (0, {})
         held = self._held(found, usage)
         counters = tuple(tuple(sorted(use.counters(pool).items())) for pool in found.pools if pool.counter_sets)
         # Counters are read while the view is built, so that later changes of the store do not reach into it.
@@ -54,7 +55,7 @@ class ViewBuilder:
         use = Usage(pools, lambda pool: frozen.get(pool.key, {}))
         live = (drift, tuple(overuse.items()), partitions)
         signature = self._signature(found, pools, fabric, gpu_bits, busy, held, (counters, live))
-        return NodeView(node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, partitions)
+        return NodeView(node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, partitions)
 
     # -- the inventory ---------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
 from extender.mirror.ledger import Hold, Ledger
 from extender.mirror.store import ALL_NODES, Store
-from extender.mirror.usage import UsageBook
+from extender.mirror.usage import HOLD, UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
 from extender.model.device import Slice, TaintRule
 
@@ -84,6 +84,10 @@ class Mirror:
 
     def hold(self, hold: Hold, results: tuple[Result, ...]) -> None:
         self._touch(self.ledger.hold(hold, results))
+
+    def held_for(self, pod_uid: str) -> tuple[Result, ...]:
+        """The devices that filter holds for a pod."""
+        return self.usage.results((HOLD, pod_uid))
 
     def release(self, pod_uid: str) -> None:
         self._touch(self.ledger.release(pod_uid))

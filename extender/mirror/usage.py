@@ -57,6 +57,10 @@ class UsageBook:
             touched.add(key)
         return touched
 
+    def results(self, holder: Holder) -> tuple[Result, ...]:
+        """What a holder has."""
+        return self._by_holder.get(holder, ())
+
     def pool(self, key: PoolKey) -> PoolUse:
         """What is in use of a pool."""
         devices = self._by_pool.get(key)

@@ -43,7 +43,10 @@ class Explainer:
         if pod is None:
             assert entry is not None
             return {"pod": str(key), "outcome": "bound", **_record(entry)}
-        found = await self.imagined(pod, (), changes or Changes(), None)
+        asked = changes or Changes()
+        # What filter holds for this very pod is no obstacle to it.
+        asked = replace(asked, given_back=(*asked.given_back, *self._mirror.held_for(pod.uid)))
+        found = await self.imagined(pod, (), asked, None)
         return {**found, **(_record(entry) if entry is not None else {})}
 
     async def imagined(self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None) -> Json:

@@ -14,10 +14,10 @@ from extender.verdict.whatif import freed
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to imagine. `given_back` are claims whose devices are free again."""
+    """What to imagine. `given_back` are allocated devices that are free again."""
 
     without_nodes: frozenset[str] = frozenset()
-    given_back: tuple[Claim, ...] = ()
+    given_back: tuple[Result, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.without_nodes or self.given_back)
@@ -34,11 +34,10 @@ def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Sn
     return replace(snapshot, views=views, claims=known, changes=())
 
 
-def _given_back(views: dict[str, NodeView], claims: Iterable[Claim]) -> dict[str, NodeView]:
+def _given_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:
     results: dict[PoolKey, list[Result]] = {}
-    for claim in claims:
-        for result in claim.allocation.results if claim.allocation is not None else ():
-            results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
+    for result in given:
+        results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
     if not results:
         return views
     found = dict(views)
@@ -50,13 +49,14 @@ def _given_back(views: dict[str, NodeView], claims: Iterable[Claim]) -> dict[str
     return found
 
 
-def claims_of(snapshot: Snapshot, pod: str) -> list[Claim]:
-    """The claims that a pod, named as namespace/name, has devices of. Raises WireError where it has none."""
+def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
+    """The devices of a pod, named as namespace/name. Raises WireError where it has none."""
     namespace, _, name = pod.partition("/")
     found = [
-        claim
+        result
         for key, claim in snapshot.claims.items()
         if key.namespace == namespace and claim.allocation is not None and any(c.name == name for c in claim.reserved_for)
+        for result in claim.allocation.results
     ]
     if not found:
         raise WireError("free", f"no claim with devices is reserved for pod {pod!r}")

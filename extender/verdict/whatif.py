@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from extender.allocation.live import live_use
 from extender.allocation.offline import consumed_counters
 from extender.allocation.problem import UNUSED, PoolUse, Usage, taken_mask
 from extender.allocation.view import NodeView
@@ -26,7 +27,8 @@ def freed(view: NodeView, results: Iterable[Result]) -> NodeView:
     }
     usage = Usage(pools, lambda pool: counters.get(pool.key, {}))
     busy = taken_mask(view.inventory, usage)
-    return replace(view, usage=usage, busy=busy, held=view.held & busy, signature=-1)
+    drift, overuse = live_use(view.inventory, usage, view.fabric, view.gpu_bits, busy) if view.believed else (0, {})
+    return replace(view, usage=usage, busy=busy, held=view.held & busy, drift=drift, overuse=overuse, signature=-1)
 
 
 def _less(use: PoolUse, result: Result) -> PoolUse:

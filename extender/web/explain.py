@@ -9,12 +9,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.model.claim import Claim, ObjectKey
+from extender.model.claim import ObjectKey, Result
 from extender.model.errors import BerthError, WireError
 from extender.policy import load_policy
 from extender.service.explaining import UnknownPod
 from extender.service.service import Service
-from extender.verdict.imagined import Changes, claims_of
+from extender.verdict.imagined import Changes, devices_of
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
@@ -90,9 +90,9 @@ def _changes(service: Service, without: list[str], free: list[str]) -> Changes:
     for name in without:
         if name not in snapshot.views:
             raise WireError("without", f"node {name!r} is not known")
-    given_back: list[Claim] = []
+    given_back: list[Result] = []
     for text in free:
-        given_back += claims_of(snapshot, text)
+        given_back += devices_of(snapshot, text)
     return Changes(frozenset(without), tuple(given_back))
 
 

@@ -16,6 +16,10 @@ class NVMLError(Exception):
     pass
 
 
+class NVMLTimeout(NVMLError):
+    pass
+
+
 class FakeNvml:
     """Give it a machine; the rest is NVML as its documentation and real logs show it."""
 
@@ -23,6 +27,10 @@ class FakeNvml:
     NVML_FI_DEV_NVLINK_LINK_COUNT = 91
     NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON = 90
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+    NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 38
+    NVMLError_Timeout = NVMLTimeout
+    nvmlEventTypeXidCriticalError = 8
+    nvmlMemory_v2 = 2
 
     def __init__(self, machine: Machine, *, node: str = "n", hidden_switch: bool = False, clique: str = "", mig: bool = False) -> None:
         self.machine, self.node = machine, node
@@ -31,6 +39,9 @@ class FakeNvml:
         self.free: dict[int, int] = {}
         self.recovery: dict[int, int] = {}
         self.lost: set[int] = set()
+        self.reserved: int | None = 600 << 20
+        self.link_errors: dict[int, int] = {}
+        self.xids: list[tuple[int, int]] = []  # GPU and XID, told once
         self.down: set[tuple[int, int]] = set()
         self.hang: threading.Event | None = None
         self.links = [self._far_ends(i) for i in range(machine.count)]
@@ -76,7 +87,7 @@ class FakeNvml:
         return next((r.numa for i, r in enumerate(self.machine.readings) if self._bus(i)[4:].lower() == address), 0)
 
     def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]):
-        known = {91: len(self.links[h - 1000]), 90: self.machine.readings[h - 1000].link_mbps, 230: self.recovery.get(h - 1000, 0)}
+        known = {91: len(self.links[h - 1000]), 90: self.machine.readings[h - 1000].link_mbps, 230: self.recovery.get(h - 1000, 0), 38: self.link_errors.get(h - 1000, 0)}
         return [SimpleNamespace(nvmlReturn=0 if f in known else 3, value=SimpleNamespace(uiVal=known.get(f, 0))) for f in fields]
 
     def nvmlDeviceGetNvLinkState(self, h: int, link: int) -> int:
@@ -109,11 +120,31 @@ class FakeNvml:
     def nvmlDeviceGetMaxPcieLinkGeneration(self, h: int) -> int:
         return self.machine.readings[h - 1000].pcie_generation
 
-    def nvmlDeviceGetMemoryInfo(self, h: int):
+    def nvmlDeviceGetMemoryInfo(self, h: int, version: int | None = None):
         if self.mig:
             raise NVMLError("Insufficient Permissions")
+        if version is not None and self.reserved is None:
+            raise NVMLError("Function Not Found")
         total = self.machine.memory_bytes
-        return SimpleNamespace(total=total, free=self.free.get(h - 1000, total))
+        found = SimpleNamespace(total=total, free=self.free.get(h - 1000, total - (self.reserved or 0)))
+        if version is not None:
+            found.reserved = self.reserved
+        return found
+
+    def nvmlDeviceGetMigMode(self, h: int) -> list[int]:
+        return [int(self.mig), int(self.mig)]
+
+    def nvmlEventSetCreate(self) -> list[int]:
+        return []
+
+    def nvmlDeviceRegisterEvents(self, h: int, kinds: int, events: list[int]) -> None:
+        events.append(h)
+
+    def nvmlEventSetWait_v2(self, events: list[int], timeout: int):
+        if not self.xids:
+            raise NVMLTimeout("Timeout")
+        gpu, xid = self.xids.pop(0)
+        return SimpleNamespace(device=gpu + 1000, eventData=xid)
 
     def nvmlDeviceGetRemappedRows(self, h: int):
         return 0, 0, 0, 0
