@@ -1,0 +1,124 @@
+"""A mixed fleet under the whole of Berth, without HTTP: how much gets allocated and how fast sets talk, over the weight
+of `link`. One picture: docs/img/weights.svg."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+from extender.allocation.features import Features
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Allocation, ObjectKey
+from extender.policy import Policy, Weights
+from extender.sandbox.cluster import GPU_CLASS
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.service.journal import Journal
+from extender.service.judge import Judge
+from extender.service.watching import kinds
+from extender.verdict.demand import Demand, demand_of
+from extender.verdict.evaluate import Grant
+from extender.verdict.verbs import plan
+from extender.wire.claims import decode_claim
+from extender.wire.core import decode_pod
+
+FLEET = {"hgx-h100-8": 6, "a100-pcie-8-bridged": 8, "dgx1-v100": 6, "h100-pcie-8-bridged": 6, "l40s-8-pix": 8, "rtx-a6000-4-bridged": 8}
+SIZES, SHARES = (1, 2, 4, 8), (40, 30, 20, 10)
+LINKS = (0, 1, 2, 4, 8, 16, 32)
+SEEDS = 3
+
+
+class Fleet:
+    """A mirror, a judge, and what a bind would write, in one process."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.mirror = Mirror(Features())
+        apply = {kind.name: kind.apply for kind in kinds(self.mirror)}
+        apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
+        for kind, count in FLEET.items():
+            for i in range(count):
+                name, machine = f"{kind}-{i}", carried_machines()[kind]
+                apply["nodes"](name, node_object(name, machine, {}))
+                for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
+                    apply["resourceslices"](obj["metadata"]["name"], obj)
+        self.names = sorted(self.mirror.store.nodes)
+        self.judge = Judge(self.mirror, policy, Features(), lambda: 0.0, Journal(lambda: ""))
+        self.gpus = sum(len(s.devices) for s in self.mirror.store.slices.values()) // 2
+
+    def place(self, number: int, count: int) -> Grant | None:
+        """Place a job on the best node, as filter and bind would."""
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}
+        claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{number}", "uid": f"u{number}"}, "spec": spec})
+        self.mirror.apply_claim(claim.key, claim)
+        pod = decode_pod({
+            "metadata": {"namespace": "x", "name": f"p{number}", "uid": f"p{number}"},
+            "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{number}"}]},
+        })
+        passed = self.judge.filter(pod, self.names).passed
+        self.mirror.release(pod.uid)
+        if not passed:
+            self.mirror.apply_claim(claim.key, None)
+            return None
+        snapshot = self.mirror.snapshot()
+        demand = demand_of(pod, snapshot, self.judge.policy)
+        assert isinstance(demand, Demand)
+        grant = self.judge.decide(demand, passed[0], snapshot)
+        assert isinstance(grant, Grant)
+        ((_, allocation),) = plan(snapshot.views[passed[0]], demand, grant, self.judge.rules(), lambda: "share")
+        stored = replace(claim, allocation=Allocation(allocation.results))
+        self.mirror.apply_claim(ObjectKey("x", f"c{number}"), stored)
+        return grant
+
+
+def run(policy: Policy, seed: int) -> tuple[float, float]:
+    """(GPUs allocated over GPUs, mean of achieved over best ring bandwidth of jobs with more than one GPU)."""
+    rng, fleet = random.Random(seed), Fleet(policy)
+    arrived = placed = number = 0
+    quality = []
+    while arrived < fleet.gpus:
+        count = rng.choices(SIZES, SHARES)[0]
+        arrived += count
+        number += 1
+        grant = fleet.place(number, count)
+        if grant is None:
+            continue
+        placed += count
+        if count > 1:
+            quality.append(next(part.value for part in grant.parts if part.name == "link"))
+    return placed / fleet.gpus, statistics.mean(quality)
+
+
+def report(picture: Path) -> list[dict]:
+    print(f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth over the fleet's best")
+    rows = []
+    for link in LINKS:
+        policy = Policy(weights=Weights(link=link))
+        found = [run(policy, seed) for seed in range(SEEDS)]
+        share, gbps = (statistics.mean(column) for column in zip(*found, strict=True))
+        rows.append({"link": link, "allocated": share, "bandwidth": gbps})
+        print(f"link {link:3}: {share:6.1%} allocated, {gbps:6.1%} of the best bandwidth")
+    picture.write_text(drawn(rows))
+    return rows
+
+
+def drawn(rows: list[dict]) -> str:
+    """The rows as a picture: each point is a weight of `link`."""
+    width, height, left, bottom = 640, 400, 70, 50
+    xs, ys = [r["allocated"] for r in rows], [r["bandwidth"] for r in rows]
+    low_x, high_x, low_y, high_y = min(xs) - 0.01, max(xs) + 0.01, min(ys) - 0.02, max(ys) + 0.02
+    x = lambda v: left + (v - low_x) / (high_x - low_x) * (width - left - 30)
+    y = lambda v: height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
+    points = [(x(r["allocated"]), y(r["bandwidth"]), r["link"]) for r in rows]
+    line = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)
+    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5" fill="#2563eb"/><text x="{a + 8:.1f}" y="{b - 6:.1f}">{n}</text>' for a, b, n in points)
+    ticks = "".join(f'<text x="{x(v):.1f}" y="{height - bottom + 20}" text-anchor="middle">{v:.1%}</text>' for v in (min(xs), max(xs)))
+    ticks += "".join(f'<text x="{left - 8}" y="{y(v):.1f}" text-anchor="end">{v:.0%}</text>' for v in (min(ys), max(ys)))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
+        f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="22" font-size="15">Weight of link in a mixed fleet: what it costs and what it brings</text>'
+        f'<path d="M{left},{height - bottom} H{width - 20} M{left},{height - bottom} V30" stroke="#666" fill="none"/>'
+        f'<text x="{(width + left) / 2}" y="{height - 8}" text-anchor="middle">GPUs allocated at 100 % arrival</text>'
+        f'<text transform="translate(16,{height / 2}) rotate(-90)" text-anchor="middle">ring bandwidth over the best</text>'
+        f'<polyline points="{line}" stroke="#93c5fd" fill="none"/>{dots}{ticks}</svg>\n'
+    )
