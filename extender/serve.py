@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 import uvicorn
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
 from extender.policy import Policy, load_policy
+from extender.service.policies import PolicyFile
 from extender.service.service import Service
-from extender.web.app import App
+from extender.web.app import App, Pages
+from extender.web.metrics import Metrics
 
 # kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
 _KEEP_ALIVE_SECONDS = 120
+_LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps a link when a ConfigMap changes
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where and how Berth listens. Without `pages` the verbs' address serves everything."""
+
+    host: str
+    port: int
+    pages: tuple[str, int] | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    page_token: Path | None = None
 
 
 def read_policy(path: Path | None) -> Policy:
@@ -24,15 +44,59 @@ def read_policy(path: Path | None) -> Policy:
     return load_policy(path.read_text()) if path is not None else Policy()
 
 
-def serve(kubeconfig: Path | None, host: str, port: int, policy_path: Path | None) -> None:
+def serve(kubeconfig: Path | None, listen: Listen, policy_path: Path | None) -> None:
     """Serve until a signal ends the process."""
-    asyncio.run(run(load_credentials(kubeconfig), host, port, read_policy(policy_path)))
+    asyncio.run(run(load_credentials(kubeconfig), listen, policy_path))
 
 
-async def run(credentials: Credentials, host: str, port: int, policy: Policy) -> None:
+async def run(credentials: Credentials, listen: Listen, policy_path: Path | None) -> None:
     """Serve in the running loop. Binds in flight are finished before this returns."""
+    policy = read_policy(policy_path)
+    token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
     async with ApiClient(credentials) as client, Service(client, policy) as service:
-        await server(App(service), host, port).serve()
+        metrics = Metrics(service)
+        pages = Pages(service, metrics, token)
+        main = server(App(service, metrics, pages if listen.pages is None else None), listen.host, listen.port, listen)
+        servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
+        watcher = asyncio.create_task(_watch(main, listen, PolicyFile(policy_path, service.judge) if policy_path else None))
+        try:
+            await _serve_all(servers)
+        finally:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+
+
+async def _serve_all(servers: list[uvicorn.Server]) -> None:
+    """Until a signal. uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds
+    in flight are finished."""
+
+    def stop() -> None:
+        for one in servers:
+            one.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await asyncio.gather(*(one._serve() for one in servers))  # noqa: SLF001 - see above
+
+
+async def _watch(main: uvicorn.Server, listen: Listen, policy: PolicyFile | None) -> None:
+    """Look at the policy and the certificate again and again; what cannot be read leaves the last good one in force."""
+    log = structlog.get_logger("berth.files")
+    certificate = listen.certificate.read_bytes() if listen.certificate is not None else b""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if policy is not None:
+            policy.look()
+        if listen.certificate is None:
+            continue
+        try:
+            fresh = listen.certificate.read_bytes()
+            if fresh != certificate and main.config.ssl is not None:
+                main.config.ssl.load_cert_chain(listen.certificate, listen.key)
+                certificate = fresh
+                log.info("certificate read again", file=str(listen.certificate))
+        except (OSError, ssl.SSLError) as error:
+            log.warning("certificate cannot be read; the last one stays", file=str(listen.certificate), problem=str(error))
 
 
 @asynccontextmanager
@@ -40,13 +104,17 @@ async def application(api_url: str, policy: Policy | None = None) -> AsyncIterat
     """The ASGI application against an API server without credentials, and what it still lacks to be ready."""
     credentials = Credentials(api_url, None, lambda: None)
     async with ApiClient(credentials) as client, Service(client, policy or Policy()) as service:
-        yield App(service), lambda: service.not_ready
+        metrics = Metrics(service)
+        yield App(service, metrics, Pages(service, metrics)), lambda: service.not_ready
 
 
-def server(app: App, host: str, port: int) -> uvicorn.Server:
+def server(app: App | Pages, host: str, port: int, listen: Listen | None = None) -> uvicorn.Server:
     """A uvicorn server for an application, without access log: the hot path writes no lines."""
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_SECONDS, http="httptools", loop="uvloop",
+        ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
+        ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,
     )
     return uvicorn.Server(config)

@@ -8,27 +8,37 @@ from typing import Annotated
 import typer
 
 from extender.model.errors import WireError
-from extender.serve import serve
+from extender.serve import Listen, serve
 
 _PORTS = 65536
 
 
-def parse_listen(text: str) -> tuple[str, int]:
+def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     """HOST:PORT. Raises WireError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) >= _PORTS:
-        raise WireError("--listen", f"must be HOST:PORT, is {text!r}")
+        raise WireError(option, f"must be HOST:PORT, is {text!r}")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ':8888' means every interface
 
 
 def serve_command(
     kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
     listen: Annotated[str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")] = "127.0.0.1:8888",
-    policy: Annotated[Path | None, typer.Option(help="The policy's YAML file (the mounted ConfigMap).")] = None,
+    policy: Annotated[Path | None, typer.Option(help="The policy's YAML file (the mounted ConfigMap); read again when it changes.")] = None,
+    pages: Annotated[str | None, typer.Option(help="An address of their own for probes, metrics, explain and the page; the verbs are not there.", metavar="HOST:PORT")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the verbs' address; read again when it changes.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    client_ca: Annotated[Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")] = None,
+    page_token_file: Annotated[Path | None, typer.Option(help="A file with the token that explain and the page ask for.")] = None,
 ) -> None:
     """Serve the extender's verbs for a cluster.
 
     Example: berth serve --kubeconfig ~/.kube/config --policy policy.yaml
     """
-    host, port = parse_listen(listen)
-    serve(kubeconfig, host, port, policy)
+    if (tls_cert is None) != (tls_key is None):
+        raise WireError("--tls-cert", "goes with --tls-key")
+    if client_ca is not None and tls_cert is None:
+        raise WireError("--client-ca", "goes with --tls-cert and --tls-key")
+    address = parse_listen(pages, "--pages") if pages is not None else None
+    where = Listen(*parse_listen(listen), address, tls_cert, tls_key, client_ca, page_token_file)
+    serve(kubeconfig, where, policy)

@@ -49,6 +49,8 @@ class Judge:
         self._rankings = Rankings()
         self._shortlists: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._rejected: OrderedDict[str, Demand] = OrderedDict()
+        self.policy_generation = 0
+        self.policy_problem = ""  # why the newest policy file is not in force
         self.use_policy(policy)
         # Told about claims to take back; the judge itself never writes.
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
@@ -57,6 +59,8 @@ class Judge:
     def use_policy(self, policy: Policy) -> None:
         """From now on decide by this policy."""
         self.policy = policy
+        self.policy_generation += 1
+        self.policy_problem = ""
         self._mirror.live_memory_seconds = policy.live_memory_seconds
         self._rankings.clear()
 

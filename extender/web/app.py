@@ -1,6 +1,8 @@
-"""The ASGI application: verbs first, then FastAPI for probes and everything people read."""
+"""The ASGI applications: the verbs, and FastAPI for probes and everything people read."""
 
 from __future__ import annotations
+
+import secrets
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -12,21 +14,43 @@ from extender.web import explain
 from extender.web.metrics import Metrics
 from extender.web.verbs import Receive, Scope, Send, Verbs
 
+_OPEN = ("/livez", "/readyz", "/metrics", "/version")  # never behind the token: kubelet and Prometheus have none
+
 
 class App:
-    """Hot paths never enter FastAPI."""
+    """The verbs first, so that hot paths never enter FastAPI; then the pages, unless they have an address of their own."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, metrics: Metrics, pages: Pages | None) -> None:
         self.service = service
-        metrics = Metrics(service)
         self._verbs = Verbs(service, metrics)
-        self._pages = _pages(service, metrics)
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._verbs.handles(scope["path"]):
             await self._verbs(scope, receive, send)
-        else:
-            await self._pages(scope, receive, send)  # type: ignore[arg-type] # ASGI messages, typed more loosely by FastAPI
+        elif self._pages is not None:
+            await self._pages(scope, receive, send)
+        elif scope["type"] == "http":
+            await PlainTextResponse("only the extender's verbs are here", 404)(scope, receive, send)  # type: ignore[arg-type] # ASGI messages, typed more loosely
+
+
+class Pages:
+    """Probes, metrics, explain. With a token, all but probes and metrics ask for it as a bearer token."""
+
+    def __init__(self, service: Service, metrics: Metrics, token: str = "") -> None:
+        self._token = token.encode()
+        self._app = _pages(service, metrics)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._token and scope["path"] not in _OPEN and not self._allowed(scope):
+            refusal = PlainTextResponse("a bearer token is needed", 401, {"WWW-Authenticate": "Bearer"})
+            await refusal(scope, receive, send)  # type: ignore[arg-type] # as above
+            return
+        await self._app(scope, receive, send)  # type: ignore[arg-type] # as above
+
+    def _allowed(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return secrets.compare_digest(given, b"Bearer " + self._token)
 
 
 def _pages(service: Service, metrics: Metrics) -> FastAPI:

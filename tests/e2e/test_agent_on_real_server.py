@@ -22,16 +22,19 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "-"), pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
-ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/berth-agent"
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+ACCOUNT = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent"
 
 
 def apply(plane: ControlPlane) -> None:
-    """POST every object of the manifest; unknown fields are errors."""
-    for obj in yaml.safe_load_all((ROOT / "manifests" / "agent.yaml").read_text()):
-        base = "/api/v1" if obj["apiVersion"] == "v1" else f"/apis/{obj['apiVersion']}"
-        scope = "" if obj["kind"] in CLUSTER_WIDE else "/namespaces/kube-system"
-        plane.request("POST", f"{base}{scope}/{obj['kind'].lower()}s?fieldValidation=Strict", obj)
+    """POST every object of the agent's manifests; unknown fields are errors."""
+    for file in ("namespace.yaml", "agent.yaml", "agent-own-slice.yaml"):
+        for obj in yaml.safe_load_all((ROOT / "manifests" / "base" / file).read_text()):
+            base = "/api/v1" if obj["apiVersion"] == "v1" else f"/apis/{obj['apiVersion']}"
+            scope = "" if obj["kind"] in CLUSTER_WIDE else "/namespaces/berth-system"
+            plural = PLURALS.get(obj["kind"], f"{obj['kind'].lower()}s")
+            plane.request("POST", f"{base}{scope}/{plural}?fieldValidation=Strict", obj)
 
 
 def slices(plane: ControlPlane) -> list[dict]:
@@ -47,13 +50,29 @@ async def rounds(plane: ControlPlane, token: str, nvml: FakeNvml, count: int) ->
         return agent
 
 
+async def refused_elsewhere(plane: ControlPlane, token: str, machine) -> bool:
+    """Whether the agent's token cannot write the slice of another node. (A new policy takes a moment to be in force.)"""
+    tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
+    async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
+        agent = Agent(client, "other", Reader(FakeNvml(machine), FakeNvml(machine).numa_of).read)
+        await agent.step()
+    for slice_ in slices(plane):
+        plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")
+    return not agent.writes
+
+
 def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:
     machine = carried_machines()["dgx1-v100"]
     with ControlPlane(tmp_path) as plane:
         plane.wait(lambda: plane.get("/api/v1/namespaces/kube-system"), 30)
         apply(plane)
-        plane.create(node_object("gpu-worker", machine, {}))
-        token = plane.request("POST", f"{ACCOUNT}/token", {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})["status"]["token"]
+        node = plane.create(node_object("gpu-worker", machine, {}))
+        plane.create(node_object("other", machine, {}))
+        # As kubelet's tokens do, this one names the node that it is for.
+        bound = {"boundObjectRef": {"kind": "Node", "apiVersion": "v1", "name": "gpu-worker", "uid": node["metadata"]["uid"]}}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
+        token = plane.request("POST", f"{ACCOUNT}/token", request)["status"]["token"]
+        plane.wait(lambda: asyncio.run(refused_elsewhere(plane, token, machine)), 30)
         agent = asyncio.run(rounds(plane, token, FakeNvml(machine), 3))
         assert agent.writes == 1, "three rounds without a change write once"
         (found,) = slices(plane)

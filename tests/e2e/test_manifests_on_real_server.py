@@ -1,0 +1,61 @@
+"""The manifests, as kubectl applies them, on a real API server. Needs kubectl beside the other binaries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.control_plane import ROOT, ControlPlane, missing
+
+KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", ".")) / "kubectl"
+REASON = missing() or ("" if KUBECTL.exists() else f"{KUBECTL} does not exist")
+pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON or "-"), pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+
+
+def kubectl(plane: ControlPlane, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args], capture_output=True, text=True, input=text, check=False)
+
+
+def applied(plane: ControlPlane, folder: str) -> bool:
+    done = kubectl(plane, "apply", "--validate=strict", "-k", str(ROOT / folder))
+    print(done.stderr, end="")
+    return done.returncode == 0
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: p, namespace: {namespace}}}
+spec:
+  schedulerName: {scheduler}
+  containers: [{{name: c, image: c}}]
+  resourceClaims: [{{name: g, resourceClaimName: c}}]
+"""
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c, namespace: plain}
+spec: {devices: {requests: [{name: g, exactly: {deviceClassName: gpu.nvidia.com}}]}}
+"""
+
+
+def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> None:
+    with ControlPlane(tmp_path) as plane:
+        for folder in ("manifests", "manifests/overlays/mtls", "manifests/overlays/admission"):
+            started = time.perf_counter()
+            plane.wait(lambda folder=folder: applied(plane, folder), 60)
+            print(f"kubectl apply -k {folder}: {time.perf_counter() - started:.1f} s")
+            assert kubectl(plane, "diff", "-k", str(ROOT / folder)).returncode == 0, "applied as written"
+        kubectl(plane, "create", "namespace", "plain")
+        refused = lambda text, words: words in kubectl(plane, "create", "-f", "-", text=text).stderr
+        plane.wait(lambda: refused(POD.format(namespace="default", scheduler="default-scheduler"), "need schedulerName: berth-scheduler"), 30)
+        plane.wait(lambda: refused(CLAIM, "need the label berth.dev/gpu"), 30)
+        kubectl(plane, "label", "namespace", "plain", "berth.dev/gpu=true")
+        plane.wait(lambda: kubectl(plane, "create", "-f", "-", text=CLAIM).returncode == 0, 30)
+        assert kubectl(plane, "create", "-f", "-", text=POD.format(namespace="plain", scheduler="berth-scheduler")).returncode == 0
+        assert kubectl(plane, "delete", "-k", str(ROOT / "manifests/overlays/admission"), "--wait=false").returncode == 0

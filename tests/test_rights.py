@@ -1,0 +1,146 @@
+"""The ClusterRole allows every call that the code can make, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.agent import agent as agent_module
+from extender.cluster.writer import Writer
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from extender.service.waking import MARKER_CLASS
+from extender.service.watching import kinds
+from extender.web.metrics import READINGS, SECONDS
+from tests.berthing import claim
+
+MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
+KEY = ObjectKey("ns", "x")
+POD = Pod(KEY, "uid")
+CONSUMER = Consumer("uid", "x")
+ALLOCATED = Claim(KEY, "c", "1", allocation=Allocation(), reserved_for=(CONSUMER,), finalizers=("resource.kubernetes.io/delete-protection",))
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "read_claim": (KEY,), "read_pod": (KEY,), "add_finalizer": (Claim(KEY, "c", "1"), "g"), "allocate": (ALLOCATED, Allocation(), CONSUMER),
+    "reserve": (ALLOCATED, Consumer("other", "y")), "deallocate": (ALLOCATED,), "unreserve": (ALLOCATED, "uid"),
+    "bind_pod": (KEY, "uid", "n", {}), "create_special_claim": (POD, ClaimSpec()), "map_special_claim": (POD, ALLOCATED, ()),
+    "delete_claim": (KEY,), "touch_class": (MARKER_CLASS, "a", "v"),
+}
+_VERB = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+Call = tuple[str, str, str, str]  # API group, resource with subresource, verb, name
+
+
+class Recording:
+    """An API client that answers everything and remembers it."""
+
+    def __init__(self) -> None:
+        self.calls: set[Call] = set()
+
+    def __getattr__(self, method: str):
+        async def call(path: str, *_: object, **__: object) -> dict:
+            self.calls.add(call_of(_VERB[method.upper()], path))
+            answer = claim("x")
+            answer["metadata"] |= {"uid": "c", "resourceVersion": "1"}
+            answer["status"] = {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "x", "uid": "uid"}]}
+            return answer
+
+        return call
+
+
+def call_of(verb: str, path: str) -> Call:
+    found = re.fullmatch(r"/(?:api|apis/([^/]+))/[^/]+(?:/namespaces/[^/]+)?/([a-z]+)(?:/([^/]+))?(?:/([a-z]+))?", path)
+    assert found is not None, path
+    group, resource, name, sub = found.groups()
+    if resource == "namespaces" or not name:
+        name = name or ""
+    return group or "", f"{resource}/{sub}" if sub else resource, verb, name or ""
+
+
+async def made_by_the_code() -> set[Call]:
+    client = Recording()
+    writer = Writer(client)  # type: ignore[arg-type]
+    methods = [name for name, _ in inspect.getmembers(Writer, inspect.iscoroutinefunction) if not name.startswith("_")]
+    assert sorted(methods) == sorted(ARGUMENTS), "a write that is new here needs its arguments above and its right in rbac.yaml"
+    for name in methods:
+        await getattr(writer, name)(*ARGUMENTS[name])
+    watched = {(*call_of(verb, kind.path)[:2], verb, "") for kind in kinds(Mirror()) for verb in ("list", "watch")}
+    # API servers from 1.36 on ask for this beside the status itself (KEP-5677).
+    return client.calls | watched | {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
+
+
+def rules(file: str, name: str) -> list[dict]:
+    return next(o["rules"] for o in yaml.safe_load_all((MANIFESTS / "base" / file).read_text()) if o["kind"] == "ClusterRole" and o["metadata"]["name"] == name)
+
+
+def allows(rule: dict, call: Call) -> bool:
+    group, resource, verb, name = call
+    return group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"] and name in rule.get("resourceNames", [name])
+
+
+async def test_berth_may_do_what_it_does_and_no_more() -> None:
+    calls = await made_by_the_code()
+    granted = rules("rbac.yaml", "berth")
+    missing = [call for call in calls if not any(allows(rule, call) for rule in granted)]
+    assert not missing, missing
+    unused = [
+        (group, resource, verb)
+        for rule in granted for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
+        if not any(call[:3] == (group, resource, verb) and allows(rule, call) for call in calls)
+    ]
+    assert not unused, unused
+
+
+def test_agent_may_do_what_it_does_and_no_more() -> None:
+    source = inspect.getsource(agent_module)
+    used = {("resource.k8s.io", "resourceslices", {"get": "get", "post": "create", "put": "update"}[m]) for m in re.findall(r"_client\.(\w+)\((?!f\"/api/v1/nodes)", source)}
+    used.add(("", "nodes", "get"))
+    granted = {(g, r, v) for rule in rules("agent.yaml", "berth-agent") for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    assert granted == used
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda p: str(p.parent.name))
+def test_kustomizations_name_files_that_exist(path: Path) -> None:
+    found = yaml.safe_load(path.read_text())
+    for name in [*found["resources"], *(p["path"] for p in found.get("patches", []))]:
+        target = path.parent / name
+        assert target.is_dir() and (target / "kustomization.yaml").exists() or target.exists(), name
+        if target.is_file():
+            assert all(o["kind"] and o["metadata"]["name"] for o in yaml.safe_load_all(target.read_text()))
+
+
+def test_scheduler_configurations_are_one() -> None:
+    written = yaml.safe_load((MANIFESTS.parent / "scheduler-config" / "berth-scheduler.yaml").read_text())
+    (carried,) = [yaml.safe_load(o["data"]["berth-scheduler.yaml"]) for o in yaml.safe_load_all((MANIFESTS / "base" / "scheduler-config.yaml").read_text())]
+    assert carried == written
+    (secured,) = [yaml.safe_load(o["data"]["berth-scheduler.yaml"]) for o in yaml.safe_load_all((MANIFESTS / "overlays" / "mtls" / "scheduler-config.yaml").read_text())]
+    for extender in secured["extenders"]:
+        assert extender.pop("enableHTTPS") and extender.pop("tlsConfig")["caFile"]
+        extender["urlPrefix"] = extender["urlPrefix"].replace("https", "http")
+    assert secured == written
+
+
+def test_every_container_is_confined() -> None:
+    for file in ("scheduler.yaml", "agent.yaml"):
+        for obj in yaml.safe_load_all((MANIFESTS / "base" / file).read_text()):
+            if obj["kind"] not in ("Deployment", "DaemonSet"):
+                continue
+            spec = obj["spec"]["template"]["spec"]
+            for container in spec["containers"]:
+                confined = {**spec.get("securityContext", {}), **container["securityContext"]}
+                assert confined["runAsNonRoot"] and confined["readOnlyRootFilesystem"] and not confined["allowPrivilegeEscalation"]
+                assert confined["capabilities"] == {"drop": ["ALL"]} and confined["seccompProfile"]["type"] == "RuntimeDefault"
+                assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
+
+
+
+
+def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
+    known = {reading.name for reading in READINGS} | {f"{SECONDS[0]}_{part}" for part in ("bucket", "count", "sum")}
+    for file in ("rules.yaml", "dashboard.yaml"):
+        text = (MANIFESTS / "overlays" / "prometheus" / file).read_text()
+        used = set(re.findall(r"\bberth_[a-z_]+", text))
+        assert used and used <= known, used - known

@@ -1,0 +1,161 @@
+"""`berth serve` as a process: two addresses, TLS with client certificates, a policy that changes, a token."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from extender.cli.main import app as cli
+from extender.policy import Policy, load_policy
+from extender.sandbox.cluster import Cluster
+from extender.sandbox.machines import carried_machines
+from tests.test_docs import ROOT
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def served(folder: Path, *options: str) -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the pages) of a process that is ready."""
+    cluster = Cluster()
+    cluster.add_node("n1", carried_machines()["t4-4"])
+    async with cluster.serving() as api:
+        config = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
+        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+        verbs, pages = free_port(), free_port()
+        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(folder / "kubeconfig"),
+                   "--listen", f"127.0.0.1:{verbs}", "--pages", f"127.0.0.1:{pages}", *options]
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            await answers(f"http://127.0.0.1:{pages}/readyz", 200)
+            yield verbs, pages
+        finally:
+            process.terminate()
+            assert await process.wait() == 0
+
+
+async def answers(url: str, status: int, words: str = "", **options) -> None:
+    async with httpx.AsyncClient(**options) as client:
+        for _ in range(150):
+            try:
+                reply = await client.get(url)
+                if reply.status_code == status and words in reply.text:
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(0.1)
+    raise AssertionError(f"{url} never answered {status} {words}")
+
+
+async def test_verbs_and_pages_have_addresses_of_their_own(tmp_path: Path) -> None:
+    async with served(tmp_path) as (verbs, pages), httpx.AsyncClient() as client:
+        body = b'{"Pod": {"metadata": {"name": "p", "namespace": "x"}}, "NodeNames": ["n1"]}'
+        assert (await client.post(f"http://127.0.0.1:{verbs}/filter", content=body)).json()["NodeNames"] == ["n1"]
+        assert (await client.post(f"http://127.0.0.1:{pages}/filter", content=body)).status_code == 404
+        assert (await client.get(f"http://127.0.0.1:{verbs}/metrics")).status_code == 404
+
+
+async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) -> None:
+    """As kubelet changes a ConfigMap volume: the link ..data is swapped."""
+    for name, text in (("one", "candidates: 1"), ("wrong", "candidates: many"), ("two", "candidates: 2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.yaml").write_text(text)
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "policy.yaml").symlink_to("..data/policy.yaml")
+
+    def swap(to: str) -> None:
+        (tmp_path / "next").symlink_to(to)
+        (tmp_path / "next").rename(tmp_path / "..data")
+
+    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml")) as (_, pages):
+        metrics = f"http://127.0.0.1:{pages}/metrics"
+        await answers(metrics, 200, "berth_policy_generation 1.0")
+        swap("wrong")
+        await answers(metrics, 200, "berth_policy_refused 1.0")
+        await answers(metrics, 200, "berth_policy_generation 1.0")
+        swap("two")
+        await answers(metrics, 200, "berth_policy_generation 2.0")
+        await answers(metrics, 200, "berth_policy_refused 0.0")
+
+
+async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    async with served(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages), httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{pages}/v1/explain/x/p"
+        assert (await client.get(url)).status_code == 401
+        assert (await client.get(url, headers={"Authorization": "Bearer wrong"})).status_code == 401
+        assert (await client.get(url, headers={"Authorization": "Bearer s3cret"})).status_code == 404
+        assert (await client.get(f"http://127.0.0.1:{pages}/metrics")).status_code == 200
+
+
+def certificate(folder: Path, name: str) -> None:
+    """A key and a certificate signed by the folder's authority, made by openssl."""
+    ca = folder / "ca.crt"
+    run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)
+    if not ca.exists():
+        run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(folder / "ca.key"), "-out", str(ca), "-days", "2", "-subj", "/CN=authority")
+    run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.csr"), "-subj", f"/CN={name}")
+    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
+    run("x509", "-req", "-in", str(folder / f"{name}.csr"), "-CA", str(ca), "-CAkey", str(folder / "ca.key"), "-CAcreateserial",
+        "-out", str(folder / f"{name}.crt"), "-days", "2", "-extfile", str(folder / "ext"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_again(tmp_path: Path) -> None:
+    for name in ("server", "scheduler"):
+        certificate(tmp_path, name)
+    paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2]) as (verbs, _):
+        url = f"https://127.0.0.1:{verbs}/filter"
+        plain = ssl.create_default_context(cafile=paths[2])
+        async with httpx.AsyncClient(verify=plain) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        known = ssl.create_default_context(cafile=paths[2])
+        known.load_cert_chain(tmp_path / "scheduler.crt", tmp_path / "scheduler.key")
+        await answers(url, 405, verify=known)
+
+        def serial() -> str:
+            done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{verbs}", "-cert", str(tmp_path / "scheduler.crt"),
+                                   "-key", str(tmp_path / "scheduler.key")], input=b"", capture_output=True, check=False)
+            return subprocess.run(["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True).stdout.decode()
+
+        first = await asyncio.to_thread(serial)
+        certificate(tmp_path, "server")
+        for _ in range(50):
+            if await asyncio.to_thread(serial) != first:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("the new certificate was not used")
+
+
+def test_policies_are_checked_offline(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("weights: {links: 3}")
+    found = CliRunner().invoke(cli, ["policy", "check", str(ROOT / "manifests" / "base" / "policy.yaml"), str(bad)])
+    assert found.exit_code == 1 and "good" in found.output and "weights.links" in found.output
+    shown = CliRunner().invoke(cli, ["policy", "show", str(ROOT / "manifests" / "base" / "policy.yaml")])
+    assert load_policy(shown.output) == Policy(), "the manifest says what the default says"
+
+
+@pytest.mark.parametrize(("options", "words"), [(["--tls-cert", "x"], "--tls-key"), (["--client-ca", "x"], "--tls-cert"), (["--pages", "nowhere"], "--pages")])
+def test_options_that_do_not_go_together(options: list[str], words: str) -> None:
+    found = CliRunner().invoke(cli, ["serve", *options])
+    assert words in str(found.exception)
