@@ -33,6 +33,7 @@ def explain_command(
     words: Annotated[list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")] = None,
     file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates.")] = None,
     server: Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")] = "http://127.0.0.1:8888",
+    token: Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")] = "",
     snapshot: Annotated[Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
@@ -50,7 +51,7 @@ def explain_command(
     if snapshot is not None:
         found = asyncio.run(_offline(load_picture(snapshot), name, question))
     else:
-        found = _ask(server, name, question)
+        found = _ask(server, token, name, question)
     for explanation in found:
         _show(explanation, output)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
@@ -80,15 +81,16 @@ def _name(words: list[str], *, imagined: bool) -> ObjectKey | None:
     return ObjectKey(namespace or "default", name)
 
 
-def _ask(server: str, name: ObjectKey | None, question: Json) -> list[Json]:
+def _ask(server: str, token: str, name: ObjectKey | None, question: Json) -> list[Json]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         if name is None:
-            reply = httpx.post(f"{server}/v1/explain", content=orjson.dumps(question), timeout=_SECONDS)
+            reply = httpx.post(f"{server}/v1/explain", content=orjson.dumps(question), headers=headers, timeout=_SECONDS)
         else:
             if question["policy"] is not None:
                 raise WireError("--policy", "goes with -f FILE or --snapshot")
             asked = {"without": ",".join(question["without"]), "free": ",".join(question["free"])}
-            reply = httpx.get(f"{server}/v1/explain/{name.namespace}/{name.name}", params=asked, timeout=_SECONDS)
+            reply = httpx.get(f"{server}/v1/explain/{name.namespace}/{name.name}", params=asked, headers=headers, timeout=_SECONDS)
     except httpx.HTTPError as error:
         raise WireError("--server", f"{server} does not answer ({error or type(error).__name__}); is `berth serve` there?") from error
     answer = reply.json()

@@ -42,6 +42,7 @@ class Entry:
     uid: str
     attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
     decision: Decision | None = None
+    noted: int = 0  # the journal's version at the last note
 
     def change(self) -> str:
         """What the last attempt says that the one before did not; '' where nothing changed."""
@@ -78,10 +79,13 @@ class Journal:
         """The newest entry of a pod by name."""
         return next((entry for entry in reversed(self._entries.values()) if entry.pod == pod), None)
 
-    def recent(self, count: int) -> list[Entry]:
-        """The pods heard of last, newest first."""
+    def entry(self, uid: str) -> Entry | None:
+        return self._entries.get(uid)
+
+    def recent(self, count: int, since: int = 0) -> list[Entry]:
+        """The pods heard of last, newest first; only those noted after version `since`."""
         newest = reversed(self._entries.values())
-        return [entry for entry, _ in zip(newest, range(count), strict=False)]
+        return [entry for entry, _ in zip(newest, range(count), strict=False) if entry.noted > since]
 
     def _entry(self, pod: ObjectKey, uid: str) -> Entry:
         entry = self._entries.get(uid)
@@ -92,4 +96,5 @@ class Journal:
         else:
             self._entries.move_to_end(uid)
         self.version += 1
+        entry.noted = self.version
         return entry

@@ -172,10 +172,16 @@ class Judge:
         demands = {demand.key: demand for demand in self._rejected.values()}
         return any(self._rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
 
+    def rejected(self) -> list[str]:
+        """UIDs of the pods whose last filter was refused, the longest waiting first."""
+        for uid in [uid for uid in self._rejected if uid not in self._mirror.store.pods]:
+            del self._rejected[uid]
+        return list(self._rejected)
+
     @property
     def waiting(self) -> int:
         """Pods whose last filter was refused."""
-        return len(self._rejected)
+        return len(self.rejected())
 
     def forget_pod(self, uid: str) -> None:
         """The pod is bound or gone."""

@@ -24,6 +24,7 @@ from extender.service.collecting import Collector
 from extender.service.explaining import Explainer
 from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
+from extender.service.overview import Overview
 from extender.service.progress import Progress
 from extender.service.waking import Waker
 from extender.service.watching import kinds
@@ -41,6 +42,7 @@ class Service:
         self.journal = Journal(_now_rfc3339)
         self.judge = Judge(self.mirror, policy, features, clock, self.journal)
         self.explainer = Explainer(self.mirror, self.judge, self.journal)
+        self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer)
         self._progress = Progress()
         writer = Writer(client)
         self.binder = Binder(

@@ -10,11 +10,12 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from extender import __version__
 from extender.service.service import Service
-from extender.web import explain
+from extender.web import explain, fleet, page
 from extender.web.metrics import Metrics
 from extender.web.verbs import Receive, Scope, Send, Verbs
 
-_OPEN = ("/livez", "/readyz", "/metrics", "/version")  # never behind the token: kubelet and Prometheus have none
+# Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
+_OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
 
 
 class App:
@@ -74,4 +75,6 @@ def _pages(service: Service, metrics: Metrics) -> FastAPI:
         return JSONResponse({"version": __version__})
 
     app.include_router(explain.router(service))
+    app.include_router(fleet.router(service))
+    app.include_router(page.router())
     return app

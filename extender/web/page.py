@@ -1,0 +1,34 @@
+"""The page's shell: one document, one style sheet, one script, all from this package. Nothing comes from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+PATHS = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript"),
+         "/graph.js": ("graph.js", "text/javascript")}  # fmt: skip
+# Names come from the cluster: whatever they hold, the browser runs and loads nothing but these files.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
+}  # fmt: skip
+
+
+def router() -> APIRouter:
+    """The routes of the shell."""
+    routes = APIRouter()
+    for path, (name, kind) in PATHS.items():
+        content = resources.files("extender.web").joinpath("assets", name).read_bytes()
+        routes.add_api_route(path, _sender(content, kind), include_in_schema=False)
+    return routes
+
+
+def _sender(content: bytes, kind: str) -> Callable[[], Response]:
+    def send() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers=_HEADERS)
+
+    return send

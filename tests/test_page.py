@@ -1,0 +1,166 @@
+"""The page in headless Chromium: every view, live updates, 5,000 nodes, dark, keyboard, narrow, hostile names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.policy import Policy
+from extender.sandbox.cluster import GPU_CLASS, listening
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.service.service import Service
+from extender.service.watching import kinds
+from extender.web.app import App, Pages
+from extender.web.metrics import Metrics
+from tests.berthing import berthing, claim, pod
+from tests.browser import CHROMIUM, Page, browsing
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+LIVE = "document.getElementById('link').textContent === 'live'"
+TEXT = "document.body.innerText"
+
+
+async def opened(page: Page, title: str) -> str:
+    """The text of the dialog with this title."""
+    await page.until(f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} && document.getElementById('detail-body').innerText.length > 20")
+    return str(await page.run("document.getElementById('detail-body').innerText"))
+
+
+async def test_every_view_and_live_updates(tmp_path: Path) -> None:
+    async with berthing({"n1": "dgx1-v100", "n2": "hgx-h100-8", "n3": "t4-4"}) as b, browsing(str(b.client.base_url), tmp_path) as page:
+        await page.until(LIVE)
+        assert await page.run("map.places.length") == 3
+        assert "20 free" in await page.run("document.getElementById('totals').innerText")
+        hopper = "device.attributes['gpu.nvidia.com'].architecture == 'Hopper'"
+        for name, count in (("train", 8), ("late", 8)):
+            b.cluster.apply(claim(name, count, hopper))
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        assert (await b.filter("train"))["NodeNames"] == ["n2"]
+        assert await b.bind("train", "n2") == ""
+        await b.settled()
+        await b.filter("late")
+        await page.until("document.getElementById('waiting').innerText.includes('fits on n2 if')")
+        await page.until("document.getElementById('decisions').innerText.includes('default/train')")
+        await page.until("fleet.nodes.get('n2').gpus === 'uuuuuuuu'")
+        assert "1 pods wait" in await page.run("document.getElementById('totals').innerText")
+
+        await page.run("document.querySelector('#waiting button').click()")
+        text = await opened(page, "default/late")
+        assert "What would help" in text and "held by default/train" in text and "Attempts" in text
+        await page.run("document.querySelector('#decisions button').click()")
+        text = await opened(page, "default/train")
+        assert "Bound at" in text and "371 of 371 GB/s" in text and "link" in text
+        await page.run("openNode('n1')")
+        text = await opened(page, "n1")
+        assert "4 free GPUs on one NVLink set" in text and "live agent" in text
+        assert await page.run("document.querySelectorAll('#detail line.wire').length") == 16
+        await page.run("openNode('n2')")
+        assert "default/train" in await opened(page, "n2")
+        assert page.errors == []
+        assert {httpx.URL(url).host for url in page.requested if url.startswith("http")} == {"127.0.0.1"}, "no external assets"
+
+
+async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4", "n3": "t4-4"}) as b, browsing(str(b.client.base_url), tmp_path) as page:
+        await page.until(LIVE)
+        await page.press("/")
+        assert await page.run("document.activeElement.id") == "search"
+        for key in "n1":
+            await page.press(key)
+        await page.until("document.querySelectorAll('#found button').length === 1")
+        await page.press("Enter")
+        await opened(page, "n1")
+        await page.press("Escape")
+        await page.until("!document.getElementById('detail').open")
+        await page.run("document.getElementById('map').focus()")
+        for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+            await page.press(key)
+        assert await page.run("document.getElementById('here').textContent") == 'n1 · Tesla V100-SXM2-16GB · 8 free'
+        await page.press("Enter")
+        await page.until("document.getElementById('detail').open")
+        await page.press("Escape")
+
+        light = await page.run("getComputedStyle(document.body).backgroundColor")
+        await page.dark(True)
+        await page.until(f"getComputedStyle(document.body).backgroundColor !== {light!r}")
+        for width in (360, 768, 1920):
+            await page.size(width, 800)
+            await page.until("document.documentElement.scrollWidth <= window.innerWidth")
+        unnamed = "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter(e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
+        assert await page.run(unnamed) == 0, "every control has a name for a screen reader"
+        assert page.errors == []
+
+
+async def test_hostile_names_are_text(tmp_path: Path) -> None:
+    evil = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>'
+    async with unattended() as (service, url):
+        apply = {kind.name: kind.apply for kind in kinds(service.mirror)}
+        for i, name in enumerate((evil, "'\"><b>bold</b>")):
+            node = node_object(name, carried_machines()["t4-4"], {"topology.kubernetes.io/zone": evil})
+            apply["nodes"](name, node)
+            apply["resourceslices"](f"s{i}", {**gpu_slice(name, carried_machines()["t4-4"]), "metadata": {"name": f"s{i}"}})
+        async with browsing(url, tmp_path) as page:
+            await page.until(LIVE)
+            await page.run("document.getElementById('grouping').value = 'zone'; document.getElementById('grouping').onchange()")
+            await page.run("moveTo(0); document.getElementById('search').value = '<'; find(); document.querySelector('#found button').click()")
+            await page.until("document.getElementById('detail').open")
+            await asyncio.sleep(0.3)
+            assert await page.run("window.broken") is None
+            assert evil in await page.run(TEXT), "shown as it is written"
+
+
+async def test_five_thousand_nodes(tmp_path: Path) -> None:
+    async with unattended() as (service, url):
+        fill(service, 5000)
+        async with browsing(url, tmp_path) as page:
+            await page.until(LIVE, 30)
+            assert await page.run("map.places.length") == 5000
+            assert page.received < 1_000_000, "bytes transferred"
+            before = page.received
+            for i in range(100):
+                service.mirror.apply_node(f"node-{i:05}", None)
+            await page.until("map.places.length === 4900")
+            assert page.received - before < 50_000, "bytes of an update"
+            await page.picture(tmp_path / "page.png")
+            assert (tmp_path / "page.png").stat().st_size > 10_000
+            assert page.errors == []
+
+
+async def test_without_a_browser_the_same_data() -> None:
+    async with unattended() as (service, url), httpx.AsyncClient(base_url=url) as client:
+        fill(service, 40)
+        found = (await client.get("/v1/fleet")).json()
+        assert len(found["nodes"]) == 40 and found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])
+        assert (await client.get("/v1/nodes/nobody")).status_code == 404
+        index = await client.get("/")
+        assert "default-src 'none'" in index.headers["content-security-policy"]
+
+
+@asynccontextmanager
+async def unattended() -> AsyncIterator[tuple[Service, str]]:
+    """A service whose mirror the test fills by hand, on HTTP."""
+    service = Service(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
+    for reflector in service.reflectors.values():
+        reflector.listed = True
+    metrics = Metrics(service)
+    async with listening(App(service, metrics, Pages(service, metrics)), "127.0.0.1", 0) as url:
+        yield service, url
+
+
+def fill(service: Service, count: int) -> None:
+    machines, apply = carried_machines(), {kind.name: kind.apply for kind in kinds(service.mirror)}
+    apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
+    names = ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")
+    for i in range(count):
+        name, machine = f"node-{i:05}", machines[names[i % 4]]
+        apply["nodes"](name, node_object(name, machine, {}))
+        for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
+            apply["resourceslices"](obj["metadata"]["name"], obj)
