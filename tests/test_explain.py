@@ -188,3 +188,20 @@ def test_a_server_that_is_not_there_is_named() -> None:
     found = CliRunner().invoke(cli, ["explain", "default/p", "--server", "http://127.0.0.1:9"])
     assert found.exit_code != 0 and "http://127.0.0.1:9" in str(found.exception)
     assert not isinstance(found.exception, httpx.HTTPError)
+
+
+def test_one_event_when_the_reason_changes() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            await _run(b, "a", [claim("a", 8)])
+            for _ in range(3):
+                await _run(b, "p", [claim("p", 2)]) if b.cluster.store.get("pods", ("default", "p")) is None else await b.filter("p")
+            await until(lambda: len(b.cluster.store.all("events")) == 1)
+            event = b.cluster.store.all("events")[0]
+            assert event["regarding"]["name"] == "p" and event["reason"] == "NotPlaced"
+            assert "matching devices are in use" in event["note"] and "held by default/a" in event["note"]
+            await b.filter("p")
+            await asyncio.sleep(0.5)
+            assert len(b.cluster.store.all("events")) == 1 and b.app.service.teller.events == 1
+
+    asyncio.run(body())

@@ -54,3 +54,110 @@ def test_cost_is_judged_for_new_expressions_only(tmp_path: Path) -> None:
     assert RUNNER.invoke(app, ["lint", path]).exit_code == 0
     result = RUNNER.invoke(app, ["lint", path, "--as-new", "1.36", "--output", "json"])
     assert result.exit_code == 1 and "exceeds cost limit" in result.output
+
+
+OLD = """
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec:
+  spec:
+    devices:
+      requests:
+      - {name: gpu, deviceClassName: gpu, count: 2, selectors: [{cel: {expression: 'device.capacity["memory"].memory.quantity > 1'}}]}
+      constraints: [{cel: {expression: "true"}}]
+---
+this: is: broken
+---
+apiVersion: resource.k8s.io/v1alpha2
+kind: ResourceClass
+metadata: {name: c}
+driverName: gpu.example.com
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: main, image: i}]
+  resourceClaims: [{name: g, source: {resourceClaimTemplateName: t}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: main, image: i, resources: {claims: [{name: other}]}}]
+  resourceClaims: [{name: g, resourceClaimName: x}, {name: g, resourceClaimName: y}]
+---
+apiVersion: resource.k8s.io/v1alpha2
+kind: ResourceClaim
+metadata: {name: old}
+spec: {resourceClassName: c}
+"""
+
+
+def test_forms_that_articles_print(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(OLD)
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    text = result.output
+    assert result.exit_code == 1
+    for words in (
+        "document 1: ResourceClaimTemplate t, apiVersion: resource.k8s.io/v1beta1 is not what Kubernetes 1.34",
+        "spec.spec.devices.requests[0].deviceClassName: deviceClassName, selectors, count stand beside `exactly`",
+        "spec.spec.devices.constraints[0].cel: constraints know no CEL",
+        "asks for a domain called 'memory'", "compare with quantity(",
+        "document 2: is not YAML or JSON", "ResourceClass was withdrawn",
+        "spec.resourceClaims[0].source: the wrapper `source` is gone",
+        "no container uses claim 'g'", "document 5: Pod p: has the same name as the one in", "two entries are called 'g'",
+        "a container uses claim 'other'", "claims of the first form of DRA name a class",
+    ):
+        assert words in text, (words, text)
+
+
+def test_fix_prints_what_lint_accepts(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text("""
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaim
+metadata: {name: c}
+spec: {devices: {requests: [{name: gpu, deviceClassName: gpu, selectors: [{cel: {expression: "true"}}]}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: main, image: i}]
+  resourceClaims: [{name: g, source: {resourceClaimName: c}}]
+""")
+    fixed = RUNNER.invoke(app, ["lint", str(path), "--fix"])
+    (tmp_path / "new.yaml").write_text(fixed.stdout)
+    claim, pod = yaml.safe_load_all(fixed.stdout)
+    assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == "gpu"
+    assert pod["spec"]["resourceClaims"] == [{"name": "g", "resourceClaimName": "c"}]
+    assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "g"}]
+    again = RUNNER.invoke(app, ["lint", str(tmp_path / "new.yaml")])
+    assert (again.exit_code, again.output) == (0, "0 findings\n")
+
+
+def test_counts_that_no_node_has(tmp_path: Path) -> None:
+    path = world(tmp_path)
+    objects = list(yaml.safe_load_all(Path(path).read_text()))
+    objects[1]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 9
+    Path(path).write_text(yaml.safe_dump_all(objects))
+    result = RUNNER.invoke(app, ["lint", path])
+    assert "asks for 9 devices; the most that match on one node is 4" in result.output
+
+
+def test_one_broken_object_does_not_hide_the_others(tmp_path: Path) -> None:
+    path = world(tmp_path, class_selector="device.drivr == 'x'")
+    broken = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "b"}, "spec": {"devices": {"requests": [{"name": "r"}]}}}
+    Path(path).write_text(Path(path).read_text() + "\n---\n" + yaml.safe_dump(broken))
+    result = RUNNER.invoke(app, ["lint", path])
+    assert "undefined field 'drivr'" in result.output and "needs `exactly` or `firstAvailable`" in result.output
+
+
+def test_a_file_that_is_not_kubernetes(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("- 1\n- 2\n")
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert result.exit_code == 1 and "holds a list where a Kubernetes object is expected" in result.output

@@ -83,6 +83,7 @@ def claims_command(
 
 
 def top_command(
+    *,
     server: Server = _SERVER,
     token: Token = "",
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 import typer
+import yaml
 
 from extender.cel.errors import BudgetExceeded, CompileError, EvalError
+from extender.cel.masks import Masks
 from extender.cel.selector import Environment, Selector, check_cost, compile_selector
-from extender.cli.objects import Objects, load_objects
+from extender.cli.forms import corrected
+from extender.cli.objects import Objects, documents, objects_in, objects_of, split_documents
 from extender.cli.select import environment_of
 from extender.model.device import Device
+from extender.model.errors import WireError
+
+Json = dict[str, Any]
+_SUPPLY = ("DeviceClass", "ResourceSlice")
 
 
 class Finding(NamedTuple):
@@ -22,29 +30,80 @@ class Finding(NamedTuple):
     severity: str  # "error" or "warning"
     where: str  # the object and the field
     problem: str
+    correction: str = ""
 
 
 def lint_command(
     files: Annotated[list[Path], typer.Argument(help="Kubernetes objects in YAML or JSON.")],
+    *,
     as_new: Annotated[str | None, typer.Option(help="Also check what the API server of this version would refuse, e.g. 1.36.", metavar="VERSION")] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Classes and slices of a cluster, made by `berth snapshot`.")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the corrected manifests; findings go to standard error.")] = False,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Check selectors of classes and claims against the slices at hand. Exit code 1 where there is an error.
+    """Check classes, claims and pods against the schema and the slices at hand. Exit code 1 where there is an error.
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
-    found = list(findings(load_objects(files), environment_of(as_new)))
-    for finding in found:
-        line = orjson.dumps(finding._asdict()).decode() if output == "json" else f"{finding.severity}: {finding.where}: {finding.problem}"
-        typer.echo(line)
-    if output == "table":
-        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}")
+    raw, found = _read(files)
+    made = [corrected(obj) for _, obj in raw]
+    for (where, obj), (_, forms) in zip(raw, made, strict=True):
+        found += [Finding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
+    found += _collisions(raw)
+    given = [obj for path in [snapshot] if path is not None for obj in documents(path) if obj.get("kind") in _SUPPLY]
+    problems: list[WireError] = []
+    places = [where for where, _ in raw] + [str(snapshot)] * len(given)
+    found += findings(objects_of([obj for obj, _ in made] + given, places, problems), environment_of(as_new))
+    found += [Finding("error", problem.path, problem.problem) for problem in problems]
+    _print(found, output, to_stderr=fix)
+    if fix:
+        typer.echo(yaml.safe_dump_all([obj for obj, _ in made], sort_keys=False), nl=False)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(1)
 
 
+def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[Finding]]:
+    """Every document that can be read, with its place; the others as findings."""
+    raw: list[tuple[str, Json]] = []
+    found: list[Finding] = []
+    for path in files:
+        for number, text in enumerate(split_documents(path.read_text()), 1):
+            where = f"{path}, document {number}"
+            try:
+                raw += [(where, obj) for obj in objects_in(text, where)]
+            except WireError as error:
+                found.append(Finding("error", error.path, error.problem))
+    return raw, found
+
+
+def _name(obj: Json) -> str:
+    metadata = obj.get("metadata") or {}
+    return f"{obj.get('kind', 'object without kind')} {metadata.get('name') or metadata.get('generateName') or 'without name'}"
+
+
+def _collisions(raw: list[tuple[str, Json]]) -> Iterator[Finding]:
+    """Objects that overwrite each other when they are applied."""
+    seen: dict[tuple[str, str, str], str] = {}
+    for where, obj in raw:
+        metadata = obj.get("metadata") or {}
+        key = (str(obj.get("kind")), str(metadata.get("namespace") or "default"), str(metadata.get("name")))
+        if metadata.get("name") and key in seen:
+            yield Finding("error", f"{where}: {_name(obj)}", f"has the same name as the one in {seen[key]}", "give it a name of its own")
+        seen[key] = where
+
+
+def _print(found: list[Finding], output: str, *, to_stderr: bool) -> None:
+    for finding in found:
+        line = orjson.dumps(finding._asdict()).decode() if output == "json" else f"{finding.severity}: {finding.where}: {finding.problem}"
+        typer.echo(line, err=to_stderr)
+        if finding.correction and output == "table":
+            typer.echo(f"  correction: {finding.correction}", err=to_stderr)
+    if output == "table":
+        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}", err=to_stderr)
+
+
 def findings(objects: Objects, environment: Environment) -> Iterator[Finding]:
-    """All findings, in the order of the files' objects."""
+    """All findings about what the objects mean, in the order of the files' objects."""
     for slice_ in objects.slices:
         if slice_.problem:
             yield Finding("error", f"ResourceSlice {slice_.name}", slice_.problem)
@@ -55,6 +114,7 @@ def findings(objects: Objects, environment: Environment) -> Iterator[Finding]:
     for where, expression in _selectors(objects):
         yield from _selector(where, expression, environment, devices)
     yield from _unknown_classes(objects)
+    yield from _too_many(objects)
 
 
 def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
@@ -114,3 +174,31 @@ def _unknown_classes(objects: Objects) -> Iterator[Finding]:
             for option in request.alternatives:
                 if option.class_name not in objects.classes:
                     yield Finding("error", f"ResourceClaim {claim.key}, request {option.name}, deviceClassName", f"no DeviceClass {option.class_name!r} in these files")
+
+
+def _too_many(objects: Objects) -> Iterator[Finding]:
+    """Requests for more devices than match on any node."""
+    if not objects.slices:
+        return
+    masks = Masks()
+    for claim in objects.claims:
+        for option in (o for request in claim.spec.requests for o in request.alternatives):
+            class_ = objects.classes.get(option.class_name)
+            if class_ is None or option.mode != "ExactCount":
+                continue
+            most = _most_on_a_node(objects, [*class_.selectors, *option.selectors], masks)
+            if 0 < most < option.count:
+                yield Finding(
+                    "warning", f"ResourceClaim {claim.key}, request {option.name}, count",
+                    f"asks for {option.count} devices; the most that match on one node is {most}", f"ask for {most} at most, or split the claim",
+                )
+
+
+def _most_on_a_node(objects: Objects, expressions: list[str], masks: Masks) -> int:
+    counts: Counter[str] = Counter()
+    for slice_ in objects.slices:
+        match = (1 << len(slice_.devices)) - 1
+        for expression in expressions:
+            match &= masks.of(expression, slice_).match
+        counts[slice_.selection.node_name or slice_.pool.name] += match.bit_count()
+    return max(counts.values(), default=0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from extender.wire.core import decode_node, decode_pod
 from extender.wire.slices import SliceDecoder
 
 Json = dict[str, Any]
+_SEPARATOR = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -52,17 +55,33 @@ class Objects:
 
 def load_objects(paths: Iterable[Path]) -> Objects:
     """Read files of one or many documents, lists included. Raises WireError naming file and document."""
+    numbered = [(f"{path}, document {i}", obj) for path in paths for i, obj in enumerate(documents(path), 1)]
+    return objects_of([obj for _, obj in numbered], [where for where, _ in numbered])
+
+
+def objects_of(
+    raw: Iterable[Json], places: Iterable[str] | None = None, problems: list[WireError] | None = None
+) -> Objects:
+    """Objects that were read already. What cannot be decoded goes to `problems`; without such a list it is raised as
+    WireError, naming the place where places are given."""
     found = Objects()
     decoder = SliceDecoder()
     pods: list[Json] = []
     templates: dict[tuple[str, str], Json] = {}
-    for path in paths:
-        for number, obj in enumerate(documents(path), 1):
-            try:
-                _add(found, obj, decoder, pods, templates)
-            except WireError as error:
-                raise WireError(f"{path}, document {number}: {error.path}", error.problem) from error
-    _add_template_claims(found, pods, templates)
+    for obj, where in zip(raw, places or repeat("")):  # noqa: B905 - places may be endless
+        try:
+            _add(found, obj, decoder, pods, templates)
+        except WireError as error:
+            problem = WireError(f"{where}: {error.path}" if where else error.path, error.problem)
+            if problems is None:
+                raise problem from error
+            problems.append(problem)
+    try:
+        _add_template_claims(found, pods, templates)
+    except WireError as error:
+        if problems is None:
+            raise
+        problems.append(error)
     if not found.nodes:
         names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
         found.nodes = [Node(name) for name in names]
@@ -71,15 +90,26 @@ def load_objects(paths: Iterable[Path]) -> Objects:
 
 def documents(path: Path) -> Iterable[Json]:
     """The objects of a file, lists unfolded. Raises WireError for what is not YAML or no object."""
+    for text in split_documents(path.read_text()):
+        yield from objects_in(text, str(path))
+
+
+def split_documents(text: str) -> list[str]:
+    """The documents of a YAML stream, each readable without the others."""
+    return [part for part in _SEPARATOR.split(text) if part.strip()]
+
+
+def objects_in(text: str, where: str) -> Iterable[Json]:
+    """The objects of one document. Raises WireError."""
     try:
-        documents = list(yaml.safe_load_all(path.read_text()))
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise WireError(str(path), f"is not YAML or JSON: {error}") from error
-    for document in documents:
-        if isinstance(document, dict):
-            yield from document.get("items") or [] if str(document.get("kind", "")).endswith("List") else [document]
-        elif document is not None:
-            raise WireError(str(path), f"holds a {type(document).__name__} where a Kubernetes object is expected")
+        raise WireError(where, f"is not YAML or JSON: {error}") from error
+    if isinstance(document, dict):
+        return document.get("items") or [] if str(document.get("kind", "")).endswith("List") else [document]
+    if document is None:
+        return []
+    raise WireError(where, f"holds a {type(document).__name__} where a Kubernetes object is expected")
 
 
 def _add(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import datetime
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
@@ -30,11 +31,17 @@ def claim_path(key: ObjectKey, sub: str = "") -> str:
     return f"{path}/{sub}" if sub else path
 
 
+def _now_micro() -> str:
+    """The time as events.k8s.io has it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 class Writer:
     """Writes claims and bindings. Every method raises ClusterError; the claims returned are what the server stored."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, now_micro: Callable[[], str] = _now_micro) -> None:
         self._client = client
+        self._now_micro = now_micro
 
     async def read_claim(self, key: ObjectKey) -> Claim:
         return decode_claim(await self._client.get(claim_path(key)))
@@ -121,6 +128,17 @@ class Writer:
         """Change one annotation of the marker DeviceClass: it wakes pods that an extender rejected."""
         body = {"metadata": {"annotations": {annotation: value}}}
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
+
+    async def tell(self, pod: ObjectKey, uid: str, reason: str, note: str) -> None:
+        """POST an Event on a pod (events.k8s.io/v1)."""
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": uid}
+        body = {
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+            "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling", "reason": reason, "note": note,
+            "reportingController": "berth.dev/berth", "reportingInstance": "berth", "regarding": about,
+        }
+        await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events", body)
 
     async def _status(self, claim: Claim, status: Json) -> Claim:
         body = {"metadata": _guard(claim), "status": status}

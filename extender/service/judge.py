@@ -54,6 +54,7 @@ class Judge:
         self.use_policy(policy)
         # Told about claims to take back; the judge itself never writes.
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
+        self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
     def use_policy(self, policy: Policy) -> None:
@@ -82,6 +83,7 @@ class Judge:
                 if demand.reason.code is Code.EXTENDED_STALE:
                     self.on_stale_special(snapshot.special_claims[pod.uid])
                 self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
+                self.on_refused(pod.key, pod.uid)
                 return FilterAnswer([], dict.fromkeys(names, text))
             case Demand():
                 return self._shortlisted(pod, demand, snapshot, names)
@@ -93,6 +95,7 @@ class Judge:
             _remember(self._rejected, pod.uid, demand)
             self._escape(pod, demand, snapshot, names)
             self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused.items())
+            self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], dict(found.reasons))
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})

@@ -26,6 +26,7 @@ from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
 from extender.service.overview import Overview
 from extender.service.progress import Progress
+from extender.service.telling import Teller
 from extender.service.waking import Waker
 from extender.service.watching import kinds
 
@@ -50,6 +51,8 @@ class Service:
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal),
         )
         self.collector = Collector(self.mirror, writer, clock)
+        self.teller = Teller(self.explainer, self.journal, writer, clock)
+        self.judge.on_refused = self.teller.refused
         self.judge.on_unsuitable = self.collector.unsuitable
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
@@ -61,7 +64,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self._settle_down())]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -38,6 +38,7 @@ READINGS = (
             lambda s: float(bool(s.judge.policy_problem))),
     Reading("berth_wakes_total", CounterMetricFamily, "Times the marker class was touched so that waiting pods are tried again",
             lambda s: s.waker.touches),
+    Reading("berth_events_total", CounterMetricFamily, "Events written on pods whose reason to wait changed", lambda s: s.teller.events),
     Reading("berth_claims_deallocated_total", CounterMetricFamily,
             "Claims deallocated because their pod cannot go where they are allocated", lambda s: s.collector.deallocated),
     Reading("berth_claims_collected_total", CounterMetricFamily,

@@ -38,6 +38,7 @@ RESOURCES = {
         Resource("nodes", "", "v1", "Node", False),
         Resource("namespaces", "", "v1", "Namespace", False),
         Resource("events", "", "v1", "Event", True),
+        Resource("events", "events.k8s.io", "v1", "Event", True),
         Resource("configmaps", "", "v1", "ConfigMap", True),
         Resource("resourceslices", *_DRA, "ResourceSlice", False),
         Resource("deviceclasses", *_DRA, "DeviceClass", False),

@@ -1,0 +1,78 @@
+"""One Event on a pod when the reason why it waits changes: what would make it fit, in one sentence.
+
+kube-scheduler tells the reasons themselves in its FailedScheduling event. This one is rare: once per change, at most once
+a minute per pod and five a second in all. Events wake no pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+import structlog
+
+from extender.cluster.errors import ClusterError
+from extender.cluster.writer import Writer
+from extender.model.claim import ObjectKey
+from extender.service.explaining import Explainer, UnknownPod
+from extender.service.journal import Journal
+
+_PAUSE_SECONDS = 0.2  # between two events
+_POD_SECONDS = 60.0  # between two events on one pod
+_REMEMBERED = 4096  # pods
+_NOTE_LENGTH = 1024  # bytes, events.k8s.io
+
+
+class Teller:
+    """Runs beside the service; `refused` is called by the judge and only remembers."""
+
+    def __init__(self, explainer: Explainer, journal: Journal, writer: Writer, clock: Callable[[], float]) -> None:
+        self._explainer = explainer
+        self._journal = journal
+        self._writer = writer
+        self._clock = clock
+        self._told: OrderedDict[str, tuple[str, float]] = OrderedDict()  # pod UID to reasons told and when
+        self._todo: OrderedDict[str, ObjectKey] = OrderedDict()
+        self._something = asyncio.Event()
+        self._log = structlog.get_logger("berth.events")
+        self.events = 0
+
+    def refused(self, pod: ObjectKey, uid: str) -> None:
+        """A filter refused the pod."""
+        entry = self._journal.entry(uid)
+        if entry is None or not entry.attempts:
+            return
+        reasons = "; ".join(text for text, _ in entry.attempts[-1].reasons)
+        told, when = self._told.get(uid, ("", float("-inf")))
+        if reasons == told or self._clock() - when < _POD_SECONDS:
+            return
+        self._told[uid] = reasons, self._clock()
+        self._todo[uid] = pod
+        for table in (self._told, self._todo):
+            if len(table) > _REMEMBERED:
+                table.popitem(last=False)
+        self._something.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._something.wait()
+            while self._todo:
+                uid, pod = self._todo.popitem(last=False)
+                await self._tell(uid, pod)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            self._something.clear()
+
+    async def _tell(self, uid: str, pod: ObjectKey) -> None:
+        try:
+            found = await self._explainer.pod(pod)
+            if found["outcome"] not in ("refused", "blocked"):
+                return
+            note = found["sentence"].encode()[:_NOTE_LENGTH].decode(errors="ignore")
+            await self._writer.tell(pod, uid, "NotPlaced", note)
+            self.events += 1
+        except UnknownPod:
+            return
+        except ClusterError as error:
+            self._log.warning("could not write an event", pod=str(pod), problem=str(error))
