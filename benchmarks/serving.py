@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -143,11 +144,34 @@ def one_size(nodes: int, mix: str) -> dict:
                 result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names))
             shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
+            result["explain_ms"], result["filter_one_explaining_us"] = explaining(port, http, body_for(pods["one"], names))
             result["cold_first_us"], result["cold_second_us"] = cold["one"], cold["four"]
             result["memory_mib"] = round(memory_mib(berth.pid), 1)
             return result
     finally:
         bench.stop()
+
+
+def explaining(port: int, http: Http, body: bytes) -> tuple[float, tuple[float, float]]:
+    """(median milliseconds of explaining a pod that fits nowhere, filter's median and tail meanwhile)."""
+    done, took = threading.Event(), []
+
+    def ask() -> None:
+        while not done.is_set():
+            start = time.perf_counter()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/explain/default/never") as reply:
+                reply.read()
+            took.append(1000 * (time.perf_counter() - start))
+            time.sleep(0.05)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        found = measure(http, "filter", body)
+    finally:
+        done.set()
+        asker.join()
+    return statistics.median(took), found
 
 
 def show(result: dict) -> None:
@@ -157,6 +181,8 @@ def show(result: dict) -> None:
     for key in ("filter_plain_us", "filter_one_us", "filter_four_us", "filter_never_us", "prioritize_us"):
         median, tail = result[key]
         print(f"  {key.removesuffix('_us').replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / median:.1f}")
+    median, tail = result["filter_one_explaining_us"]
+    print(f"  {'filter one, explaining meanwhile':32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / median:.1f}   (an explanation takes {result['explain_ms']:.0f} ms)")
     for key in ("cold_first_us", "cold_second_us"):
         print(f"  {key.removesuffix('_us').replace('_', ' ') + ' shape':32} {result[key]:9.0f} us {result[key] / floor:6.2f}x")
 

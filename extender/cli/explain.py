@@ -84,13 +84,8 @@ def _name(words: list[str], *, imagined: bool) -> ObjectKey | None:
 def _ask(server: str, token: str, name: ObjectKey | None, question: Json) -> list[Json]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        if name is None:
-            reply = httpx.post(f"{server}/v1/explain", content=orjson.dumps(question), headers=headers, timeout=_SECONDS)
-        else:
-            if question["policy"] is not None:
-                raise WireError("--policy", "goes with -f FILE or --snapshot")
-            asked = {"without": ",".join(question["without"]), "free": ",".join(question["free"])}
-            reply = httpx.get(f"{server}/v1/explain/{name.namespace}/{name.name}", params=asked, headers=headers, timeout=_SECONDS)
+        body = orjson.dumps({**question, "pod": str(name) if name is not None else None})
+        reply = httpx.post(f"{server}/v1/explain", content=body, headers=headers, timeout=_SECONDS)
     except httpx.HTTPError as error:
         raise WireError("--server", f"{server} does not answer ({error or type(error).__name__}); is `berth serve` there?") from error
     answer = reply.json()

@@ -87,12 +87,16 @@ def top_command(
     server: Server = _SERVER,
     token: Token = "",
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    output: Annotated[Output, typer.Option(help="How to print; json prints one picture and ends.")] = "table",
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two pictures.")] = 2.0,
 ) -> None:
     """Watch free GPUs, waiting pods and decisions. Ctrl-C ends it.
 
     Example: berth top --seconds 5
     """
+    if output == "json":
+        typer.echo(orjson.dumps(ask(server, token, "/v1/fleet")).decode())
+        return
     console = _console()
     if once or not sys.stdout.isatty():
         console.print(_top(ask(server, token, "/v1/fleet")))
@@ -146,7 +150,6 @@ def _top(fleet: Json) -> Group:
         waiting.add_row(escape(pod["pod"]), escape(pod["sentence"]))
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
-        chosen = one["chosen"]
-        gbps = f"{chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s" if chosen["ring_gbps"] else ""
-        decided.add_row(one["at"], escape(one["pod"]), escape(chosen["node"]), f"{len(chosen['devices'])} devices", gbps)
+        gbps = f"{one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
+        decided.add_row(one["at"], escape(one["pod"]), escape(one["node"]), f"{one['devices']} devices", gbps)
     return Group(_summary(fleet["nodes"]), table, waiting, decided)

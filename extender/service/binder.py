@@ -159,8 +159,9 @@ class Binder:
             await self._write(work, demand, planned)
             await self._fence(work)
             await self._devices_ready(work, demand)
-            await self._bind_pod(work, _note(chosen))
-            self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, self._judge.runner_up(work.pod.uid, work.node))
+            second = self._judge.runner_up(work.pod.uid, work.node)
+            await self._bind_pod(work, _note(chosen, second))
+            self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, second)
         except (Unsure, Waiting):
             raise
         except BerthError as error:
@@ -339,12 +340,15 @@ class Binder:
             self._log.warning("could not take back", pod=str(pod.key), because=why, problem=str(error))
 
 
-def _note(chosen: Candidate) -> dict[str, str]:
-    """The annotation that the Binding puts on the pod: why this node."""
+def _note(chosen: Candidate, runner_up: tuple[str, float]) -> dict[str, str]:
+    """The annotation that the Binding puts on the pod: what it got, why this node, and which came second."""
     if not chosen.parts:
         return {}
-    sentence = "; ".join(f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts)
-    return {"berth.dev/decision": f"score {chosen.score:.3f}; {sentence}"}
+    got = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.devices)}"]
+    got += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
+    if runner_up[0]:
+        got.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
+    return {"berth.dev/decision": "; ".join(got)}
 
 
 def _check_stored(sent: Allocation, stored: Claim) -> None:

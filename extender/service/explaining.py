@@ -19,7 +19,7 @@ from extender.verdict.explain import Explanation, explain
 from extender.verdict.imagined import Changes, imagine
 
 Json = dict[str, Any]
-_SLICE_SECONDS = 0.002  # work between two looks at who else is waiting
+_SLICE_SECONDS = 0.0005  # work between two looks at who else is waiting
 
 
 class UnknownPod(BerthError):
@@ -34,7 +34,7 @@ class Explainer:
         self._judge = judge
         self._journal = journal
 
-    async def pod(self, key: ObjectKey, changes: Changes | None = None) -> Json:
+    async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None) -> Json:
         """The explanation of a pod that exists. Raises UnknownPod."""
         entry = self._journal.of(key)
         pod = next((pod for pod in self._mirror.store.pods.values() if pod.key == key), None)
@@ -46,7 +46,7 @@ class Explainer:
         asked = changes or Changes()
         # What filter holds for this very pod is no obstacle to it.
         asked = replace(asked, given_back=(*asked.given_back, *self._mirror.held_for(pod.uid)))
-        found = await self.imagined(pod, (), asked, None)
+        found = await self.imagined(pod, (), asked, policy)
         return {**found, **(_record(entry) if entry is not None else {})}
 
     async def imagined(self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None) -> Json:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from extender.model.claim import ObjectKey
 from extender.verdict.explain import Candidate
 
-_PODS = 4096  # at about 2 KiB each, the record stays below 10 MiB
+_PODS = 2048  # at about 3 KiB each, the record stays below 8 MiB
 _ATTEMPTS = 8  # per pod
 _REASONS = 3  # of the most frequent reasons of an attempt
 

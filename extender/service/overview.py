@@ -9,7 +9,7 @@ from typing import Any
 
 from extender.allocation.view import NodeView
 from extender.mirror.mirror import Mirror
-from extender.service.explaining import Explainer, UnknownPod, plain
+from extender.service.explaining import Explainer, UnknownPod
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
 from extender.verdict.nearest import claims_by_pool
@@ -20,7 +20,7 @@ _STEP = 100  # nodes between two looks at who else is waiting
 _PERIOD_SECONDS = 1.0  # between two updates to a page
 _DECISIONS = 100  # told in one update
 _EXPLAINED = 2  # pods whose nearest miss is looked for in one period
-_PENDING = 200  # pods listed; the count says how many more there are
+_PENDING = 50  # pods listed; the count says how many more there are
 MOST_WATCHERS = 64
 
 
@@ -72,6 +72,7 @@ class Overview:
         self._watchers += 1
         try:
             version, told = self._mirror.snapshot().version, self._journal.version
+            waiting: Json = {}
             while True:
                 await asyncio.sleep(_PERIOD_SECONDS)
                 news = await self._explain_some()
@@ -82,7 +83,10 @@ class Overview:
                 names = changed if changed is not None else snapshot.views.keys() | self._rows.keys()
                 rows = [self._row(view) for name in sorted(names) if (view := snapshot.views.get(name)) is not None]
                 gone = [name for name in sorted(names) if name not in snapshot.views]
-                yield {"nodes": rows, "gone": gone, **self._pods(told)}
+                pods = self._pods(told)
+                same = {name: pods[name] for name in ("pending", "waiting")} == waiting
+                waiting = {name: pods.pop(name) for name in ("pending", "waiting")}
+                yield {"nodes": rows, "gone": gone, **pods, **({} if same else waiting)}
                 version, told = snapshot.version, self._journal.version
         finally:
             self._watchers -= 1
@@ -125,5 +129,11 @@ def _pending(entry: Entry, nearest: str) -> Json:
 
 
 def _decision(entry: Entry) -> Json:
-    found: Json = plain(entry.decision)
-    return {"pod": str(entry.pod), **found}
+    """Enough for a line; explain has the parts of the score."""
+    assert entry.decision is not None
+    chosen = entry.decision.chosen
+    return {
+        "pod": str(entry.pod), "at": entry.decision.at, "node": chosen.node, "devices": len(chosen.devices),
+        "ring_gbps": round(chosen.ring_gbps), "best_gbps": round(chosen.best_gbps),
+        "runner_up": entry.decision.runner_up, "margin": round(entry.decision.margin, 3),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
+_STEP = 1000  # verdicts looked at between two breaths
+_ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
 _CAUSES = 4  # device-level causes named per group
 
 
@@ -83,16 +86,26 @@ def explain(pod: Pod, snapshot: Snapshot, policy: Policy, rules: Rules, ranking:
 def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking) -> Iterator[Explanation | None]:
     for _ in ranking.catch_up(snapshot, rules):
         yield None
-    verdicts = dict(_verdicts(ranking, snapshot))
-    fitting = sum(isinstance(verdict, Grant) for verdict in verdicts.values())
-    refusals = {node: verdict for node, verdict in verdicts.items() if isinstance(verdict, Refusal)}
-    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in ranking.best(_fit(verdicts), _BEST))
-    yield None  # from here on `ranking` may belong to a newer snapshot
+    # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot.
+    verdicts = dict(ranking.verdicts)
+    allowed = _allowed(demand, snapshot) if demand.pins else None
+    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in ranking.best(allowed, _BEST))
+    yield None
+    refusals: dict[str, Refusal] = {}
+    members: dict[Reason, list[str]] = {}
+    for position, (node, verdict) in enumerate(verdicts.items(), 1):
+        refusal = _ELSEWHERE if allowed is not None and node not in allowed else verdict
+        if isinstance(refusal, Refusal):
+            refusals[node] = refusal
+            members.setdefault(refusal.reason, []).append(node)
+        if position % _STEP == 0:
+            yield None
+    fitting = len(verdicts) - len(refusals)
     holders: Holders = {}
     for index in nearest.claims_by_pool(snapshot) if refusals else ():
         holders = index or holders
         yield None
-    groups = tuple(_groups(refusals, demand, snapshot, rules, holders))
+    groups = tuple(_groups(members, demand, snapshot, rules, holders))
     if fitting:
         where = f"{best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}"
         sentence = f"pod {name} fits on {fitting} of {len(verdicts)} nodes; {where}"
@@ -103,7 +116,7 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
         terms = step or terms
         yield None
     misses: list[Miss] = []
-    for steps in (nearest.by_count(demand, snapshot, rules), nearest.by_giving_back(demand, refusals, snapshot, rules, holders)):
+    for steps in (nearest.by_count(demand, refusals, snapshot, rules), nearest.by_giving_back(demand, refusals, snapshot, rules, holders)):
         for found in steps:
             misses += found or []
             yield None
@@ -122,28 +135,19 @@ def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {sum(g.nodes for g in groups)} nodes{nearest_miss}"
 
 
-def _verdicts(ranking: Ranking, snapshot: Snapshot) -> Iterator[tuple[str, Grant | Refusal]]:
-    """The verdicts, where claims that are allocated already rule out other nodes."""
-    elsewhere = Refusal(Reason(Code.ELSEWHERE))
-    for name, verdict in ranking.verdicts.items():
-        node = snapshot.views[name].node
-        allowed = all(pin.matches(node.name, node.labels) for pin in ranking.demand.pins)
-        yield name, verdict if allowed else elsewhere
+def _allowed(demand: Demand, snapshot: Snapshot) -> set[str]:
+    """Nodes that claims which are allocated already do not rule out."""
+    return {n for n, v in snapshot.views.items() if all(pin.matches(n, v.node.labels) for pin in demand.pins)}
 
 
-def _fit(verdicts: dict[str, Grant | Refusal]) -> set[str]:
-    return {name for name, verdict in verdicts.items() if isinstance(verdict, Grant)}
-
-
-def _groups(refusals: dict[str, Refusal], demand: Demand, snapshot: Snapshot, rules: Rules, holders: Holders) -> Iterator[Group]:
+def _groups(
+    members: dict[Reason, list[str]], demand: Demand, snapshot: Snapshot, rules: Rules, holders: Holders
+) -> Iterator[Group]:
     """Refused nodes by reason, the largest group first."""
-    members: dict[Reason, list[str]] = {}
-    for name, refusal in refusals.items():
-        members.setdefault(refusal.reason, []).append(name)
     for reason, names in sorted(members.items(), key=lambda item: (-len(item[1]), str(item[0]))):
-        names.sort()
-        causes = _causes(snapshot.views[names[0]], demand, rules, nearest.holders_on(snapshot.views[names[0]], holders))
-        yield Group(reason.code.name, str(reason), len(names), tuple(names[:_EXAMPLES]), causes)
+        first = heapq.nsmallest(_EXAMPLES, names)
+        causes = _causes(snapshot.views[first[0]], demand, rules, nearest.holders_on(snapshot.views[first[0]], holders))
+        yield Group(reason.code.name, str(reason), len(names), tuple(first), causes)
 
 
 def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Claim]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from extender.verdict.whatif import freed
 
 _NODES = 24  # distinct nodes on which giving back is tried
 _TRIES = 160  # evaluations in all
+_ALIKE = 1000  # nodes sorted by state between two breaths
 _CLAIMS = 500  # claims looked at between two breaths
 _FOUND = 3  # sentences of one kind
 _NAMED = 4  # devices or claims named in a sentence
@@ -113,21 +114,24 @@ def _worth_trying(refusals: Refusals, snapshot: Snapshot) -> list[NodeView]:
     return sorted(kinds.values(), key=lambda view: (view.busy.bit_count(), view.node.name))[:_NODES]
 
 
-def by_count(demand: Demand, snapshot: Snapshot, rules: Rules) -> Iterator[list[Miss] | None]:
-    """Steps that end with how many free devices the best nodes have, where a request counts more."""
+def by_count(demand: Demand, refusals: Refusals, snapshot: Snapshot, rules: Rules) -> Iterator[list[Miss] | None]:
+    """Steps that end with how many free devices the best nodes have, where a request counts more. Nodes in one state
+    that are refused for one reason are looked at once."""
     wanted = [o for spec in demand.specs for r in spec.requests for o in r.alternatives if o.mode == "ExactCount"]
     free: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
     linked: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
-    known: dict[object, tuple[int, int]] = {}
-    for position, view in enumerate(snapshot.views.values()):
-        if position % 100 == 0:
+    alike: dict[tuple[int, object], list[NodeView]] = {}
+    for position, (name, refusal) in enumerate(refusals.items()):
+        if position % _ALIKE == 0:
             yield None
-        for option, mask in _matching(view, demand, rules):
-            key = (option.name, view.signature, mask)
-            if key not in known:
-                known[key] = (mask & ~view.busy).bit_count(), _largest_joined(view, mask & ~view.busy, option.count)
-            free[option.name][known[key][0]] += 1
-            linked[option.name][known[key][1]] += 1
+        view = snapshot.views[name]
+        alike.setdefault((view.signature, refusal.reason), []).append(view)
+    for views in alike.values():
+        yield None
+        for option, mask in _matching(views[0], demand, rules):
+            left = mask & ~views[0].busy
+            free[option.name][left.bit_count()] += len(views)
+            linked[option.name][_largest_joined(views[0], left, option.count)] += len(views)
     yield [miss for option in wanted if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
 
 

@@ -17,7 +17,7 @@ from extender.model.errors import InvalidClaim
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate, problem_for
 
-_STEP = 100  # nodes judged between two steps
+_STEP = 25  # nodes judged between two steps
 _MAX_VERDICTS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
 
 

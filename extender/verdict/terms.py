@@ -15,7 +15,7 @@ from extender.model.device import Device, Slice
 from extender.verdict.demand import Demand
 
 _SHOWN_VALUES = 3
-_CHUNK = 2000  # devices looked at between two breaths
+_CHUNK = 500  # devices looked at between two breaths
 
 
 @dataclass(slots=True)
@@ -44,12 +44,16 @@ class TermFinding:
         return found
 
 
+Devices = dict[str, list[Device]]
+"""By driver. Lists of what exists already: forty thousand new pairs would set the garbage collector to work."""
+
+
 def term_findings(demand: Demand, snapshot: Snapshot) -> Iterator[list[TermFinding] | None]:
     """Steps that end with the findings of every request; None stands for a breath in between."""
-    devices: list[tuple[Device, str]] = []
-    for slice_ in _slices(snapshot):
-        devices += [(device, slice_.pool.driver) for device in slice_.devices]
-        if len(devices) % _CHUNK < len(slice_.devices):
+    devices: Devices = {}
+    for position, slice_ in enumerate(_slices(snapshot)):
+        devices.setdefault(slice_.pool.driver, []).extend(slice_.devices)
+        if position % _CHUNK == 0:
             yield None
     found: list[TermFinding] = []
     for source, expressions in _sources(demand):
@@ -57,10 +61,12 @@ def term_findings(demand: Demand, snapshot: Snapshot) -> Iterator[list[TermFindi
         for expression in expressions:
             for term in split_terms(expression):
                 finding = TermFinding(source, term)
-                kept: list[tuple[Device, str]] = []
-                for start in range(0, len(alive), _CHUNK):
-                    _judge(finding, alive[start : start + _CHUNK], kept)
-                    yield None
+                kept: Devices = {}
+                for driver, some in alive.items():
+                    kept[driver] = []
+                    for start in range(0, len(some), _CHUNK):
+                        _judge(finding, driver, some[start : start + _CHUNK], kept[driver])
+                        yield None
                 found.append(finding)
                 alive = kept
     yield found
@@ -91,7 +97,7 @@ def _slices(snapshot: Snapshot) -> Iterator[Slice]:
                 yield slice_
 
 
-def _judge(finding: TermFinding, devices: list[tuple[Device, str]], kept: list[tuple[Device, str]]) -> None:
+def _judge(finding: TermFinding, driver: str, devices: list[Device], kept: list[Device]) -> None:
     """Devices that look the same to a term are asked once."""
     finding.asked += len(devices)
     selector = _compiled(finding.term)
@@ -99,19 +105,17 @@ def _judge(finding: TermFinding, devices: list[tuple[Device, str]], kept: list[t
         kept.extend(devices)
         finding.passed += len(devices)
         return
-    groups: dict[object, list[tuple[Device, str]]] = {}
+    groups: dict[object, list[Device]] = {}
     reads = _reads(selector)
-    for device, driver in devices:
-        key = (driver, *(read(device, driver) for _, read in reads)) if reads is not None else id(device)
-        groups.setdefault(key, []).append((device, driver))
+    for device in devices:
+        key = tuple([read(device, driver) for _, read in reads]) if reads is not None else id(device)
+        groups.setdefault(key, []).append(device)
     for group in groups.values():
-        _judge_group(finding, selector, group, kept)
+        _judge_group(finding, selector, driver, group, kept)
 
 
-def _judge_group(
-    finding: TermFinding, selector: Selector, group: list[tuple[Device, str]], kept: list[tuple[Device, str]]
-) -> None:
-    device, driver = group[0]
+def _judge_group(finding: TermFinding, selector: Selector, driver: str, group: list[Device], kept: list[Device]) -> None:
+    device = group[0]
     for name, read in _reads(selector) or ():
         has = read(device, driver) is not None
         finding.published[name] = finding.published.get(name, 0) + (len(group) if has else 0)

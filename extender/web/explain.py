@@ -26,7 +26,8 @@ class Question(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    objects: list[dict[str, Any]] = Field(description="pods or workloads, with their claims and claim templates")
+    objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
+    pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
     policy: str | None = Field(None, description="a policy to decide by, as YAML; the active one where absent")
     without: list[str] = Field([], description="nodes to leave out")
     free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
@@ -58,9 +59,14 @@ def router(service: Service) -> APIRouter:
             question = Question.model_validate(orjson.loads(await _body(request)))
             policy = load_policy(question.policy) if question.policy is not None else None
             changes = _changes(service, question.without, question.free)
+            if question.pod is not None:
+                namespace, _, name = question.pod.partition("/")
+                return _json([await service.explainer.pod(ObjectKey(namespace, name), changes, policy)])
             found = [
                 await service.explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question.objects)
             ]
+        except UnknownPod as error:
+            return _problem(404, str(error))
         except ValidationError as error:
             lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
             return _problem(400, "; ".join(lines))

@@ -165,10 +165,9 @@ function showLists() {
 }
 
 function decision(d) {
-  const gbps = d.chosen.ring_gbps ? ` · ${d.chosen.ring_gbps.toFixed(0)} of ${d.chosen.best_gbps.toFixed(0)} GB/s` : "";
+  const gbps = d.ring_gbps ? ` · ${d.ring_gbps.toFixed(0)} of ${d.best_gbps.toFixed(0)} GB/s` : "";
   const second = !d.runner_up ? "" : d.margin < .0005 ? ` · as good as ${d.runner_up}` : ` · before ${d.runner_up} by ${d.margin.toFixed(3)}`;
-  const count = d.chosen.devices.length;
-  return `${d.chosen.node} · ${count} ${count === 1 ? "device" : "devices"}${gbps}${second}`;
+  return `${d.node} · ${d.devices} ${d.devices === 1 ? "device" : "devices"}${gbps}${second}`;
 }
 
 function find() {
@@ -216,7 +215,7 @@ async function openPod(pod) {
   try {
     const found = await ask(`/v1/explain/${pod.split("/").map(encodeURIComponent).join("/")}`), parts = [];
     if (found.sentence) parts.push(el("p", { textContent: found.sentence }));
-    if (found.decision) parts.push(el("p", { textContent: `Bound at ${found.decision.at}: ${decision(found.decision)}` }), scoreTable([found.decision.chosen]));
+    if (found.decision) parts.push(el("p", { textContent: `Bound at ${found.decision.at}: ${decision({ ...found.decision, ...found.decision.chosen, devices: found.decision.chosen.devices.length })}` }), scoreTable([found.decision.chosen]));
     if (found.misses?.length) parts.push(el("h3", { textContent: "What would help" }), el("ul", {}, ...found.misses.map((m) => el("li", { textContent: m }))));
     if (found.best?.length) parts.push(el("h3", { textContent: "Best nodes" }), scoreTable(found.best));
     if (found.groups?.length) parts.push(el("h3", { textContent: "Why nodes are refused" }), table(["nodes", "reason", "such as", "devices there"], found.groups.map((g) => [g.nodes, g.reason, g.examples.join(", "), g.causes.join("; ")])));
@@ -244,7 +243,7 @@ function take(update) {
   const known = fleet.nodes.size;
   for (const node of update.nodes) fleet.nodes.set(node.name, node);
   for (const name of update.gone || []) fleet.nodes.delete(name);
-  fleet.pending = update.pending; fleet.waiting = update.waiting;
+  if (update.pending) { fleet.pending = update.pending; fleet.waiting = update.waiting; }
   const fresh = new Set(update.decisions.map((d) => d.pod));
   fleet.decisions = [...update.decisions, ...fleet.decisions.filter((d) => !fresh.has(d.pod))].slice(0, 200);
   if (known !== fleet.nodes.size || update.gone?.length || !map.places.length) draw();
