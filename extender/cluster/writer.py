@@ -129,16 +129,17 @@ class Writer:
         body = {"metadata": {"annotations": {annotation: value}}}
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
-    async def tell(self, pod: ObjectKey, uid: str, reason: str, note: str) -> None:
-        """POST an Event on a pod (events.k8s.io/v1)."""
-        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": uid}
+    async def tell(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
+        """POST an Event on a Pod or a ResourceClaim (events.k8s.io/v1)."""
+        version = "v1" if kind == "Pod" else "resource.k8s.io/v1"
+        about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+            "metadata": {"generateName": f"{key.name}.", "namespace": key.namespace},
             "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling", "reason": reason, "note": note,
             "reportingController": "berth.dev/berth", "reportingInstance": "berth", "regarding": about,
         }
-        await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{pod.namespace}/events", body)
+        await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)
 
     async def _status(self, claim: Claim, status: Json) -> Claim:
         body = {"metadata": _guard(claim), "status": status}

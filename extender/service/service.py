@@ -19,6 +19,7 @@ from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.policy import Policy
+from extender.service.auditing import Auditor
 from extender.service.binder import Binder, Surroundings
 from extender.service.collecting import Collector
 from extender.service.explaining import Explainer
@@ -51,6 +52,7 @@ class Service:
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal),
         )
         self.collector = Collector(self.mirror, writer, clock)
+        self.auditor = Auditor(self.mirror, client, writer, lambda: not self.not_ready)
         self.teller = Teller(self.explainer, self.journal, writer, clock)
         self.judge.on_refused = self.teller.refused
         self.judge.on_unsuitable = self.collector.unsuitable
@@ -64,7 +66,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self._settle_down())]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -70,7 +70,7 @@ class Teller:
             if found["outcome"] not in ("refused", "blocked"):
                 return
             note = found["sentence"].encode()[:_NOTE_LENGTH].decode(errors="ignore")
-            await self._writer.tell(pod, uid, "NotPlaced", note)
+            await self._writer.tell("Pod", pod, uid, "NotPlaced", note)
             self.events += 1
         except UnknownPod:
             return

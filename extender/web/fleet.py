@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
+from extender.service.explaining import plain
 from extender.service.overview import MOST_WATCHERS
 from extender.service.service import Service
 
@@ -33,6 +34,11 @@ def router(service: Service) -> APIRouter:
     @routes.get("/claims")
     async def claims(request: Request) -> Response:
         return _packed(request, orjson.dumps(service.overview.claims()))
+
+    @routes.get("/audit")
+    async def audit() -> Response:
+        await service.auditor.round()
+        return Response(orjson.dumps(plain(sorted(service.auditor.findings))), media_type="application/json")
 
     @routes.get("/updates")
     async def updates() -> Response:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from extender.mirror.audit import KINDS
 from extender.service.service import Service
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # kube-scheduler waits 5 s or more
@@ -39,6 +40,12 @@ READINGS = (
     Reading("berth_wakes_total", CounterMetricFamily, "Times the marker class was touched so that waiting pods are tried again",
             lambda s: s.waker.touches),
     Reading("berth_events_total", CounterMetricFamily, "Events written on pods whose reason to wait changed", lambda s: s.teller.events),
+    *(
+        Reading(f"berth_audit_{kind.replace('-', '_')}", GaugeMetricFamily, f"Audit: {sentence}",
+                lambda s, kind=kind: s.auditor.by_kind()[kind])  # type: ignore[misc] # the default binds the kind
+        for kind, sentence in KINDS.items()
+    ),
+    Reading("berth_audit_drift", GaugeMetricFamily, "Audit: claims that the watch had wrong when last compared with a fresh list", lambda s: s.auditor.drifted),
     Reading("berth_claims_deallocated_total", CounterMetricFamily,
             "Claims deallocated because their pod cannot go where they are allocated", lambda s: s.collector.deallocated),
     Reading("berth_claims_collected_total", CounterMetricFamily,

@@ -1,0 +1,102 @@
+"""Looking for what must not be: claims compared with each other and with the slices, from the objects alone.
+
+The findings say what is wrong whoever did it; nothing is repaired here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from extender.allocation.offline import consumed_counters
+from extender.allocation.problem import PoolUse
+from extender.mirror.store import Store
+from extender.model.claim import Claim, ObjectKey, Result
+from extender.model.device import Device, DeviceId, PoolKey, Slice
+
+_STEP = 200  # claims or pools looked at between two breaths
+KINDS = {
+    "double": "a device is allocated exclusively and to another claim too",
+    "overdrawn-capacity": "shares of a device add up to more than it has",
+    "overdrawn-counters": "allocated partitions use more of a shared counter than there is",
+    "vanished": "an allocated device is no longer published",
+    "unreserved": "an allocation is reserved for nobody",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that must not be. `claims` are all that are part of it."""
+
+    kind: str
+    about: str  # the device, pool or claim
+    claims: tuple[ObjectKey, ...]
+    sentence: str
+
+
+def audit(store: Store) -> Iterator[list[Finding] | None]:
+    """Steps that end with all findings, in a stable order; None stands for a breath."""
+    holders: dict[DeviceId, list[tuple[Claim, Result]]] = {}
+    found: list[Finding] = []
+    for position, claim in enumerate(list(store.claims.values())):
+        if position % _STEP == 0:
+            yield None
+        if claim.allocation is None:
+            continue
+        if not claim.reserved_for:
+            found.append(Finding("unreserved", str(claim.key), (claim.key,), f"claim {claim.key} has devices and is reserved for nobody"))
+        for result in claim.allocation.results:
+            if not result.admin_access:
+                holders.setdefault(result.device, []).append((claim, result))
+    pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
+    for device, entries in holders.items():
+        pools.setdefault(PoolKey(device.driver, device.pool), {})[device.device] = entries
+    for position, (key, devices) in enumerate(pools.items()):
+        if position % _STEP == 0:
+            yield None
+        found += _pool(key, devices, _newest(store.pools.get(key, {})))
+    yield sorted(found)
+
+
+def _newest(slices: Mapping[str, Slice]) -> list[Slice]:
+    newest = max((slice_.generation for slice_ in slices.values()), default=0)
+    return [slice_ for slice_ in slices.values() if slice_.generation == newest]
+
+
+def _pool(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:
+    published = {device.name: device for slice_ in slices for device in slice_.devices}
+    for name, entries in used.items():
+        device = DeviceId(key.driver, key.name, name)
+        claims = tuple(sorted({claim.key for claim, _ in entries}))
+        if len(entries) > 1 and any(not result.share_id for _, result in entries):
+            yield Finding("double", str(device), claims, f"device {device} is allocated to {', '.join(map(str, claims))}")
+        if name in published:
+            yield from _capacity(device, published[name], entries, claims)
+        elif published or not slices:
+            yield Finding("vanished", str(device), claims, f"device {device} of {claims[0]} is no longer published")
+    yield from _counters(key, used, slices)
+
+
+def _capacity(
+    device: DeviceId, published: Device, entries: list[tuple[Claim, Result]], claims: tuple[ObjectKey, ...]
+) -> Iterator[Finding]:
+    total: dict[str, int] = {}
+    for _, result in entries:
+        for name, amount in (result.consumed or {}).items():
+            total[name] = total.get(name, 0) + amount.nanos
+    for name, used in sorted(total.items()):
+        capacity = published.capacity.get(name)
+        if capacity is not None and used > capacity.value.nanos:
+            yield Finding("overdrawn-capacity", str(device), claims, f"shares of {name} on device {device} exceed it")
+
+
+def _counters(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:
+    limits = {(s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()}
+    if not limits:
+        return
+    consumed = consumed_counters(slices, PoolUse(frozenset(used)))
+    over = sorted(counter for counter, amount in consumed.items() if amount > limits.get(counter, amount))
+    if over:
+        claims = tuple(sorted({claim.key for entries in used.values() for claim, _ in entries}))
+        names = ", ".join(f"{counter_set}/{name}" for counter_set, name in over)
+        yield Finding("overdrawn-counters", f"{key.driver}/{key.name}", claims, f"pool {key.driver}/{key.name}: {names} overdrawn")

@@ -1,0 +1,68 @@
+"""The auditor finds what must not be, says so once, and touches nothing."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.berthing import Berthing, berthing, claim, pod
+
+
+def allocated(name: str, *devices: str, node: str = "n1", reserved: bool = True, consumed: str = "") -> dict:
+    made = claim(name)
+    results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": d, **({"shareID": f"{name}-{d}", "consumedCapacity": {"memory": consumed}} if consumed else {})} for d in devices]
+    made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": name, "uid": name}] if reserved else []}
+    made["metadata"]["uid"] = f"uid-{name}"
+    return made
+
+
+async def audited(b: Berthing, *claims: dict) -> list[str]:
+    for one in claims:
+        b.cluster.store.put("resourceclaims", ("default", one["metadata"]["name"]), one)
+    await b.settled()
+    await b.app.service.auditor.round()
+    assert b.app.service.auditor.findings == [], "what one round saw may be on its way out"
+    return [f["kind"] for f in (await b.client.get("/v1/audit")).json()]
+
+
+@pytest.mark.parametrize(("claims", "kinds"), [
+    ([allocated("a", "gpu-0"), allocated("b", "gpu-1")], []),
+    ([allocated("a", "gpu-0"), allocated("b", "gpu-0")], ["double"]),
+    ([allocated("a", "gpu-0", consumed="1Gi"), allocated("b", "gpu-0")], ["double"]),
+    ([allocated("a", "gpu-0", consumed="10Gi"), allocated("b", "gpu-0", consumed="10Gi")], ["overdrawn-capacity"]),
+    ([allocated("a", "gpu-0", consumed="5Gi"), allocated("b", "gpu-0", consumed="5Gi")], []),
+    ([allocated("a", "gpu-77")], ["vanished"]),
+    ([allocated("a", "gpu-0", reserved=False)], ["unreserved"]),
+])
+async def test_findings(claims: list[dict], kinds: list[str]) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        assert await audited(b, *copy.deepcopy(claims)) == kinds
+
+
+async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await audited(b, allocated("a", "gpu-0"), allocated("b", "gpu-0"))
+        for _ in range(3):
+            await b.app.service.auditor.round()
+        events = b.cluster.store.all("events")
+        assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"] and all(e["reason"] == "AuditFinding" for e in events)
+        assert "berth_audit_double 1.0" in (await b.client.get("/metrics")).text
+        assert all(len(c["status"]["allocation"]["devices"]["results"]) == 1 for c in b.claims())
+
+
+async def test_a_mirror_that_went_wrong_is_noticed() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        node = (await b.filter("p"))["NodeNames"][0]
+        assert await b.bind("p", node) == ""
+        await b.settled()
+        mirror = b.app.service.mirror
+        key, known = next(iter(mirror.store.claims.items()))
+        from dataclasses import replace
+
+        mirror.apply_claim(key, replace(known, allocation=None))
+        await b.app.service.auditor.round()
+        assert b.app.service.auditor.drifted == 1
