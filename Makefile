@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality e2e image clean
+.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality chaos e2e image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,10 @@ bench-cel: $(STAMP) ## CEL: speed against cel-python, masks of 40,000 devices, m
 
 bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
+
+TIMES ?= 20
+chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write point; judge the objects
+	$(BIN)/python -m tests.chaos --seed $(SEED) --times $(TIMES)
 
 e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)
 	$(BIN)/pytest tests/e2e -s

@@ -34,6 +34,7 @@ class Kind:
     apply: Callable[[str, Json | None], None]
     field_selector: str = ""
     optional: bool = False  # a server that does not know the kind has none of it
+    listed: Callable[[str, Json | None], None] | None = None  # instead of `apply` for what a list shows
 
 
 class Reflector:
@@ -77,7 +78,7 @@ class Reflector:
             page = await self._client.get(self.kind.path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
             metadata = page.get("metadata") or {}
             for position, item in enumerate(page.get("items") or ()):
-                seen.add(self._apply(item))
+                seen.add(self._apply(item, self.kind.listed or self.kind.apply))
                 if position % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)
             version = str(metadata.get("resourceVersion") or version)
@@ -112,14 +113,14 @@ class Reflector:
             self._known.discard(key)
             self.kind.apply(key, None)
         elif kind != "BOOKMARK":
-            self._known.add(self._apply(obj))
+            self._known.add(self._apply(obj, self.kind.apply))
         self.version = str((obj.get("metadata") or {}).get("resourceVersion") or self.version)
         self._on_progress()
 
-    def _apply(self, obj: Json) -> str:
+    def _apply(self, obj: Json, apply: Callable[[str, Json | None], None]) -> str:
         key = _key(obj)
         try:
-            self.kind.apply(key, obj)
+            apply(key, obj)
         except WireError as error:
             # An object that cannot even be named must not stop the ones after it.
             self._log.warning("unreadable object", key=key, problem=str(error))

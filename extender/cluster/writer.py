@@ -39,8 +39,9 @@ def _now_micro() -> str:
 class Writer:
     """Writes claims and bindings. Every method raises ClusterError; the claims returned are what the server stored."""
 
-    def __init__(self, client: ApiClient, now_micro: Callable[[], str] = _now_micro) -> None:
+    def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = _now_micro) -> None:
         self._client = client
+        self.identity = identity  # of this process among all that ever ran
         self._now_micro = now_micro
 
     async def read_claim(self, key: ObjectKey) -> Claim:
@@ -52,10 +53,15 @@ class Writer:
     async def add_finalizer(self, claim: Claim, group: str) -> Claim:
         """Without it the claim controller never takes the allocation back. The same write marks the claim as ours, with
         the group of its pod ('' for none)."""
-        if FINALIZER in claim.finalizers and claim.ours and claim.group == group:
+        if FINALIZER in claim.finalizers and claim.writer == self.identity and claim.group == group:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": {OURS_ANNOTATION: "berth", GROUP_ANNOTATION: group or None}}}
+        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}}}
+        return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+
+    async def take_over(self, claim: Claim) -> Claim:
+        """Become the writer of an allocation that another process made: from now on it cannot take it back."""
+        body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.identity}}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
@@ -100,7 +106,7 @@ class Writer:
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {
                 "generateName": f"{pod.key.name}-extended-resources-",
-                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: "berth"}, "ownerReferences": [owner],
+                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity}, "ownerReferences": [owner],
                 "finalizers": [FINALIZER],
             },
             "spec": encode_simple_spec(spec),

@@ -53,9 +53,9 @@ class Mirror:
         self.store.put_class(name, new)
         self._snapshot = None
 
-    def apply_claim(self, key: ObjectKey, new: Claim | None) -> None:
-        """A claim as the watch shows it. Once it shows an allocation, the bind that wrote it has arrived."""
-        old = self.store.put_claim(key, new)
+    def apply_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool = False) -> None:
+        """A claim as list or watch show it. Once it shows an allocation, the bind that wrote it has arrived."""
+        old = self.store.put_claim(key, new, listed=listed)
         gone = old.uid if old is not None and (new is None or new.uid != old.uid) else ""
         if new is not None and new.allocation is not None:
             self._touch(self.ledger.settle(new.uid))

@@ -36,7 +36,7 @@ class Store:
         self.claims: dict[ObjectKey, Claim] = {}
         self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
         self.special_claims: dict[str, ObjectKey] = {}  # pod UID to its extended-resource claim
-        self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that first showed its allocation
+        self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
         self.namespaces: dict[str, dict[str, str]] = {}
@@ -107,8 +107,8 @@ class Store:
         self.classes_version += 1
         _replace(self.classes, name, new)
 
-    def put_claim(self, key: ObjectKey, new: Claim | None) -> Claim | None:
-        """The answer is what the claim was before."""
+    def put_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool) -> Claim | None:
+        """The answer is what the claim was before. A list does not tell when an allocation was written."""
         old = self.claims.get(key)
         if old is not None and (new is None or new.uid != old.uid):
             self.touch_pools(self._usage.drop(("claim", old.uid)))
@@ -124,7 +124,7 @@ class Store:
             results = new.allocation.results if new.allocation is not None else ()
             if new.allocation is None:
                 self.allocated_at.pop(new.uid, None)
-            else:
+            elif not listed and (old is None or old.uid != new.uid or old.allocation is None):
                 self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
             self.touch_pools(self._usage.put(("claim", new.uid), results))
         return old

@@ -13,7 +13,7 @@ from extender.model.selector import NodeSelector
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 FINALIZER = "resource.kubernetes.io/delete-protection"
-OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates, written with the finalizer
+OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates: the process that did, written with the finalizer
 GROUP_ANNOTATION = "berth.dev/group"  # on pods that want to be near each other; copied to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -156,10 +156,15 @@ class Claim:
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     owner_pod_uid: str = ""
-    ours: bool = False  # carries Berth's mark
+    writer: str = ""  # which Berth process allocated it or took it over; '' for other allocators
     group: str = ""  # of the pod that Berth allocated it for
     extended: bool = False  # the special claim of a pod with extended resources
     problem: str = ""  # why the object cannot be used, naming the field
+
+    @property
+    def ours(self) -> bool:
+        """Whether some Berth allocated it."""
+        return bool(self.writer)
 
     def is_reserved_for(self, pod_uid: str) -> bool:
         return any(consumer.uid == pod_uid for consumer in self.reserved_for)

@@ -157,7 +157,7 @@ class Binder:
         demand, planned, chosen = self._decide(work, demand)
         try:
             await self._write(work, demand, planned)
-            await self._fence(work)
+            await self._fence(work, demand)
             await self._devices_ready(work, demand)
             second = self._judge.runner_up(work.pod.uid, work.node)
             await self._bind_pod(work, _note(chosen, second))
@@ -208,6 +208,8 @@ class Binder:
         for claim in demand.settled:
             if not claim.is_reserved_for(consumer.uid):
                 work.reserved.append(await self._reserve(claim, consumer))
+            elif claim.ours and claim.writer != self._writer.identity:
+                await self._take_over(claim, consumer)
 
     async def _allocate(self, work: _Work, claim: Claim, allocation: Allocation, consumer: Consumer) -> None:
         """Finalizer and status. A conflict or a lost reply means: read again, and go on only if nothing else changed."""
@@ -223,7 +225,7 @@ class Binder:
                     raise
                 await asyncio.sleep(error.retry_after if isinstance(error, TooMany) else _RETRY_SECONDS * attempt)
                 claim = await self._read_again(claim)
-                if _is_ours(claim, allocation, consumer):
+                if claim.writer == self._writer.identity and _is_ours(claim, allocation, consumer):
                     # The reply was lost, the write was not.
                     work.allocated.append(claim)
                     return
@@ -252,13 +254,35 @@ class Binder:
                     raise BindError(f"claim {claim.key} lost its allocation in the meantime") from None
         raise AssertionError("the last try returns or raises")
 
-    async def _fence(self, work: _Work) -> None:
-        """Wait until the watch shows our writes; give way where an earlier write holds a device of ours."""
+    async def _take_over(self, claim: Claim, consumer: Consumer) -> None:
+        """Another process allocated this for the very pod, and may be about to take it back: one of us must see the other
+        (docs/decisions/0015)."""
+        for attempt in range(_TRIES):
+            try:
+                await self._writer.take_over(claim)
+                return
+            except (Conflict, Unavailable, TooMany):
+                if attempt == _TRIES - 1:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS * attempt)
+                claim = await self._read_again(claim)
+                if claim.allocation is None or not claim.is_reserved_for(consumer.uid):
+                    raise BindError(f"claim {claim.key} was taken back in the meantime") from None
+
+    async def _fence(self, work: _Work, demand: Demand) -> None:
+        """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
+        that was found is judged too: whoever made it may have died before its own fence."""
         for claim in work.allocated:
             if not await self._progress.until(partial(self._shows, claim), _FENCE_SECONDS):
                 raise BindError(f"the watch did not show claim {claim.key} within {_FENCE_SECONDS:.0f} s")
             lost = lost_device(self._mirror, claim)
             if lost is not None:
+                raise BindError(f"device {lost} was allocated to another claim first")
+        for claim in demand.settled:
+            alone = all(consumer.uid == work.pod.uid for consumer in claim.reserved_for)
+            lost = lost_device(self._mirror, claim) if alone else None
+            if lost is not None:
+                work.allocated.append(await self._read_again(claim))  # so that it is taken back
                 raise BindError(f"device {lost} was allocated to another claim first")
 
     async def _devices_ready(self, work: _Work, demand: Demand) -> None:
@@ -332,6 +356,8 @@ class Binder:
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)
                 claim = await self._read_again(claim)
+                if claim.writer != self._writer.identity:
+                    return  # another process goes on with it
 
     async def _quietly(self, action: Coroutine[Any, Any, None], pod: Pod, why: str) -> None:
         try:

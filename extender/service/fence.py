@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, Result
 from extender.model.device import DeviceId, PoolKey
@@ -18,7 +20,8 @@ def lost_device(mirror: Mirror, claim: Claim) -> DeviceId | None:
 
 def _lost(mirror: Mirror, uid: str, result: Result) -> bool:
     written = mirror.store.allocated_at
-    mine = written.get(uid, 0)
+    # What only a list showed was written at a time that nobody knows: such a claim gives way to all, and all to it.
+    mine = written.get(uid, math.inf)
     earlier = [
         other
         for (kind, holder), other in mirror.usage.holders(result.device)

@@ -46,7 +46,7 @@ class Service:
         self.explainer = Explainer(self.mirror, self.judge, self.journal)
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer)
         self._progress = Progress()
-        writer = Writer(client)
+        writer = Writer(client, f"berth-{uuid.uuid4()}")
         self.binder = Binder(
             self.mirror, self.judge, writer, self._progress,
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal),

@@ -25,7 +25,7 @@ def kinds(mirror: Mirror) -> list[Kind]:
             _plain(mirror.apply_rule, decode_taint_rule), optional=True,
         ),
         Kind("deviceclasses", f"{_GROUP}/deviceclasses", _plain(mirror.apply_class, decode_class)),
-        Kind("resourceclaims", f"{_GROUP}/resourceclaims", _claims(mirror)),
+        Kind("resourceclaims", f"{_GROUP}/resourceclaims", _claims(mirror, listed=False), listed=_claims(mirror, listed=True)),
         Kind("nodes", "/api/v1/nodes", _plain(mirror.apply_node, decode_node)),
         Kind("namespaces", "/api/v1/namespaces", _plain(mirror.apply_namespace, decode_labels)),
         # Only pods that wait: once bound, a pod leaves this watch as a deletion, and its claims speak for it.
@@ -37,10 +37,10 @@ def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callab
     return lambda key, obj: put(key, None if obj is None else decode(obj))
 
 
-def _claims(mirror: Mirror) -> Callable[[str, Json | None], None]:
+def _claims(mirror: Mirror, *, listed: bool) -> Callable[[str, Json | None], None]:
     def apply(key: str, obj: Json | None) -> None:
         namespace, _, name = key.partition("/")
-        mirror.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj))
+        mirror.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
 
     return apply
 

@@ -63,7 +63,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         finalizers=strings(metadata, "finalizers", "metadata"),
         deleting=metadata.get("deletionTimestamp") is not None,
         owner_pod_uid=_controlling_pod(metadata),
-        ours=OURS_ANNOTATION in annotations,
+        writer=get(annotations, OURS_ANNOTATION, str, "metadata.annotations", ""),
         group=get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )

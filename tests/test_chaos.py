@@ -1,0 +1,38 @@
+"""A little of what `make chaos` does: once per write point, one pair of replicas, a small storm."""
+
+from __future__ import annotations
+
+from tests.chaos import bind_storm, judge, killed_at_every_write, two_replicas
+from extender.sandbox.cluster import Cluster
+from tests.berthing import claim, pod
+
+
+async def test_killed_before_and_after_every_write() -> None:
+    done = await killed_at_every_write(seed=7, times=1)
+    assert len(done) == 10 and set(done.values()) == {1}
+
+
+async def test_two_replicas_at_once() -> None:
+    assert (await two_replicas(seed=3, pods=12, seconds=8))["bound"]
+
+
+async def test_bind_storm() -> None:
+    assert await bind_storm(seed=1, pods=100) == {"bound": 100}
+
+
+def test_the_judge_sees_what_is_wrong() -> None:
+    cluster = Cluster()
+    held = claim("a")
+    held["status"] = {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "n2", "device": "0"}]}}}
+    other = claim("b")
+    other["status"] = {**held["status"], "reservedFor": [{"resource": "pods", "name": "x", "uid": "x"}]}
+    cluster.store.put("resourceclaims", ("default", "a"), held)
+    cluster.store.put("resourceclaims", ("default", "b"), other)
+    for name, one in (("p", claim("c")), ("q", None)):
+        if one is not None:
+            cluster.apply(one)
+        cluster.apply(pod(name, "b" if name == "q" else "c"))
+        cluster.store.get("pods", ("default", name))["spec"]["nodeName"] = "n1"
+    wrong = " ".join(judge(cluster))
+    for words in ("claim a leaked", "held by ['a', 'b']", "pod p is bound and its claim has no devices", "its devices are elsewhere", "not reserved for it"):
+        assert words in wrong, wrong
