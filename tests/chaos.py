@@ -133,11 +133,16 @@ class Berths:
             process.wait()
             self.kills += 1
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are finished."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
-            process.wait(30)
+            for _ in range(600):
+                if process.poll() is not None:
+                    break
+                await asyncio.sleep(0.05)
+            assert process.poll() == 0, f"berth ended with {process.poll()}"
         self._processes.clear()
 
 
@@ -154,7 +159,7 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
             try:
                 yield cluster, faults, berths
             finally:
-                berths.stop()
+                await berths.stop()
                 cluster.store.cut_watches()
 
 

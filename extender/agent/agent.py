@@ -66,7 +66,8 @@ class Agent:
         if self._pending is None:
             self._pending = asyncio.ensure_future(asyncio.to_thread(self._read))
         try:
-            found = await asyncio.wait_for(asyncio.shield(self._pending), self._deadline)
+            async with asyncio.timeout(self._deadline):
+                found = await asyncio.shield(self._pending)
         except TimeoutError:
             self._become(stale=True, why="NVML did not answer in time")
             return None

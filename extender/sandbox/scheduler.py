@@ -73,8 +73,10 @@ class Scheduler:
                     task.cancel()
 
     async def _sleep(self) -> None:
+        # Not wait_for: on Python 3.11 it can swallow a cancellation that comes with the time-out.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _TURN_SECONDS)
+            async with asyncio.timeout(_TURN_SECONDS):
+                await self._wake.wait()
 
     # -- the queue -------------------------------------------------------------------------------------------
 

@@ -120,7 +120,8 @@ class ApiServer:
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
-                change = await asyncio.wait_for(watcher.queue.get(), min(self._bookmark_seconds, left))
+                async with asyncio.timeout(min(self._bookmark_seconds, left)):
+                    change = await watcher.queue.get()
             except TimeoutError:
                 # Everything up to here has been sent, because the queue was empty.
                 await stream.bookmark(resource, self.store.version)
