@@ -8,7 +8,7 @@ import structlog
 import typer
 
 from extender import __version__
-from extender.cli import agent, allocate, explain, fabric, fleet, lint, policy, run, select, serve
+from extender.cli import agent, allocate, doctor, explain, fabric, fleet, lint, policy, run, select, serve
 from extender.model.errors import BerthError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("allocate")(allocate.allocate_command)
 app.command("select")(select.select_command)
 app.command("lint")(lint.lint_command)
 app.command("explain")(explain.explain_command)
+app.command("doctor")(doctor.doctor_command)
 app.command("nodes")(fleet.nodes_command)
 app.command("claims")(fleet.claims_command)
 app.command("top")(fleet.top_command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,24 @@ _KIND_OF = {
 
 
 def load_picture(path: Path, policy: Policy | None = None) -> Picture:
-    """The mirror of a picture, and a judge over it. Raises WireError naming what cannot be read."""
+    """The mirror of a picture in a file, and a judge over it. Raises WireError naming what cannot be read."""
+    return picture_of(documents(path), policy, str(path))
+
+
+def picture_of(objects: Iterable[Json], policy: Policy | None = None, where: str = "") -> Picture:
+    """The mirror of these objects, and a judge over it. Raises WireError naming what cannot be read."""
     mirror = Mirror(Features())
     appliers = {kind.name: kind for kind in kinds(mirror)}
-    for number, obj in enumerate(documents(path), 1):
+    for number, obj in enumerate(objects, 1):
         resource = _KIND_OF.get(str(obj.get("kind")))
-        if resource is None:
-            continue
-        if resource == "pods" and (obj.get("spec") or {}).get("nodeName"):
+        if resource is None or (resource == "pods" and (obj.get("spec") or {}).get("nodeName")):
             continue
         metadata = obj.get("metadata") or {}
         key = f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata.get("name"))
         try:
             appliers[resource].apply(key, obj)
         except WireError as error:
-            raise WireError(f"{path}, document {number}: {error.path}", error.problem) from error
+            raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
     journal = Journal(lambda: "")
     return mirror, Judge(mirror, policy or Policy(), Features(), lambda: 0.0, journal), journal
 
@@ -54,9 +58,14 @@ def load_picture(path: Path, policy: Policy | None = None) -> Picture:
 async def take_picture(kubeconfig: Path | None) -> bytes:
     """All objects that Berth watches, as one List. Of pods only what allocation reads."""
     async with ApiClient(load_credentials(kubeconfig)) as client:
-        lists = await asyncio.gather(*(_list(client, kind) for kind in kinds(Mirror())))
-    items = [item for found in lists for item in found]
+        items = await take_objects(client)
     return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2)
+
+
+async def take_objects(client: ApiClient) -> list[Json]:
+    """The objects themselves."""
+    lists = await asyncio.gather(*(_list(client, kind) for kind in kinds(Mirror())))
+    return [item for found in lists for item in found]
 
 
 async def _list(client: ApiClient, kind: Kind) -> list[Json]:

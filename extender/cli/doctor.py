@@ -1,0 +1,178 @@
+"""`berth doctor`: what keeps Berth from working well in a cluster, why it hurts, and the command that mends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+import typer
+import yaml
+
+from extender.cli.picture import Picture, picture_of, take_objects
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import load_credentials
+from extender.cluster.errors import ClusterError
+from extender.mirror.audit import audit
+from extender.mirror.mirror import Mirror
+from extender.service.waking import MARKER_CLASS
+
+Json = dict[str, Any]
+SCHEDULER = "berth-scheduler"
+_OLDEST = (1, 34)
+_SHOWN = 5
+# (API group, resource, verb): the heart of manifests/base/rbac.yaml.
+_RIGHTS = (
+    ("resource.k8s.io", "resourceslices", "list"), ("resource.k8s.io", "resourceclaims", "watch"), ("", "pods", "watch"),
+    ("", "nodes", "list"), ("resource.k8s.io", "resourceclaims", "patch"), ("resource.k8s.io", "resourceclaims/status", "patch"),
+    ("", "pods/binding", "create"), ("resource.k8s.io", "deviceclasses", "patch"),
+)  # fmt: skip
+
+
+class Ailment(NamedTuple):
+    """One finding."""
+
+    severity: str  # "error" or "warning"
+    what: str
+    why: str
+    mend: str
+
+
+def doctor_command(
+    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+    scheduler_config: Annotated[Path | None, typer.Option(help="The KubeSchedulerConfiguration in use; else the ConfigMap berth-scheduler-config.")] = None,
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Examine a cluster. Exit code 1 where there is an error.
+
+    Example: berth doctor --kubeconfig ~/.kube/config
+    """
+    text = scheduler_config.read_text() if scheduler_config is not None else ""
+    found = asyncio.run(_examine(kubeconfig, text))
+    for one in found:
+        if output == "json":
+            typer.echo(orjson.dumps(one._asdict()).decode())
+        else:
+            typer.echo(f"{one.severity}: {one.what}\n  why it hurts: {one.why}\n  what mends it: {one.mend}")
+    if output == "table":
+        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}")
+    if any(one.severity == "error" for one in found):
+        raise typer.Exit(1)
+
+
+async def _examine(kubeconfig: Path | None, given: str) -> list[Ailment]:
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        found = list(_version(await client.get("/version")))
+        found += [ailment async for ailment in _rights(client)]
+        objects = await take_objects(client)
+        pods = (await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="})).get("items") or []
+        text = given or await _configuration(client)
+    found += configuration(text) if text else [_no_configuration()]
+    picture: Picture = picture_of(objects)
+    return found + list(cluster(picture[0])) + list(waiting(pods))
+
+
+def _version(answer: Json) -> Iterator[Ailment]:
+    text = str(answer.get("gitVersion", "")).removeprefix("v")
+    major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
+    if (major, minor) < _OLDEST:
+        yield Ailment("error", f"the API server is {text}", "resource.k8s.io/v1 begins with 1.34", "upgrade the cluster")
+
+
+async def _rights(client: ApiClient) -> Any:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for group, resource, verb in _RIGHTS:
+        name, _, sub = resource.partition("/")
+        wanted = {"group": group, "resource": name, "subresource": sub, "verb": verb}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}}
+        try:
+            answer = await client.post(path, body)
+        except ClusterError:
+            return  # the sandbox has no such API; a real server always does
+        if not (answer.get("status") or {}).get("allowed"):
+            yield Ailment("error", f"this account may not {verb} {resource}", "Berth would not become ready, or binds would fail",
+                          "kubectl apply -f manifests/base/rbac.yaml")
+
+
+async def _configuration(client: ApiClient) -> str:
+    try:
+        found = await client.get("/api/v1/namespaces/berth-system/configmaps/berth-scheduler-config")
+    except ClusterError:
+        return ""
+    return str((found.get("data") or {}).get("berth-scheduler.yaml") or "")
+
+
+def _no_configuration() -> Ailment:
+    return Ailment("warning", "no scheduler configuration was found", "its traps cannot be looked for",
+                   "berth doctor --scheduler-config FILE")
+
+
+def configuration(text: str) -> Iterator[Ailment]:
+    """The traps of a KubeSchedulerConfiguration that can be seen from outside."""
+    config = yaml.safe_load(text) or {}
+    mend = "compare with scheduler-config/berth-scheduler.yaml"
+    profiles = [p for p in config.get("profiles") or () if p.get("schedulerName") == SCHEDULER]
+    share = next((p["percentageOfNodesToScore"] for p in profiles if "percentageOfNodesToScore" in p), config.get("percentageOfNodesToScore"))
+    if share != 100:  # noqa: PLR2004 - percent
+        yield Ailment("error", f"percentageOfNodesToScore is {share}", "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
+    for profile in profiles:
+        plugins = profile.get("plugins") or {}
+        off = {point for point, plan in plugins.items() if any(d.get("name") in ("DynamicResources", "*") for d in (plan or {}).get("disabled") or ())}
+        missing = [] if "multiPoint" in off else [p for p in ("preFilter", "filter", "postFilter", "reserve", "preBind") if p not in off]
+        if missing:
+            yield Ailment("error", f"DynamicResources is on at {', '.join(missing)}", "the in-tree plugin would allocate the claims before Berth", mend)
+    extenders = config.get("extenders") or ()
+    if not any(e.get("filterVerb") for e in extenders) or not any(e.get("bindVerb") for e in extenders):
+        yield Ailment("error", "no extender has filterVerb and bindVerb", "Berth is never asked, or never binds", mend)
+    for one in extenders:
+        for field, wanted, why in (
+            ("nodeCacheCapable", True, "whole Node objects are sent: bodies of tens of megabytes"),
+            ("ignorable", False, "while Berth is away pods would be bound without devices"),
+        ):
+            if one.get(field, False) is not wanted:
+                yield Ailment("error", f"extender {one.get('urlPrefix')}: {field} is {one.get(field)}", why, mend)
+        if one.get("managedResources"):
+            yield Ailment("error", f"extender {one.get('urlPrefix')} has managedResources", "pods with claims name no resource and would skip Berth", mend)
+
+
+def cluster(mirror: Mirror) -> Iterator[Ailment]:
+    """Slices, agents, classes and allocations."""
+    snapshot = mirror.snapshot()
+    if MARKER_CLASS not in snapshot.classes:
+        yield Ailment("error", f"DeviceClass {MARKER_CLASS} is missing", "pods that wait are not woken when devices appear",
+                      "kubectl apply -f manifests/base/marker-class.yaml")
+    gpus = {name: view for name, view in snapshot.views.items() if view.gpu_bits}
+    silent = sorted(name for name, view in gpus.items() if view.fabric is None or view.fabric.source.value != "live agent")
+    if silent:
+        yield Ailment("warning", f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {_some(silent)}",
+                      "their links come from a table and live memory is unknown", "kubectl -n berth-system get pods -l app=berth-agent -o wide")
+    broken = sorted(f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}" for name, view in snapshot.views.items()
+                    for pool in view.inventory.pools if not pool.usable)  # fmt: skip
+    if broken:
+        yield Ailment("error", f"{len(broken)} pools cannot be used: {_some(broken)}", "their devices are offered to nobody",
+                      "restart the driver's pod on those nodes and look at its log")
+    others = sorted(str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours)
+    if others:
+        yield Ailment("warning", f"{len(others)} claims were allocated by another scheduler: {_some(others)}",
+                      "two schedulers on the same devices race; the later one loses its pod", "kubectl apply -k manifests/overlays/admission")
+    findings = next((step for step in audit(mirror.store) if step), [])
+    for finding in findings:
+        yield Ailment("error", f"audit: {finding.sentence}", "two workloads may use one device, or devices are lost to all",
+                      f"kubectl -n {finding.claims[0].namespace} describe resourceclaim {finding.claims[0].name}")
+
+
+def waiting(pods: list[Json]) -> Iterator[Ailment]:
+    """Pods with claims that another scheduler is asked to place."""
+    wrong = sorted(
+        f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods
+        if (p.get("spec") or {}).get("resourceClaims") and p["spec"].get("schedulerName") != SCHEDULER
+    )
+    if wrong:
+        yield Ailment("warning", f"{len(wrong)} waiting pods with claims name another scheduler: {_some(wrong)}",
+                      "they are placed without regard to NVLink, beside Berth's picture", f"set schedulerName: {SCHEDULER} in their manifests")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
