@@ -20,6 +20,7 @@ from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
+from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, newer, note_of
 from extender.service.fence import lost_device
 from extender.service.journal import Journal
 from extender.service.judge import Judge
@@ -36,18 +37,6 @@ _FENCE_SECONDS = 8.0  # how far the watch may lag behind a write before the bind
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
 _RETRY_SECONDS = 0.1
 _BINDING_TIMEOUT_SECONDS = 600.0  # DynamicResourcesArgs.bindingTimeout, the in-tree default
-
-
-class BindError(BerthError):
-    """The bind did not happen; the text goes to the scheduler."""
-
-
-class Waiting(BindError):
-    """The devices are allocated and the driver is not done: the scheduler's retry will look again."""
-
-
-class Unsure(BindError):
-    """The Binding may have landed: nothing may be taken back."""
 
 
 @dataclass(slots=True)
@@ -160,7 +149,7 @@ class Binder:
             await self._fence(work, demand)
             await self._devices_ready(work, demand)
             second = self._judge.runner_up(work.pod.uid, work.node)
-            await self._bind_pod(work, _note(chosen, second))
+            await self._bind_pod(work, note_of(chosen, second))
             self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, second)
         except (Unsure, Waiting):
             raise
@@ -218,14 +207,14 @@ class Binder:
                 claim = await self._writer.add_finalizer(claim, work.group)
                 stored = await self._writer.allocate(claim, allocation, consumer)
                 work.allocated.append(stored)
-                _check_stored(allocation, stored)
+                check_stored(allocation, stored)
                 return
             except (Conflict, Unavailable, TooMany) as error:
                 if attempt == _TRIES - 1:
                     raise
                 await asyncio.sleep(error.retry_after if isinstance(error, TooMany) else _RETRY_SECONDS * attempt)
                 claim = await self._read_again(claim)
-                if claim.writer == self._writer.identity and _is_ours(claim, allocation, consumer):
+                if claim.writer == self._writer.identity and is_same_write(claim, allocation, consumer):
                     # The reply was lost, the write was not.
                     work.allocated.append(claim)
                     return
@@ -302,7 +291,7 @@ class Binder:
 
     def _shows(self, written: Claim) -> bool:
         seen = self._mirror.store.claims.get(written.key)
-        return seen is None or seen.uid != written.uid or _newer(seen.resource_version, written.resource_version)
+        return seen is None or seen.uid != written.uid or newer(seen.resource_version, written.resource_version)
 
     # -- the Binding -----------------------------------------------------------------------------------------
 
@@ -364,37 +353,3 @@ class Binder:
             await action
         except BerthError as error:
             self._log.warning("could not take back", pod=str(pod.key), because=why, problem=str(error))
-
-
-def _note(chosen: Candidate, runner_up: tuple[str, float]) -> dict[str, str]:
-    """The annotation that the Binding puts on the pod: what it got, why this node, and which came second."""
-    if not chosen.parts:
-        return {}
-    got = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.devices)}"]
-    got += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
-    if runner_up[0]:
-        got.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
-    return {"berth.dev/decision": "; ".join(got)}
-
-
-def _check_stored(sent: Allocation, stored: Claim) -> None:
-    """A server drops fields whose feature gate is off; without them the allocation would mean something else."""
-    kept = stored.allocation.results if stored.allocation is not None else ()
-    for mine, theirs in zip(sent.results, kept, strict=True):
-        for field_name in ("share_id", "admin_access", "binding_conditions"):
-            if getattr(mine, field_name) and not getattr(theirs, field_name):
-                raise BindError(f"claim {stored.key}: the API server dropped {field_name} of {mine.device}; is its feature gate off?")
-
-
-def _is_ours(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
-    """Whether the claim carries the very write whose reply was lost."""
-    return (
-        claim.allocation is not None
-        and [r.device for r in claim.allocation.results] == [r.device for r in allocation.results]
-        and claim.is_reserved_for(consumer.uid)
-    )
-
-
-def _newer(seen: str, written: str) -> bool:
-    """Whether a version is at least another. Versions are numbers on every server since etcd 3."""
-    return int(seen or 0) >= int(written or 0) if seen.isdigit() and written.isdigit() else seen == written

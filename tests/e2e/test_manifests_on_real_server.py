@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> No
             plane.wait(lambda folder=folder: applied(plane, folder), 60)
             print(f"kubectl apply -k {folder}: {time.perf_counter() - started:.1f} s")
             assert kubectl(plane, "diff", "-k", str(ROOT / folder)).returncode == 0, "applied as written"
+        examined = subprocess.run([sys.executable, "-m", "extender", "doctor", "--kubeconfig", str(plane.kubeconfig)], capture_output=True, text=True, cwd=ROOT, check=False)
+        assert (examined.returncode, examined.stdout) == (0, "0 findings\n"), "as installed, nothing hurts"
         kubectl(plane, "create", "namespace", "plain")
         refused = lambda text, words: words in kubectl(plane, "create", "-f", "-", text=text).stderr
         plane.wait(lambda: refused(POD.format(namespace="default", scheduler="default-scheduler"), "need schedulerName: berth-scheduler"), 30)

@@ -1,0 +1,53 @@
+"""What a bind can end with, and how it judges what servers answered."""
+
+from __future__ import annotations
+
+from extender.model.claim import Allocation, Claim, Consumer
+from extender.model.errors import BerthError
+from extender.verdict.explain import Candidate
+
+
+class BindError(BerthError):
+    """The bind did not happen; the text goes to the scheduler."""
+
+
+class Waiting(BindError):
+    """The devices are allocated and the driver is not done: the scheduler's retry will look again."""
+
+
+class Unsure(BindError):
+    """The Binding may have landed: nothing may be taken back."""
+
+
+def note_of(chosen: Candidate, runner_up: tuple[str, float]) -> dict[str, str]:
+    """The annotation that the Binding puts on the pod: what it got, why this node, and which came second."""
+    if not chosen.parts:
+        return {}
+    got = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.devices)}"]
+    got += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
+    if runner_up[0]:
+        got.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
+    return {"berth.dev/decision": "; ".join(got)}
+
+
+def check_stored(sent: Allocation, stored: Claim) -> None:
+    """A server drops fields whose feature gate is off; without them the allocation would mean something else."""
+    kept = stored.allocation.results if stored.allocation is not None else ()
+    for mine, theirs in zip(sent.results, kept, strict=True):
+        for field_name in ("share_id", "admin_access", "binding_conditions"):
+            if getattr(mine, field_name) and not getattr(theirs, field_name):
+                raise BindError(f"claim {stored.key}: the API server dropped {field_name} of {mine.device}; is its feature gate off?")
+
+
+def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
+    """Whether the claim carries the very write whose reply was lost."""
+    return (
+        claim.allocation is not None
+        and [r.device for r in claim.allocation.results] == [r.device for r in allocation.results]
+        and claim.is_reserved_for(consumer.uid)
+    )
+
+
+def newer(seen: str, written: str) -> bool:
+    """Whether a version is at least another. Versions are numbers on every server since etcd 3."""
+    return int(seen or 0) >= int(written or 0) if seen.isdigit() and written.isdigit() else seen == written
