@@ -146,7 +146,9 @@ def _groups(
     """Refused nodes by reason, the largest group first."""
     for reason, names in sorted(members.items(), key=lambda item: (-len(item[1]), str(item[0]))):
         first = heapq.nsmallest(_EXAMPLES, names)
-        causes = _causes(snapshot.views[first[0]], demand, rules, nearest.holders_on(snapshot.views[first[0]], holders))
+        view = snapshot.views[first[0]]
+        others = nearest.holders_on(view, holders) if reason.code in nearest.CAN_BE_FREED else ()
+        causes = _causes(view, demand, rules, others)
         yield Group(reason.code.name, str(reason), len(names), tuple(first), causes)
 
 

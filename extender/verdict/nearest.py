@@ -25,7 +25,7 @@ _ALIKE = 1000  # nodes sorted by state between two breaths
 _CLAIMS = 500  # claims looked at between two breaths
 _FOUND = 3  # sentences of one kind
 _NAMED = 4  # devices or claims named in a sentence
-_CAN_BE_FREED = frozenset(
+CAN_BE_FREED = frozenset(
     {Code.IN_USE, Code.HELD, Code.COUNTERS, Code.CAPACITY, Code.CONSTRAINT, Code.COMBINATION, Code.TOPOLOGY, Code.BANDWIDTH}
 )
 
@@ -109,7 +109,7 @@ def _worth_trying(refusals: Refusals, snapshot: Snapshot) -> list[NodeView]:
     kinds: dict[int, NodeView] = {}
     for name, refusal in refusals.items():
         view = snapshot.views.get(name)
-        if view is not None and refusal.reason.code in _CAN_BE_FREED and view.signature not in kinds:
+        if view is not None and refusal.reason.code in CAN_BE_FREED and view.signature not in kinds:
             kinds[view.signature] = view
     return sorted(kinds.values(), key=lambda view: (view.busy.bit_count(), view.node.name))[:_NODES]
 
