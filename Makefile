@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality chaos e2e image clean
+.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality chaos e2e release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write p
 
 e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)
 	$(BIN)/pytest tests/e2e -s
+
+release-check: $(STAMP) ## bill of materials and licences of what is installed, against the pins
+	$(BIN)/python .ci/release_check.py
 
 image: ## build the container image
 	docker build -t berth:$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' extender/__init__.py) .

@@ -1,0 +1,60 @@
+"""What a release is made of: a CycloneDX bill of materials and the licences, from the installed distributions."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def needed(name: str, found: dict[str, metadata.Distribution]) -> None:
+    """The distribution and what it needs at run time, extras aside."""
+    key = re.sub(r"[-_.]+", "-", name).lower()
+    if key in found:
+        return
+    try:
+        found[key] = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return  # a requirement of another platform or Python version
+    for line in found[key].requires or ():
+        if "extra ==" not in line:
+            needed(re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0], found)
+
+
+def licence(one: metadata.Distribution) -> str:
+    fields = one.metadata
+    named = fields.get("License-Expression") or ""
+    named = named or ", ".join(c.rpartition(" :: ")[2] for c in fields.get_all("Classifier") or () if c.startswith("License ::"))
+    return named or (fields.get("License") or "").strip().splitlines()[0] if named or fields.get("License") else ""
+
+
+def main() -> int:
+    found: dict[str, metadata.Distribution] = {}
+    needed("berth", found)
+    pins = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
+    problems, rows, components = [], [], []
+    for name, one in sorted(found.items()):
+        kind = licence(one)
+        if name != "berth" and pins.get(name) != one.version:
+            problems.append(f"{name} {one.version} is installed, constraints.txt says {pins.get(name, 'nothing')}")
+        if not kind:
+            problems.append(f"{name}: its licence is unknown")
+        rows.append(f"{name} {one.version}: {kind}")
+        components.append({"type": "library", "name": name, "version": one.version, "purl": f"pkg:pypi/{name}@{one.version}", "licenses": [{"license": {"name": kind}}]})
+    folder = ROOT / "dist"
+    folder.mkdir(exist_ok=True)
+    (folder / "licences.txt").write_text("\n".join(rows) + "\n")
+    (folder / "sbom.json").write_text(json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components}, indent=1))
+    print(f"{len(rows)} distributions; dist/licences.txt, dist/sbom.json")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
