@@ -74,7 +74,7 @@ def cost(mirror: Mirror, obj: dict, constraint: str = "") -> float:
     snapshot, policy = mirror.snapshot(), Policy()
     demand = demand_of(Pod(ObjectKey("default", "p"), "pod", claims=(PodClaim("c", "c"),)), snapshot, policy)
     assert isinstance(demand, Demand), demand
-    rules = Rules(Masks(), policy, Features(), snapshot.fleet)
+    rules = Rules(Masks(), Features(), snapshot.fleet)
     views = list(snapshot.views.values())
     for view in views:
         evaluate(view, demand, rules)
