@@ -99,7 +99,7 @@ def backlog() -> list[dict]:
     print("\n2-GPU jobs on a crowded node, 5 seeds: mean ring GB/s, share joined by NVLink")
     print(f"{'machine':22}" + "".join(f"{name:>18}" for name in POLICIES))
     rows = []
-    for name in ("a100-pcie-8-bridged", "h100-pcie-8-bridged", "dgx1-v100", "rtx-a6000-4-bridged"):
+    for name in ("a100-pcie-8-bridged", "a100-pcie-8-crossed", "h100-pcie-8-bridged", "dgx1-v100", "a40-8-bridged", "rtx-a6000-4-bridged"):
         graph, cells = graph_of(name), []
         for policy_name, policy in POLICIES.items():
             masks = [m for seed in range(5) for m in crowded(graph, policy, seed)]

@@ -136,6 +136,11 @@ def _selector(where: str, expression: str, environment: Environment, devices: li
     except CompileError as error:
         yield Finding("error", where, str(error))
         return
+    if environment.stored:
+        try:
+            check_cost(expression, Environment(stored=False))
+        except CompileError as error:
+            yield Finding("warning", where, f"the API server would refuse it as new: {error}", "bound the lists it walks, or ask for less")
     if not devices:
         return
     for read in sorted(selector.reads):

@@ -15,7 +15,8 @@ from extender.model.device import Device, Slice
 from extender.verdict.demand import Demand
 
 _SHOWN_VALUES = 3
-_CHUNK = 500  # devices looked at between two breaths
+_CHUNK = 150  # devices looked at between two breaths
+_SLICES = 50  # slices gathered between two breaths
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ def term_findings(demand: Demand, snapshot: Snapshot) -> Iterator[list[TermFindi
     devices: Devices = {}
     for position, slice_ in enumerate(_slices(snapshot)):
         devices.setdefault(slice_.pool.driver, []).extend(slice_.devices)
-        if position % _CHUNK == 0:
+        if position % _SLICES == 0:
             yield None
     found: list[TermFinding] = []
     for source, expressions in _sources(demand):
