@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import app
-from extender.sandbox.machines import carried_machines, gpu_slice
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
 
 RUNNER = CliRunner()
 ATTRIBUTES = 'device.attributes["gpu.nvidia.com"]'
@@ -162,3 +162,17 @@ def test_a_file_that_is_not_kubernetes(tmp_path: Path) -> None:
     path.write_text("- 1\n- 2\n")
     result = RUNNER.invoke(app, ["lint", str(path)])
     assert result.exit_code == 1 and "holds a list where a Kubernetes object is expected" in result.output
+
+
+def test_topologies_that_no_node_has(tmp_path: Path) -> None:
+    bridged = carried_machines()["a100-pcie-8-bridged"]
+    objects = [gpu_slice("n", bridged), fabric_slice("n", bridged)]
+    for count in (2, 4):
+        objects.append({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": f"c{count}"}, "spec": {"devices": {"requests": [
+            {"name": "g", "exactly": {"deviceClassName": "gpu", "count": count}}]}}})
+        objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}}, "spec": {
+            "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}]}}], "resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}})
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump_all(objects))
+    result = RUNNER.invoke(app, ["lint", str(path)])
+    assert "Pod default/p4, annotation berth.dev/topology: no node joins 4 GPUs by NVLink" in result.output and "p2" not in result.output

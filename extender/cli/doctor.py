@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 import typer
 import yaml
+from rich.console import Console
 
 from extender.cli.picture import Picture, picture_of, take_objects
 from extender.cluster.client import ApiClient
@@ -50,7 +51,8 @@ def doctor_command(
     Example: berth doctor --kubeconfig ~/.kube/config
     """
     text = scheduler_config.read_text() if scheduler_config is not None else ""
-    found = asyncio.run(_examine(kubeconfig, text))
+    with Console(stderr=True).status("reading the cluster"):
+        found = asyncio.run(_examine(kubeconfig, text))
     for one in found:
         if output == "json":
             typer.echo(orjson.dumps(one._asdict()).decode())

@@ -65,7 +65,9 @@ def snapshot_command(
 
     Example: berth snapshot --kubeconfig ~/.kube/config > picture.json
     """
-    sys.stdout.buffer.write(asyncio.run(take_picture(kubeconfig)) + b"\n")
+    with Console(stderr=True).status("reading the cluster"):
+        content = asyncio.run(take_picture(kubeconfig))
+    sys.stdout.buffer.write(content + b"\n")
 
 
 def _name(words: list[str], *, imagined: bool) -> ObjectKey | None:

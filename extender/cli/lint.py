@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,13 @@ from extender.cel.selector import Environment, Selector, check_cost, compile_sel
 from extender.cli.forms import corrected
 from extender.cli.objects import Objects, documents, objects_in, objects_of, split_documents
 from extender.cli.select import environment_of
+from extender.fabric.ring import is_joined
+from extender.fabric.sets import ranked
+from extender.fabric.slices import fabric_of
 from extender.model.device import Device
 from extender.model.errors import WireError
+from extender.model.fabric import Graph
+from extender.wire.manifests import ImaginedPod, imagined_pods
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
@@ -53,8 +59,11 @@ def lint_command(
     given = [obj for path in [snapshot] if path is not None for obj in documents(path) if obj.get("kind") in _SUPPLY]
     problems: list[WireError] = []
     places = [where for where, _ in raw] + [str(snapshot)] * len(given)
-    found += findings(objects_of([obj for obj, _ in made] + given, places, problems), environment_of(as_new))
+    supply = objects_of([obj for obj, _ in made] + given, places, problems)
+    found += findings(supply, environment_of(as_new))
     found += [Finding("error", problem.path, problem.problem) for problem in problems]
+    with contextlib.suppress(WireError):  # what is wrong with pods and templates was said above
+        found += impossible_topologies(imagined_pods([obj for obj, _ in made]), supply)
     _print(found, output, to_stderr=fix)
     if fix:
         typer.echo(yaml.safe_dump_all([obj for obj, _ in made], sort_keys=False), nl=False)
@@ -115,6 +124,27 @@ def findings(objects: Objects, environment: Environment) -> Iterator[Finding]:
         yield from _selector(where, expression, environment, devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
+
+
+def impossible_topologies(pods: list[ImaginedPod], objects: Objects) -> Iterator[Finding]:
+    """Pods that require NVLink between more GPUs than it joins on any node whose fabric slice is given."""
+    graphs = [fabric.graph for slice_ in objects.fabric.values() if (fabric := fabric_of(slice_.devices)) is not None]
+    if not graphs:
+        return
+    for pod, claims in pods:
+        if pod.annotations.get("berth.dev/topology") != "required":
+            continue
+        for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
+            if option.mode == "ExactCount" and option.count > 1 and not any(_joins(graph, option.count) for graph in graphs):
+                yield Finding(
+                    "warning", f"Pod {pod.key}, annotation berth.dev/topology", f"no node joins {option.count} GPUs by NVLink",
+                    "ask for fewer GPUs, or topology: preferred",
+                )
+
+
+def _joins(graph: Graph, count: int) -> bool:
+    best = ranked(graph, (1 << graph.size) - 1, count)
+    return bool(best) and is_joined(graph, best[0])
 
 
 def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
