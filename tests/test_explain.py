@@ -205,3 +205,23 @@ def test_one_event_when_the_reason_changes() -> None:
             assert len(b.cluster.store.all("events")) == 1 and b.app.service.teller.events == 1
 
     asyncio.run(body())
+
+
+def test_a_bare_name_must_be_unique() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            await _run(b, "p", [claim("p", 9)])
+            ask = lambda name: b.client.post("/v1/explain", content=orjson.dumps({"pod": name}))
+            assert (await ask("p")).json()[0]["pod"] == "default/p"
+            b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
+            twin = pod("p", "p")
+            twin["metadata"]["namespace"] = "other"
+            b.cluster.apply(twin)
+            await b.settled()
+            reply = await ask("p")
+            assert reply.status_code == 404 and reply.json()["error"] == "pod name 'p' is ambiguous: default/p, other/p"
+            assert (await ask("other/p")).status_code == 200
+
+    asyncio.run(body())
+    wrong = CliRunner().invoke(cli, ["explain", "a/b/c"])
+    assert wrong.exit_code == 2 and "a/b/c" in wrong.output

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from extender.fabric.slices import Reading
 from extender.mirror.demand import DemandBook
 from extender.model.claim import Claim, ClaimSpec, DeviceRequest, ObjectKey, Request
 from extender.model.demand import DEFAULT_MIX, Shape, whole
@@ -226,7 +225,3 @@ def test_learned_demand_moves_the_choice() -> None:
             assert "the typical job loses" in sentence
 
     asyncio.run(body())
-
-
-def test_readings_without_a_word_on_memory_are_believed_about_links() -> None:
-    assert Reading("u", "p").memory_reserved_bytes is None

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from extender.cli.objects import documents
 from extender.cli.picture import load_picture, take_picture
-from extender.model.claim import ObjectKey
 from extender.model.errors import BerthError, WireError
 from extender.policy import Policy, load_policy
 from extender.service.explaining import Explainer, UnknownPod
@@ -70,23 +69,24 @@ def snapshot_command(
     sys.stdout.buffer.write(content + b"\n")
 
 
-def _name(words: list[str], *, imagined: bool) -> ObjectKey | None:
+def _name(words: list[str], *, imagined: bool) -> str | None:
+    """'namespace/name', or a bare name that must be unique."""
     if words[:1] == ["pod"]:
         words = words[1:]
     if not words:
         if imagined:
             return None
         raise typer.BadParameter("give NAMESPACE/NAME of a pod, or -f FILE")
-    namespace, slash, name = words[0].rpartition("/")
-    if len(words) > 1 or imagined or not name or (slash and not namespace):
+    parts = words[0].split("/")
+    if len(words) > 1 or imagined or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - namespace and name
         raise typer.BadParameter(f"give one NAMESPACE/NAME, or -f FILE; not {' '.join(words)!r}")
-    return ObjectKey(namespace or "default", name)
+    return words[0]
 
 
-def _ask(server: str, token: str, name: ObjectKey | None, question: Json) -> list[Json]:
+def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        body = orjson.dumps({**question, "pod": str(name) if name is not None else None})
+        body = orjson.dumps({**question, "pod": name})
         reply = httpx.post(f"{server}/v1/explain", content=body, headers=headers, timeout=_SECONDS)
     except httpx.HTTPError as error:
         raise WireError("--server", f"{server} does not answer ({error or type(error).__name__}); is `berth serve` there?") from error
@@ -96,7 +96,7 @@ def _ask(server: str, token: str, name: ObjectKey | None, question: Json) -> lis
     return answer if isinstance(answer, list) else [answer]
 
 
-async def _offline(picture: Any, name: ObjectKey | None, question: Json) -> list[Json]:
+async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]:
     mirror, judge, journal = picture
     explainer = Explainer(mirror, judge, journal)
     policy: Policy | None = load_policy(question["policy"]) if question["policy"] is not None else None
@@ -105,7 +105,8 @@ async def _offline(picture: Any, name: ObjectKey | None, question: Json) -> list
     changes = Changes(frozenset(question["without"]), tuple(given_back))
     if name is None:
         return [await explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question["objects"])]
-    pod = next((pod for pod in mirror.store.pods.values() if pod.key == name), None)
+    key = explainer.named(name)
+    pod = next((pod for pod in mirror.store.pods.values() if pod.key == key), None)
     if pod is None:
         raise UnknownPod(f"pod {name} does not wait in this picture")
     return [await explainer.imagined(pod, (), changes, policy)]

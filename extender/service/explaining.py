@@ -34,6 +34,17 @@ class Explainer:
         self._judge = judge
         self._journal = journal
 
+    def named(self, text: str) -> ObjectKey:
+        """The pod that 'namespace/name' or a bare name stands for. Raises UnknownPod where that is nobody or several."""
+        namespace, slash, name = text.partition("/")
+        if slash:
+            return ObjectKey(namespace, name)
+        waiting = {pod.key for pod in self._mirror.store.pods.values() if pod.key.name == text}
+        found = sorted(waiting | self._journal.pods_named(text))
+        if len(found) > 1:
+            raise UnknownPod(f"pod name {text!r} is ambiguous: {', '.join(map(str, found))}")
+        return found[0] if found else ObjectKey("default", text)
+
     async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None) -> Json:
         """The explanation of a pod that exists. Raises UnknownPod."""
         entry = self._journal.of(key)

@@ -82,6 +82,10 @@ class Journal:
     def entry(self, uid: str) -> Entry | None:
         return self._entries.get(uid)
 
+    def pods_named(self, name: str) -> set[ObjectKey]:
+        """Pods of that name in any namespace."""
+        return {entry.pod for entry in self._entries.values() if entry.pod.name == name}
+
     def recent(self, count: int, since: int = 0) -> list[Entry]:
         """The pods heard of last, newest first; only those noted after version `since`."""
         newest = reversed(self._entries.values())

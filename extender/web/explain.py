@@ -60,8 +60,7 @@ def router(service: Service) -> APIRouter:
             policy = load_policy(question.policy) if question.policy is not None else None
             changes = _changes(service, question.without, question.free)
             if question.pod is not None:
-                namespace, _, name = question.pod.partition("/")
-                return _json([await service.explainer.pod(ObjectKey(namespace, name), changes, policy)])
+                return _json([await service.explainer.pod(service.explainer.named(question.pod), changes, policy)])
             found = [
                 await service.explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question.objects)
             ]
