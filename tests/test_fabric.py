@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.fabric.ring import is_joined, links_inside
 from extender.model.bits import members
-from extender.fabric.sets import Graphs, bandwidth, quality, ranked
+from extender.fabric.sets import Graphs, bandwidth, largest_joined, quality, ranked
 from extender.fabric.slices import Reading, attributes_of, fabric_of
 from extender.fabric.sources import choose_fabric
 from extender.model.device import Attributes, Device, Schema
@@ -131,3 +133,15 @@ def test_slice_of_another_machine_is_not_believed() -> None:
     gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
     found = choose_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, Graphs())
     assert found is not None and found.source is Source.SLICE
+
+
+def test_largest_joined_is_the_largest() -> None:
+    """By trying every set: the answer is that of the ring model, not of growing pair by pair."""
+    for name in ("dgx1-v100", "a100-pcie-8-crossed", "hgx-b200-8-degraded", "l40s-8-pix"):
+        fabric = fabric_of(SliceDecoder().decode(fabric_slice("n", carried_machines()[name])).devices)
+        assert fabric is not None
+        for free in (0b11111111, 0b10110111, 0b00011101, 0b1):
+            gpus = [i for i in range(8) if free >> i & 1]
+            sets = (chosen for size in range(2, len(gpus) + 1) for chosen in combinations(gpus, size))
+            expected = max((len(s) for s in sets if is_joined(fabric.graph, sum(1 << i for i in s))), default=0)
+            assert largest_joined(fabric.graph, free, 8) == expected, (name, bin(free))

@@ -60,7 +60,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert "Bound at" in text and "371 of 371 GB/s" in text and "link" in text
         await page.run("openNode('n1')")
         text = await opened(page, "n1")
-        assert "4 free GPUs on one NVLink set" in text and "live agent" in text
+        assert "8 free GPUs on one NVLink set" in text and "live agent" in text
         assert await page.run("document.querySelectorAll('#detail line.wire').length") == 16
         await page.run("openNode('n2')")
         assert "default/train" in await opened(page, "n2")

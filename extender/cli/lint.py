@@ -18,12 +18,10 @@ from extender.cel.selector import Environment, Selector, check_cost, compile_sel
 from extender.cli.forms import corrected
 from extender.cli.objects import Objects, documents, objects_in, objects_of, split_documents
 from extender.cli.select import environment_of
-from extender.fabric.ring import is_joined
-from extender.fabric.sets import ranked
+from extender.fabric.sets import largest_joined
 from extender.fabric.slices import fabric_of
 from extender.model.device import Device
 from extender.model.errors import WireError
-from extender.model.fabric import Graph
 from extender.wire.manifests import ImaginedPod, imagined_pods
 
 Json = dict[str, Any]
@@ -135,16 +133,13 @@ def impossible_topologies(pods: list[ImaginedPod], objects: Objects) -> Iterator
         if pod.annotations.get("berth.dev/topology") != "required":
             continue
         for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
-            if option.mode == "ExactCount" and option.count > 1 and not any(_joins(graph, option.count) for graph in graphs):
+            if option.mode == "ExactCount" and option.count > 1 and not any(
+                largest_joined(graph, (1 << graph.size) - 1, option.count) == option.count for graph in graphs
+            ):
                 yield Finding(
                     "warning", f"Pod {pod.key}, annotation berth.dev/topology", f"no node joins {option.count} GPUs by NVLink",
                     "ask for fewer GPUs, or topology: preferred",
                 )
-
-
-def _joins(graph: Graph, count: int) -> bool:
-    best = ranked(graph, (1 << graph.size) - 1, count)
-    return bool(best) and is_joined(graph, best[0])
 
 
 def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:

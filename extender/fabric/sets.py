@@ -77,6 +77,14 @@ def best_gbps(graph: Graph, free: int, count: int) -> float:
     return bandwidth(graph, sets[0]) if sets else 0.0
 
 
+def largest_joined(graph: Graph, free: int, most: int) -> int:
+    """How many GPUs out of `free`, at most `most`, NVLink alone can join in a ring; 0 where it joins none."""
+    for count in range(min(free.bit_count(), most), 1, -1):
+        if any(ring.is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
+            return count
+    return 0
+
+
 class Graphs:
     """Interns graphs: equal machines share one object and so all that is computed for it."""
 

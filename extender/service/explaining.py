@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from extender.allocation.view import Snapshot
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.model.errors import BerthError
@@ -70,9 +69,6 @@ class Explainer:
         steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking)
         answer: Json = plain(await _in_slices(steps))
         return answer
-
-    def snapshot(self) -> Snapshot:
-        return self._mirror.snapshot()
 
 
 def plain(found: Any) -> Any:

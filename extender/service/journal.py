@@ -63,9 +63,6 @@ class Journal:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self.version = 0  # grows with every note
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def attempted(self, pod: ObjectKey, uid: str, fitting: int, asked: int, reasons: Iterable[tuple[str, int]]) -> None:
         """Filter answered."""
         frequent = sorted(((text, count) for text, count in reasons if count), key=lambda item: (-item[1], item[0]))[:_REASONS]

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from extender.allocation.view import NodeView, Snapshot
-from extender.fabric.ring import is_joined
-from extender.model.bits import members
+from extender.fabric.sets import largest_joined
 from extender.model.claim import Claim, DeviceRequest
 from extender.model.device import PoolKey
 from extender.model.errors import InvalidClaim
@@ -131,7 +130,8 @@ def by_count(demand: Demand, refusals: Refusals, snapshot: Snapshot, rules: Rule
         for option, mask in _matching(views[0], demand, rules):
             left = mask & ~views[0].busy
             free[option.name][left.bit_count()] += len(views)
-            linked[option.name][_largest_joined(views[0], left, option.count)] += len(views)
+            if demand.topology == "required":
+                linked[option.name][_largest_joined(views[0], left, option.count)] += len(views)
     yield [miss for option in wanted if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
 
 
@@ -150,18 +150,10 @@ def _matching(view: NodeView, demand: Demand, rules: Rules) -> Iterator[tuple[De
 
 
 def _largest_joined(view: NodeView, free: int, wanted: int) -> int:
-    """The size of the largest set of free GPUs, up to `wanted`, in which NVLink joins all."""
     if view.fabric is None:
         return 0
-    positions = [p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and free >> bit & 1]
-    graph, best = view.fabric.graph, 0
-    for start in positions:
-        group = 1 << start
-        for other in positions:  # NVLink islands are small: growing from every member finds the largest
-            if not group >> other & 1 and is_joined(graph, group | 1 << other):
-                group |= 1 << other
-        best = max(best, len(list(members(group))))
-    return min(best, wanted)
+    positions = sum(1 << p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and free >> bit & 1)
+    return largest_joined(view.fabric.graph, positions, wanted)
 
 
 def _short(option: DeviceRequest, free: Counter[int], linked: Counter[int], demand: Demand) -> Miss | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from extender.allocation.problem import UNUSED
 from extender.allocation.view import NodeView, Snapshot
-from extender.fabric.ring import is_joined
+from extender.fabric.sets import largest_joined
 from extender.model.claim import Claim
 from extender.model.fabric import DISTANCES
 from extender.model.quantity import NANO
@@ -74,18 +74,11 @@ def product(view: NodeView) -> str:
 
 
 def largest_free_set(view: NodeView) -> int:
-    """How many free GPUs one NVLink set joins; 0 where there is no NVLink."""
+    """How many free GPUs NVLink joins in one ring; 0 where it joins none."""
     if view.fabric is None:
         return 0
-    free = [p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and not view.busy >> bit & 1]
-    best = 0
-    for start in free:
-        group = 1 << start
-        for other in free:
-            if not group >> other & 1 and is_joined(view.fabric.graph, group | 1 << other):
-                group |= 1 << other
-        best = max(best, group.bit_count() if group.bit_count() > 1 else 0)
-    return best
+    free = sum(1 << p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and not view.busy >> bit & 1)
+    return largest_joined(view.fabric.graph, free, len(view.gpu_bits))
 
 
 def row(view: NodeView) -> Json:
