@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import statistics
 import sys
+import time
+import urllib.request
 
 import uvicorn
 
 from extender.sandbox.cluster import Cluster
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice, node_object
 
+ASKS = 1000
 MIXES = {
     "uniform": ["hgx-h100-8"],
     "mixed": ["hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"],
@@ -53,14 +57,31 @@ async def noop(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def ask(port: int) -> None:
+    """Explains a pod that fits nowhere again and again until it is ended; then prints the median milliseconds."""
+    took: list[float] = []
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    print("ready", flush=True)
+    while not ended and len(took) < ASKS:
+        start = time.perf_counter()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/explain/default/never") as reply:
+            reply.read()
+        took.append(1000 * (time.perf_counter() - start))
+        time.sleep(0.02)
+    print(statistics.median(took), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["fleet", "noop"])
+    parser.add_argument("what", choices=["fleet", "noop", "asker"])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--mix", default="uniform")
     args = parser.parse_args()
-    if args.what == "noop":
+    if args.what == "asker":
+        ask(args.port)
+    elif args.what == "noop":
         uvicorn.run(noop, host="127.0.0.1", port=args.port, log_level="error", access_log=False, lifespan="off", http="httptools", loop="uvloop")
     else:
         asyncio.run(fleet(args.port, args.nodes, args.mix))

@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -118,7 +117,7 @@ def pods_of(api_port: int) -> dict[str, dict]:
 def body_for(pod: dict, names: list[str]) -> bytes:
     # About 10 KB, as real training pods weigh.
     padded = {**pod, "metadata": {**pod["metadata"], "annotations": {**(pod["metadata"].get("annotations") or {}), "padding": "x" * 9000}}}
-    return json.dumps({"Pod": padded, "Nodes": None, "NodeNames": names}).encode()
+    return json.dumps({"Pod": padded, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()  # as Go writes it
 
 
 def one_size(nodes: int, mix: str) -> dict:
@@ -144,7 +143,7 @@ def one_size(nodes: int, mix: str) -> dict:
                 result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names))
             shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
-            result["explain_ms"], result["filter_one_explaining_us"] = explaining(port, http, body_for(pods["one"], names))
+            result["explain_ms"], result["filter_one_explaining_us"] = explaining(bench, port, http, body_for(pods["one"], names))
             result["cold_first_us"], result["cold_second_us"] = cold["one"], cold["four"]
             result["memory_mib"] = round(memory_mib(berth.pid), 1)
             return result
@@ -152,26 +151,13 @@ def one_size(nodes: int, mix: str) -> dict:
         bench.stop()
 
 
-def explaining(port: int, http: Http, body: bytes) -> tuple[float, tuple[float, float]]:
+def explaining(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float, tuple[float, float]]:
     """(median milliseconds of explaining a pod that fits nowhere, filter's median and tail meanwhile)."""
-    done, took = threading.Event(), []
-
-    def ask() -> None:
-        while not done.is_set():
-            start = time.perf_counter()
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/explain/default/never") as reply:
-                reply.read()
-            took.append(1000 * (time.perf_counter() - start))
-            time.sleep(0.05)
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    try:
-        found = measure(http, "filter", body)
-    finally:
-        done.set()
-        asker.join()
-    return statistics.median(took), found
+    asker = bench.start("benchmarks.servers", "asker", "--port", str(port), wait_line=True)
+    found = measure(http, "filter", body)
+    asker.terminate()
+    assert asker.stdout is not None
+    return float(asker.stdout.readline()), found
 
 
 def show(result: dict) -> None:

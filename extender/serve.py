@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 import uvicorn
+import uvloop
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
@@ -46,7 +47,8 @@ def read_policy(path: Path | None) -> Policy:
 
 def serve(kubeconfig: Path | None, listen: Listen, policy_path: Path | None) -> None:
     """Serve until a signal ends the process."""
-    asyncio.run(run(load_credentials(kubeconfig), listen, policy_path))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(load_credentials(kubeconfig), listen, policy_path))
 
 
 async def run(credentials: Credentials, listen: Listen, policy_path: Path | None) -> None:
@@ -112,7 +114,7 @@ def server(app: App | Pages, host: str, port: int, listen: Listen | None = None)
     """A uvicorn server for an application, without access log: the hot path writes no lines."""
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http="httptools", loop="uvloop",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http="httptools", loop="uvloop", proxy_headers=False,
         ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
         ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,

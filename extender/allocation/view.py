@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Usage
@@ -66,4 +67,5 @@ class Snapshot:
             return frozenset()
         if not self.changes or self.changes[0][0] > version + 1:
             return None
-        return frozenset().union(*(nodes for at, nodes in self.changes if at > version))
+        newer = takewhile(lambda change: change[0] > version, reversed(self.changes))
+        return frozenset().union(*(nodes for _, nodes in newer))

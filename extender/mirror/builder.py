@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from extender.allocation.features import Features
@@ -19,7 +20,7 @@ from extender.mirror.store import Store
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Node
 from extender.model.demand import Mix
-from extender.model.device import Device, PoolKey, Slice
+from extender.model.device import Device, DeviceId, PoolKey, Slice
 from extender.model.fabric import Fabric, Graph
 from extender.model.quantity import NANO
 
@@ -28,34 +29,52 @@ _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hardware:
+    """What a node is, whoever uses it: kept while its slices stay."""
+
+    inventory: Inventory
+    live: Slice | None  # the agent's slice
+    fabric: Fabric | None
+    gpu_bits: tuple[int, ...]
+    partitions: tuple[int, ...] | None
+    look: tuple[object, ...]  # equal for nodes that search and scoring cannot tell apart when idle
+
+
 class ViewBuilder:
     """Builds node views; interns what makes equal nodes equal."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
         self._graphs = Graphs()
+        self._hardware: dict[str, _Hardware] = {}
         self._kinds: dict[Hashable, int] = {}
+        self._looks: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._signatures: dict[Hashable, int] = {}
         self._counters: dict[PoolKey, tuple[tuple[int, ...], PoolUse, dict[CounterKey, int]]] = {}
 
-    def build(self, node: Node, store: Store, usage: UsageBook, previous: NodeView | None) -> NodeView:
-        """The view of one node. The inventory of `previous` is kept where no slice changed."""
-        found = self._inventory(node, store, previous)
+    def build(self, node: Node, store: Store, usage: UsageBook, previous: NodeView | None, *, only_use: bool) -> NodeView:
+        """The view of one node. `only_use` tells that nothing but claims and holds changed since `previous`."""
+        found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
+        hardware = self._hardware_of(node, store, found)
+        fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
         pools = {pool.key: usage.pool(pool.key) for pool in found.pools}
-        use = Usage(pools, lambda pool: self._consumed(pool, store, pools[pool.key]))
-        fabric, gpu_bits = self._fabric(node, store, found)
-        partitions = _partitions(found, gpu_bits)
-        busy = taken_mask(found, use)
+        # Counters are read while the view is built, so that later changes of the store do not reach into it.
+        counters = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
+        use = Usage(pools, lambda pool: counters.get(pool.key, {}))
+        busy, held = taken_mask(found, use), _held(found, usage)
         believed = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, fabric, gpu_bits, busy) if believed else (0, {})
-        held = self._held(found, usage)
-        counters = tuple(tuple(sorted(use.counters(pool).items())) for pool in found.pools if pool.counter_sets)
-        # Counters are read while the view is built, so that later changes of the store do not reach into it.
-        frozen = {pool.key: use.counters(pool) for pool in found.pools if pool.counter_sets}
-        use = Usage(pools, lambda pool: frozen.get(pool.key, {}))
-        live = (drift, tuple(overuse.items()), partitions)
-        signature = self._signature(found, pools, fabric, gpu_bits, busy, held, (counters, live))
-        return NodeView(node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, partitions)
+        consumed = tuple(tuple(sorted(amounts.items())) for amounts in counters.values())
+        key = (hardware.look, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
+        signature = self._signatures.setdefault(key, len(self._signatures))
+        return NodeView(
+            node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, hardware.partitions
+        )
+
+    def forget(self, node: str) -> None:
+        """The node is gone."""
+        self._hardware.pop(node, None)
 
     # -- the inventory ---------------------------------------------------------------------------------------
 
@@ -87,45 +106,38 @@ class ViewBuilder:
             self._counters[pool.key] = known
         return known[2]
 
-    # -- the fabric ------------------------------------------------------------------------------------------
+    # -- the hardware ----------------------------------------------------------------------------------------
 
-    def _fabric(self, node: Node, store: Store, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:
+    def _hardware_of(self, node: Node, store: Store, found: Inventory) -> _Hardware:
+        known, live = self._hardware.get(node.name), store.fabric.get(node.name)
+        if known is None or known.inventory is not found or known.live is not live:
+            fabric, gpu_bits = self._fabric(live, found)
+            partitions = _partitions(found, gpu_bits)
+            look = self._look(found, fabric, gpu_bits, partitions)
+            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, partitions, look)
+        return known
+
+    def _fabric(self, live: Slice | None, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
         if not gpus:
             return None, ()
-        fabric = choose_fabric(store.fabric.get(node.name), [device for _, device in gpus], self._graphs)
+        fabric = choose_fabric(live, [device for _, device in gpus], self._graphs)
         if fabric is None:
             return None, ()
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
 
-    def _held(self, found: Inventory, usage: UsageBook) -> int:
-        mask = 0
-        for pool in found.pools:
-            for device in usage.only_held(pool.key):
-                bit = next((b for b, p in enumerate(found.places) if p.id.device == device and found.pools[p.pool] is pool), None)
-                mask |= 1 << bit if bit is not None else 0
-        return mask
-
-    # -- signatures ------------------------------------------------------------------------------------------
-
-    def _signature(
-        self, found: Inventory, pools: Mapping[PoolKey, PoolUse], fabric: Fabric | None, gpu_bits: tuple[int, ...],
-        busy: int, held: int, more: tuple[object, ...],
-    ) -> int:
+    def _look(
+        self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
+    ) -> tuple[object, ...]:
         shape = tuple(self._kind(place.device, place.pool) for place in found.places)
-        shares = tuple(
-            (bit, tuple(sorted(amounts.items())))
-            for bit, place in enumerate(found.places)
-            if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
-        )
         joined: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             joined = (id(fabric.graph), fabric.source, states, gpu_bits)
         trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
-        key = (shape, found.reachable, shares, joined, busy, held, more, trouble)
-        return self._signatures.setdefault(key, len(self._signatures))
+        look = (shape, found.reachable, joined, trouble, partitions)
+        return self._looks.setdefault(look, look)
 
     def _kind(self, device: Device, pool: int) -> int:
         """What search and scoring see of a device besides selectors and constraints."""
@@ -134,6 +146,25 @@ class ViewBuilder:
             device.binding_failure_conditions, device.allow_multiple,
         )
         return self._kinds.setdefault(key, len(self._kinds))
+
+
+def _held(found: Inventory, usage: UsageBook) -> int:
+    """Devices that nothing but holds keeps in use, as a mask."""
+    mask = 0
+    for pool in found.pools:
+        for device in usage.only_held(pool.key):
+            bit = found.index.get(DeviceId(pool.key.driver, pool.key.name, device))
+            mask |= 1 << bit if bit is not None else 0
+    return mask
+
+
+def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> tuple[object, ...]:
+    """What is shared out of each device, by bit."""
+    return tuple(
+        (bit, tuple(sorted(amounts.items())))
+        for bit, place in enumerate(found.places)
+        if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+    )
 
 
 def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -170,6 +201,8 @@ class FleetCounter:
         self._fleet: Fleet | None = None
 
     def replace(self, old: NodeView | None, new: NodeView | None) -> None:
+        if old is not None and new is not None and old.fabric is new.fabric and old.inventory is new.inventory:
+            return
         for view, amount in ((old, -1), (new, 1)):
             if view is None or view.fabric is None:
                 continue

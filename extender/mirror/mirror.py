@@ -137,21 +137,27 @@ class Mirror:
         return self._snapshot
 
     def _rebuild(self) -> None:
-        dirty, store = store_dirty(self.store), self.store
-        if not dirty:
+        dirty, used = self.store.take_changes()
+        if not dirty and not used:
             return
         views = dict(self._views)
         for name in dirty:
-            node, old = store.nodes.get(name), views.get(name)
-            new = self._builder.build(node, store, self.usage, old) if node is not None else None
-            self._fleet.replace(old, new)
-            if new is None:
-                views.pop(name, None)
-            else:
-                views[name] = new
+            self._renew(views, name, only_use=False)
+        for name in used:
+            self._renew(views, name, only_use=True)
         self._views = views
         self._version += 1
-        self._changes.append((self._version, frozenset(dirty)))
+        self._changes.append((self._version, frozenset(dirty | used)))
+
+    def _renew(self, views: dict[str, NodeView], name: str, *, only_use: bool) -> None:
+        node, old = self.store.nodes.get(name), views.get(name)
+        if node is None:
+            self._builder.forget(name)
+            views.pop(name, None)
+            self._fleet.replace(old, None)
+            return
+        views[name] = new = self._builder.build(node, self.store, self.usage, old, only_use=only_use)
+        self._fleet.replace(old, new)
 
     def _make(self) -> Snapshot:
         store = self.store
@@ -161,8 +167,3 @@ class Mirror:
             store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups,
         )
 
-
-def store_dirty(store: Store) -> set[str]:
-    """Take the set of nodes to build again."""
-    dirty, store.dirty = store.dirty, set()
-    return set(store.nodes) | dirty if ALL_NODES in dirty else dirty

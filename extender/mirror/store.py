@@ -17,7 +17,8 @@ ALL_NODES = "*"
 
 
 class Store:
-    """What the cluster looked like at the last event; `dirty` are nodes whose view must be built again."""
+    """What the cluster looked like at the last event; `dirty` are nodes whose view must be built again, `used` those where
+    nothing changed but who holds what."""
 
     def __init__(self, usage: UsageBook) -> None:
         self._usage = usage
@@ -42,6 +43,7 @@ class Store:
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
         self.dirty: set[str] = set()
+        self.used: set[str] = set()
         self.gone_slices: set[str] = set()
 
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
@@ -49,7 +51,13 @@ class Store:
         for key in keys:
             slices = self.pools.get(key, {})
             for slice_ in slices.values():
-                self.dirty.add(slice_.selection.node_name or ALL_NODES)
+                self.used.add(slice_.selection.node_name or ALL_NODES)
+
+    def take_changes(self) -> tuple[set[str], set[str]]:
+        """Nodes to build again, and those where only the use changed; both are empty afterwards."""
+        dirty, used = (set(self.nodes) | names if ALL_NODES in names else names for names in (self.dirty, self.used))
+        self.dirty, self.used = set(), set()
+        return dirty, used - dirty
 
     # -- one method a kind; each takes the new object or None --------------------------------------------------
 

@@ -229,6 +229,6 @@ class Pod:
     resource_version: str = ""
 
     @property
-    def containers_ask_for_devices(self) -> bool:
-        """Whether some container asks for a resource that a DeviceClass may stand for."""
-        return any("/" in name and amount for container in self.containers for name, amount in container.requests)
+    def may_need_devices(self) -> bool:
+        """Whether it has claims, or some container asks for a resource that a DeviceClass may stand for."""
+        return bool(self.claims) or any("/" in name and amount for container in self.containers for name, amount in container.requests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -18,7 +19,9 @@ from extender.verdict.explain import Explanation, explain
 from extender.verdict.imagined import Changes, imagine
 
 Json = dict[str, Any]
-_SLICE_SECONDS = 0.0005  # work between two looks at who else is waiting
+_SLICE_SECONDS = 0.0002  # work between two looks at who else is waiting
+_YIELD_SECONDS = 0.02  # the longest that one slice waits for calls to end: under constant load explaining goes on, slowly
+_REST_SECONDS = 0.001  # between slices while calls come: most of them then find the loop free
 
 
 class UnknownPod(BerthError):
@@ -32,6 +35,16 @@ class Explainer:
         self._mirror = mirror
         self._judge = judge
         self._journal = journal
+        self._calls = self._answered = 0
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """Around a call of kube-scheduler: it goes before every explanation."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._answered += 1
 
     def named(self, text: str) -> ObjectKey:
         """The pod that 'namespace/name' or a bare name stands for. Raises UnknownPod where that is nobody or several."""
@@ -67,8 +80,28 @@ class Explainer:
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
         steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking)
-        answer: Json = plain(await _in_slices(steps))
+        answer: Json = plain(await self._in_slices(steps))
         return answer
+
+    async def _in_slices(self, steps: Iterator[Explanation | None]) -> Explanation:
+        started, seen = time.perf_counter(), self._calls
+        for step in steps:
+            if step is not None:
+                return step
+            if time.perf_counter() - started > _SLICE_SECONDS:
+                seen = await self._give_way(seen)
+                started = time.perf_counter()
+        raise AssertionError("the last step is the explanation")
+
+    async def _give_way(self, seen: int) -> int:
+        """Let the loop turn, and again while it has a call in hand: reading one takes several turns. Calls so far."""
+        until = time.perf_counter() + _YIELD_SECONDS
+        await asyncio.sleep(0)
+        while self._calls > self._answered and time.perf_counter() < until:
+            await asyncio.sleep(0)
+        if self._calls > seen:
+            await asyncio.sleep(_REST_SECONDS)
+        return self._calls
 
 
 def plain(found: Any) -> Any:
@@ -78,17 +111,6 @@ def plain(found: Any) -> Any:
     if hasattr(found, "_asdict"):
         return {name: plain(value) for name, value in found._asdict().items()}
     return [plain(item) for item in found] if isinstance(found, tuple | list) else found
-
-
-async def _in_slices(steps: Iterator[Explanation | None]) -> Explanation:
-    started = time.perf_counter()
-    for step in steps:
-        if step is not None:
-            return step
-        if time.perf_counter() - started > _SLICE_SECONDS:
-            await asyncio.sleep(0)
-            started = time.perf_counter()
-    raise AssertionError("the last step is the explanation")
 
 
 def _record(entry: Entry) -> Json:

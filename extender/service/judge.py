@@ -67,7 +67,7 @@ class Judge:
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         """Where the pod's claims can be served: the best few nodes, the first of them held."""
-        if not pod.claims and not pod.containers_ask_for_devices:
+        if not pod.may_need_devices:
             return FilterAnswer()
         self._mirror.expire(self._clock())
         self._mirror.release(pod.uid)

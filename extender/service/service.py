@@ -83,14 +83,14 @@ class Service:
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         """See Judge.filter. A pod without devices passes even while Berth is not ready."""
-        if not pod.claims and not pod.containers_ask_for_devices:
+        if not pod.may_need_devices:
             return FilterAnswer()
         missing = self.not_ready
         return FilterAnswer(error=f"berth is not ready, {missing}") if missing else self.judge.filter(pod, names)
 
     def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
         """See Judge.prioritize."""
-        if self.not_ready or not (pod.claims or pod.containers_ask_for_devices):
+        if self.not_ready or not pod.may_need_devices:
             return [(name, 0) for name in names]
         return self.judge.prioritize(pod, names)
 

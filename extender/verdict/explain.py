@@ -24,7 +24,7 @@ from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
-_STEP = 250  # verdicts looked at between two breaths
+_STEP = 50  # verdicts looked at between two breaths
 _ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
 _CAUSES = 4  # device-level causes named per group
 

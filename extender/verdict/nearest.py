@@ -20,7 +20,7 @@ from extender.verdict.whatif import freed
 
 _NODES = 24  # distinct nodes on which giving back is tried
 _TRIES = 160  # evaluations in all
-_ALIKE = 250  # nodes sorted by state between two breaths
+_ALIKE = 50  # nodes sorted by state between two breaths
 _CLAIMS = 100  # claims looked at between two breaths
 _FOUND = 3  # sentences of one kind
 _NAMED = 4  # devices or claims named in a sentence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -98,6 +98,9 @@ def _slices(snapshot: Snapshot) -> Iterator[Slice]:
                 yield slice_
 
 
+Read = tuple[str, Callable[[Device, str], object]]
+
+
 def _judge(finding: TermFinding, driver: str, devices: list[Device], kept: list[Device]) -> None:
     """Devices that look the same to a term are asked once."""
     finding.asked += len(devices)
@@ -106,13 +109,22 @@ def _judge(finding: TermFinding, driver: str, devices: list[Device], kept: list[
         kept.extend(devices)
         finding.passed += len(devices)
         return
-    groups: dict[object, list[Device]] = {}
-    reads = _reads(selector)
-    for device in devices:
-        key = tuple([read(device, driver) for _, read in reads]) if reads is not None else id(device)
-        groups.setdefault(key, []).append(device)
-    for group in groups.values():
+    for group in _alike(_reads(selector), driver, devices):
         _judge_group(finding, selector, driver, group, kept)
+
+
+def _alike(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
+    """Devices in groups that are equal in everything read."""
+    if reads is None:
+        return [[device] for device in devices]
+    if not reads:
+        return [devices]
+    groups: dict[object, list[Device]] = {}
+    first, others = reads[0][1], [read for _, read in reads[1:]]
+    for device in devices:
+        key = first(device, driver) if not others else (first(device, driver), *[read(device, driver) for read in others])
+        groups.setdefault(key, []).append(device)
+    return groups.values()
 
 
 def _judge_group(finding: TermFinding, selector: Selector, driver: str, group: list[Device], kept: list[Device]) -> None:
@@ -130,9 +142,6 @@ def _judge_group(finding: TermFinding, selector: Selector, driver: str, group: l
     value = seen_value(finding.term, STORED, device, driver)
     if value:
         finding.instead[value] += len(group)
-
-
-Read = tuple[str, Callable[[Device, str], object]]
 
 
 @lru_cache(maxsize=256)

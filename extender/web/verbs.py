@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import orjson
@@ -44,7 +45,9 @@ class Verbs:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, start = scope["path"], time.perf_counter()
-        status, answer = await self._reply(scope["method"], path, receive)
+        # A bind waits for the API server most of its time.
+        with self._service.explainer.before() if path != "/bind" else nullcontext():
+            status, answer = await self._reply(scope["method"], path, receive)
         self._metrics.answered(path, status, time.perf_counter() - start)
         await _answer(send, status, answer)
 
@@ -60,23 +63,29 @@ class Verbs:
 
     async def _filter(self, body: bytes) -> bytes:
         args = wire.decode_args(body)
+        if not args.pod.may_need_devices:
+            return wire.encode_passed(args)
+        names = args.names
         try:
-            answer = self._service.filter(args.pod, args.names)
+            answer = self._service.filter(args.pod, names)
         except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as a retryable error
             self._log.exception("filter failed", pod=str(args.pod.key))
             return wire.encode_filter_error(f"berth failed on pod {args.pod.key}: {type(error).__name__}: {error}")
         if answer.error:
             return wire.encode_filter_error(answer.error)
-        return wire.encode_filter(args, args.names if answer.passed is None else answer.passed, answer.failed)
+        if answer.passed is None:
+            return wire.encode_passed(args)
+        return wire.encode_filter(args, answer.passed, answer.failed)
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = wire.decode_args(body)
+        names = args.names
         try:
-            return wire.encode_scores(self._service.prioritize(args.pod, args.names))
+            return wire.encode_scores(self._service.prioritize(args.pod, names))
         except Exception:  # noqa: BLE001 - see the comment
             # kube-scheduler would swallow an error silently: zeros say the same, and the log says why.
             self._log.exception("prioritize failed", pod=str(args.pod.key))
-            return wire.encode_scores((name, 0) for name in args.names)
+            return wire.encode_scores((name, 0) for name in names)
 
     async def _bind(self, body: bytes) -> bytes:
         args = wire.decode_bind(body)

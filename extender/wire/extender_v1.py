@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -11,16 +12,28 @@ import orjson
 from extender.model.claim import ObjectKey, Pod
 from extender.model.errors import WireError
 from extender.wire.core import decode_pod
-from extender.wire.fields import Json, get, need, strings, wrong
+from extender.wire.fields import Json, get, need, string_list, wrong
+
+_NAMES = b',"NodeNames":["'  # as Go writes it, after the pod
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Args:
-    """ExtenderArgs. `nodes` holds whole Node objects by name where the scheduler sent those."""
+    """ExtenderArgs. `nodes` holds whole Node objects by name where the scheduler sent those.
+
+    Names are read only when somebody looks: a pod that is not ours gets them back as they came.
+    """
 
     pod: Pod
-    names: list[str]
     nodes: dict[str, Json] | None
+    names_json: bytes = b""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The nodes asked about. Raises WireError."""
+        if self.nodes is not None:
+            return list(self.nodes)
+        return string_list({"NodeNames": _parsed(self.names_json)}, "NodeNames", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +45,15 @@ class BindArgs:
     node: str
 
 
-def _object(body: bytes) -> Json:
+def _parsed(text: bytes) -> Any:
     try:
-        found = orjson.loads(body)
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise WireError("", f"the body is not JSON: {error}") from error
+
+
+def _object(body: bytes) -> Json:
+    found = _parsed(body)
     if type(found) is not dict:
         raise wrong("body", dict, found)
     return found
@@ -44,12 +61,14 @@ def _object(body: bytes) -> Json:
 
 def decode_args(body: bytes) -> Args:
     """The body of filter and prioritize. Raises WireError."""
-    found = _object(body)
+    found, names = _without_names(body) or (_object(body), b"")
     pod = get(found, "Pod", dict, "", {})
     if not pod:
         raise WireError("Pod", "is missing")
+    if names:
+        return Args(decode_pod(pod), None, names)
     if found.get("NodeNames") is not None:
-        return Args(decode_pod(pod), list(strings(found, "NodeNames", "")), None)
+        return Args(decode_pod(pod), None, orjson.dumps(string_list(found, "NodeNames", "")))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
     listed = get(found, "Nodes", dict, "", {})
@@ -59,7 +78,22 @@ def decode_args(body: bytes) -> Args:
         if type(item) is not dict:
             raise wrong(path, dict, item)
         nodes[need(get(item, "metadata", dict, path, {}), "name", f"{path}.metadata")] = item
-    return Args(decode_pod(pod), list(nodes), nodes)
+    return Args(decode_pod(pod), nodes)
+
+
+def _without_names(body: bytes) -> tuple[Json, bytes] | None:
+    """The object without its last field, NodeNames, and that field's text; None where the body is laid out otherwise.
+
+    What stands before the names is proved to be a whole object by parsing it, so the field is no part of the pod.
+    """
+    start, end = body.find(_NAMES), body.rfind(b"]")
+    if start < 0 or body.find(b"]", start) != end or body[end + 1 :].strip() != b"}":
+        return None
+    try:
+        found = orjson.loads(body[:start] + b"}")
+    except orjson.JSONDecodeError:
+        return None
+    return (found, body[start + len(_NAMES) - 2 : end + 1]) if type(found) is dict else None
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -71,15 +105,21 @@ def decode_bind(body: bytes) -> BindArgs:
 
 def encode_filter(args: Args, names: Iterable[str], failed: dict[str, str]) -> bytes:
     """ExtenderFilterResult in the form that was asked: names for names, nodes for nodes. Never null by accident."""
-    kept = list(names)
-    answer: dict[str, Any] = {
-        "NodeNames": kept if args.nodes is None else None,
-        "Nodes": None if args.nodes is None else {"metadata": {}, "items": [args.nodes[name] for name in kept]},
-        "FailedNodes": {},
-        "FailedAndUnresolvableNodes": failed,
-        "Error": "",
-    }
-    return orjson.dumps(answer)
+    if args.nodes is None:
+        return _filter_result(orjson.dumps(list(names)), b"null", failed)
+    return _filter_result(b"null", orjson.dumps({"metadata": {}, "items": [args.nodes[name] for name in names]}), failed)
+
+
+def encode_passed(args: Args) -> bytes:
+    """ExtenderFilterResult where every node passes."""
+    if args.nodes is None:
+        return _filter_result(args.names_json, b"null", {})
+    return encode_filter(args, args.names, {})
+
+
+def _filter_result(names: bytes, nodes: bytes, failed: dict[str, str]) -> bytes:
+    head = b'{"NodeNames":%b,"Nodes":%b,"FailedNodes":{},' % (names, nodes)
+    return head + b'"FailedAndUnresolvableNodes":%b,"Error":""}' % orjson.dumps(failed)
 
 
 def encode_filter_error(message: str) -> bytes:

@@ -52,11 +52,18 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
 
 def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:
     """A list of strings."""
-    items = get(obj, key, list, path, [])
-    if set(map(type, items)) - {str}:
+    return tuple(string_list(obj, key, path))
+
+
+def string_list(obj: Json, key: str, path: str) -> list[str]:
+    """The same without a copy, for lists that may be long."""
+    items: list[str] = get(obj, key, list, path, [])
+    try:
+        "".join(items)  # the fastest way to see that all are strings
+    except TypeError:
         position = next(i for i, item in enumerate(items) if type(item) is not str)
-        raise wrong(f"{path}.{key}[{position}]", str, items[position])
-    return tuple(items)
+        raise wrong(f"{path}.{key}[{position}]", str, items[position]) from None
+    return items
 
 
 def quantity(value: object, path: str) -> Quantity:
