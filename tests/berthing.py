@@ -26,6 +26,7 @@ class Berthing:
     cluster: Cluster
     app: App
     client: httpx.AsyncClient
+    api: str  # the sandbox's address
 
     async def filter(self, pod: str, names: list[str] | None = None) -> Json:
         names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
@@ -93,7 +94,7 @@ async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark
     async with cluster.serving() as api, application(api, policy) as (app, not_ready), listening(app, "127.0.0.1", 0) as url:
         await until(lambda: not not_ready())
         async with httpx.AsyncClient(base_url=url) as client:
-            yield Berthing(cluster, app, client)
+            yield Berthing(cluster, app, client, api)
 
 
 def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json:

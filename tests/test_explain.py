@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from extender.cli.main import app as cli
 from extender.cli.picture import take_picture
+from extender.model.claim import ObjectKey
+from extender.serve import application
 from tests.berthing import Berthing, berthing, claim, pod, until
 
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
@@ -108,6 +110,19 @@ def test_a_bound_pod_keeps_its_decision() -> None:
             assert decision["chosen"]["node"] == node and decision["margin"] > 0
             assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
             assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
+
+    asyncio.run(body())
+
+
+def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            await _run(b, "p", [claim("c", 2)])
+            note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
+            async with application(b.api) as (other, not_ready):
+                await until(lambda: not not_ready())
+                found = await other.service.explainer.pod(ObjectKey("default", "p"))
+                assert found["outcome"] == "bound" and found["sentence"] == f"pod default/p was bound to n1: {note}"
 
     asyncio.run(body())
 

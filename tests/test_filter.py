@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from extender.policy import Policy
+from extender.wire import extender_v1 as wire
 from tests.berthing import berthing, claim, pod, until
 
 
@@ -137,3 +143,15 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         await until(lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before, 5)
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         assert b.app.service.waker.touches == 1
+
+
+_TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]
+
+
+@given(st.lists(st.sampled_from(["n1", "n2", "node-3.example.com"]), max_size=3), st.lists(st.sampled_from(_TRAPS), max_size=3).map("".join))
+def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: str) -> None:
+    """Names are cut out of the body before it is parsed; no text inside a pod may be taken for them."""
+    body = {"Pod": {"metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/x": note, note: "y"}}, "list": [note], "NodeNames": [note]}, "Nodes": None, "NodeNames": names}
+    read = [wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))]
+    assert all(args.names == names and args.pod.annotations["berth.dev/x"] == note for args in read)
+    assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)

@@ -14,6 +14,7 @@ MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates: the process that did, written with the finalizer
+DECISION_ANNOTATION = "berth.dev/decision"  # on a pod, by its Binding
 GROUP_ANNOTATION = "berth.dev/group"  # on pods that want to be near each other; copied to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"

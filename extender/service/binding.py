@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.model.claim import Allocation, Claim, Consumer
+from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer
 from extender.model.errors import BerthError
 from extender.verdict.explain import Candidate
 
@@ -27,7 +27,7 @@ def note_of(chosen: Candidate, runner_up: tuple[str, float]) -> dict[str, str]:
     got += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
     if runner_up[0]:
         got.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
-    return {"berth.dev/decision": "; ".join(got)}
+    return {DECISION_ANNOTATION: "; ".join(got)}
 
 
 def check_stored(sent: Allocation, stored: Claim) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from extender.cluster.errors import ClusterError
 from extender.mirror.mirror import Mirror
-from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.policy import Policy
 from extender.service.journal import Entry, Journal
@@ -31,7 +32,10 @@ class UnknownPod(BerthError):
 class Explainer:
     """Answers `why`: for pods that wait, pods that were bound lately, and pods that do not exist yet."""
 
-    def __init__(self, mirror: Mirror, judge: Judge, journal: Journal) -> None:
+    def __init__(
+        self, mirror: Mirror, judge: Judge, journal: Journal, read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None
+    ) -> None:
+        self._read_pod = read_pod
         self._mirror = mirror
         self._judge = judge
         self._journal = journal
@@ -61,16 +65,29 @@ class Explainer:
         """The explanation of a pod that exists. Raises UnknownPod."""
         entry = self._journal.of(key)
         pod = next((pod for pod in self._mirror.store.pods.values() if pod.key == key), None)
-        if pod is None and (entry is None or entry.decision is None):
-            raise UnknownPod(f"pod {key} does not wait for Berth, and no decision about it is remembered")
         if pod is None:
-            assert entry is not None
+            if entry is None or entry.decision is None:
+                return await self._noted(key)
             return {"pod": str(key), "outcome": "bound", **_record(entry)}
         asked = changes or Changes()
         # What filter holds for this very pod is no obstacle to it.
         asked = replace(asked, given_back=(*asked.given_back, *self._mirror.held_for(pod.uid)))
         found = await self.imagined(pod, (), asked, policy)
         return {**found, **(_record(entry) if entry is not None else {})}
+
+    async def _noted(self, key: ObjectKey) -> Json:
+        """What the Binding wrote on a pod that this process did not bind, or bound before it started. Raises UnknownPod."""
+        unknown = UnknownPod(f"pod {key} does not wait for Berth, and no decision about it is remembered")
+        if self._read_pod is None:
+            raise unknown
+        try:
+            found = await self._read_pod(key)
+        except ClusterError as error:
+            raise unknown from error
+        note = (found["metadata"].get("annotations") or {}).get(DECISION_ANNOTATION)
+        if note is None:
+            raise unknown
+        return {"pod": str(key), "outcome": "bound", "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}"}
 
     async def imagined(self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None) -> Json:
         """The explanation of a pod as if it, its claims and the changes were real."""

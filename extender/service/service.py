@@ -43,10 +43,10 @@ class Service:
         self.mirror = Mirror(features)
         self.journal = Journal(_now_rfc3339)
         self.judge = Judge(self.mirror, policy, features, clock, self.journal)
-        self.explainer = Explainer(self.mirror, self.judge, self.journal)
+        writer = Writer(client, f"berth-{uuid.uuid4()}")
+        self.explainer = Explainer(self.mirror, self.judge, self.journal, writer.read_pod)
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer)
         self._progress = Progress()
-        writer = Writer(client, f"berth-{uuid.uuid4()}")
         self.binder = Binder(
             self.mirror, self.judge, writer, self._progress,
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal),

@@ -15,6 +15,7 @@ from extender.model.device import Device, Slice
 from extender.verdict.demand import Demand
 
 _SHOWN_VALUES = 3
+_VALUES = 256  # distinct values counted
 _CHUNK = 150  # devices looked at between two breaths
 _SLICES = 50  # slices gathered between two breaths
 
@@ -139,7 +140,8 @@ def _judge_group(finding: TermFinding, selector: Selector, driver: str, group: l
             return
     except CelError:
         finding.failed += len(group)
-    value = seen_value(finding.term, STORED, device, driver)
+    # With so many different values, such as UUIDs, none is worth telling.
+    value = seen_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
     if value:
         finding.instead[value] += len(group)
 
