@@ -11,7 +11,7 @@ from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
 from extender.mirror.ledger import Hold, Ledger
-from extender.mirror.store import ALL_NODES, Store
+from extender.mirror.store import Store
 from extender.mirror.usage import HOLD, UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
 from extender.model.device import Slice, TaintRule
