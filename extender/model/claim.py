@@ -93,11 +93,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """What is asked for; equal specs share one verdict."""
+    """What is asked for. Specs with equal `content`, the JSON they were read from, share one verdict."""
 
     requests: tuple[Request, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     config: tuple[Config, ...] = ()
+    content: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

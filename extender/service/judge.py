@@ -90,11 +90,11 @@ class Judge:
 
     def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
         ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
-        found = shortlist(ranking, snapshot, names, demand.policy.candidates)
+        found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
             self._escape(pod, demand, snapshot, names)
-            self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused.items())
+            self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused().items())
             self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], dict(found.reasons))
         self._rejected.pop(pod.uid, None)
@@ -131,8 +131,7 @@ class Judge:
         if not isinstance(demand, Demand):
             return [(name, 0) for name in names]
         ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
-        grants = {name: v.score for name in names if isinstance(v := ranking.verdicts.get(name), Grant)}
-        return scores(grants, names)
+        return scores({name: grant.score for name, grant in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
         """The best other node when the pod was filtered last, and how much less it was worth; ('', 0) where there was none."""

@@ -82,11 +82,12 @@ class Demand:
 
     open: tuple[Claim, ...]
     settled: tuple[Claim, ...]
+    names: tuple[str, ...]  # of the open claims, as the pod calls them: pods of one template share what is said of them
     specs: tuple[ClaimSpec, ...]
     classes: tuple[DeviceClass, ...]
     topology: str
     min_gbps: float
-    key: tuple[object, ...]  # equal keys mean equal verdicts; valid while the specs live
+    key: tuple[object, ...]  # equal keys mean equal verdicts
     policy: Policy  # with the overrides for this pod
     expected_bytes: int = 0  # memory that each GPU must have, by the pod's annotation
     group: tuple[str, str] | None = None  # namespace and name of the pods that want to be near each other
@@ -111,7 +112,7 @@ class Demand:
         spec, mappings = special_claim(pod.containers, {name: extended.classes[name] for name in needed})
         claim = Claim(ObjectKey(pod.key.namespace, SPECIAL_NAME), f"extended/{pod.uid}", spec=spec, extended=True)
         return replace(
-            self, open=(*self.open, claim), specs=(*self.specs, spec), extended=None, mappings=mappings, key=key
+            self, open=(*self.open, claim), names=(*self.names, SPECIAL_NAME), specs=(*self.specs, spec), extended=None, mappings=mappings, key=key
         )
 
     @property
@@ -129,9 +130,9 @@ def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> NotOurs | NotRead
     if extended and pod.uid in snapshot.special_claims:
         return Blocked(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
-    if not isinstance(claims, tuple):
+    if isinstance(claims, NotReady):
         return claims
-    blocked = next((r for claim in claims if (r := _blocked(claim, pod, snapshot)) is not None), None)
+    blocked = next((r for claim in claims.values() if (r := _blocked(claim, pod, snapshot)) is not None), None)
     if blocked is not None:
         return Blocked(blocked)
     return _demand(pod, claims, extended, snapshot, policy)
@@ -156,9 +157,9 @@ def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
     return snapshot.extended_resources.get(name)
 
 
-def _claims(pod: Pod, snapshot: Snapshot) -> tuple[Claim, ...] | NotReady:
-    """The pod's claims, each once, in pod order."""
-    found: dict[ObjectKey, Claim] = {}
+def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | NotReady:
+    """The pod's claims by the pod's names for them, each claim once, in pod order."""
+    found: dict[ObjectKey, tuple[str, Claim]] = {}
     for entry in pod.claims:
         name: str | None = entry.claim_name
         if not name:
@@ -173,8 +174,8 @@ def _claims(pod: Pod, snapshot: Snapshot) -> tuple[Claim, ...] | NotReady:
             return NotReady(f"pod {pod.key}: claim {key} is not known yet")
         if entry.template_name and claim.owner_pod_uid != pod.uid:
             return NotReady(f"pod {pod.key}: claim {key} is not owned by the pod")
-        found[key] = claim
-    return tuple(found.values())
+        found.setdefault(key, (entry.name, claim))
+    return dict(found.values())
 
 
 def _blocked(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
@@ -200,10 +201,11 @@ def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
 
 
 def _demand(
-    pod: Pod, claims: tuple[Claim, ...], extended: dict[str, str], snapshot: Snapshot, policy: Policy
+    pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
 ) -> Demand | Blocked:
-    wanted = tuple(claim for claim in claims if claim.allocation is None)
-    settled = tuple(claim for claim in claims if claim.allocation is not None)
+    names = tuple(name for name, claim in claims.items() if claim.allocation is None)
+    wanted = tuple(claims[name] for name in names)
+    settled = tuple(claim for claim in claims.values() if claim.allocation is not None)
     specs = tuple(claim.spec for claim in wanted)
     classes = {name: snapshot.classes[name] for name in extended.values()}
     for claim in wanted:
@@ -227,13 +229,12 @@ def _demand(
         text = f"pod annotation {_MEMORY}: {pod.annotations[_MEMORY]!r} is not an amount of memory such as 60Gi"
         return Blocked(Reason(Code.INVALID, (text,)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
-    settled_names = tuple(str(claim.key) for claim in settled)
-    key = (tuple(map(id, specs)), snapshot.classes_version, topology, least, expected, settled_names, id(policy), asked)
+    key = (names, tuple(spec.content for spec in specs), snapshot.classes_version, topology, least, expected, id(policy), asked)
     ask = Extended(pod, extended) if extended else None
     name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
     group = (pod.key.namespace, name) if name else None
     return Demand(
-        wanted, settled, specs, tuple(classes.values()), topology, least, key, policy, expected, group, extended=ask
+        wanted, settled, names, specs, tuple(classes.values()), topology, least, key, policy, expected, group, extended=ask
     )
 
 

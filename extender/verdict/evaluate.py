@@ -72,8 +72,7 @@ def problem_for(view: NodeView, demand: Demand, rules: Rules, usage: Usage | Non
             remembered[claim, request.name] = known
         return known
 
-    names = tuple(str(claim.key) for claim in demand.open)
-    return Problem(view.inventory, names, demand.specs, usage or view.usage, selection, rules.features)
+    return Problem(view.inventory, demand.names, demand.specs, usage or view.usage, selection, rules.features)
 
 
 def unwanted_devices(view: NodeView, demand: Demand) -> int:

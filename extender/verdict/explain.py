@@ -87,7 +87,7 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     for _ in ranking.catch_up(snapshot, rules):
         yield None
     # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot.
-    verdicts = dict(ranking.verdicts)
+    verdicts = ranking.verdicts()
     allowed = _allowed(demand, snapshot) if demand.pins else None
     best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in ranking.best(allowed, _BEST))
     yield None

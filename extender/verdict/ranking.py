@@ -1,8 +1,9 @@
 """Verdicts shared by equal demands on equal nodes, and nodes ranked per demand.
 
-A verdict is remembered by what is asked and what the node looks like, never by names: (signature of the view, match
-masks of every request, the pattern of values that constraints compare). A ranking follows the snapshots: only nodes
-that changed are judged again.
+Nodes that a demand cannot tell apart form a group and share one verdict: a group is known by what is asked and what its
+nodes look like, never by names: (signature of the view, match masks of every request, the pattern of values that
+constraints compare). A ranking follows the snapshots: only nodes that changed are sorted again, and when facts about the
+fleet change, every group is judged once.
 """
 
 from __future__ import annotations
@@ -10,15 +11,28 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import merge
 
 from extender.allocation.constraints import attribute_values
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import Fleet, NodeView, Snapshot
 from extender.model.errors import InvalidClaim
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate, problem_for
+from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
 
-_STEP = 25  # nodes judged between two steps
-_MAX_VERDICTS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
+_STEP = 25  # nodes sorted, or groups judged, between two steps
+_MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Nodes that the demand cannot tell apart, in order of their names; empty ones are kept, their state often returns."""
+
+    view: NodeView  # one that looks as all of them do
+    demand: Demand  # as these nodes have to serve it
+    fleet: Fleet  # facts that the verdict is relative to
+    verdict: Verdict
+    names: list[str] = field(default_factory=list)
 
 
 class Ranking:
@@ -26,13 +40,12 @@ class Ranking:
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self.verdicts: dict[str, Verdict] = {}
-        self._by_score: dict[float, list[str]] = {}  # names in order, so that the best few need no sorting
-        self._scores: list[float] = []
-        self._memory: dict[object, Verdict] = {}
-        self.refused: Counter[str] = Counter()  # nodes by the text of their reason
+        self._groups: dict[object, _Group] = {}
+        self._group_of: dict[str, _Group] = {}
+        self._by_score: dict[float, list[_Group]] = {}
+        self._scores: list[float] = []  # falling
         self._version = -1
-        self._fleet: object = None
+        self._fleet: Fleet | None = None
 
     def follow(self, snapshot: Snapshot, rules: Rules) -> None:
         """Catch up with a snapshot; the work grows with what changed."""
@@ -41,73 +54,93 @@ class Ranking:
 
     def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
         """follow() in steps, for callers that others must not wait for."""
-        if snapshot.fleet is not self._fleet:
-            self._fleet = snapshot.fleet
-            self._memory.clear()
-            self._version = -1
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        names: Iterable[str] = changed if changed is not None else {*snapshot.views, *self.verdicts}
+        names: Iterable[str] = changed if changed is not None else {*snapshot.views, *self._group_of}
         for position, name in enumerate(names, 1):
-            self._judge(name, snapshot.views.get(name), rules)
+            self._sort(name, snapshot.views.get(name), rules)
             if position % _STEP == 0:
                 yield
         self._version = snapshot.version
+        if snapshot.fleet is not self._fleet:
+            yield from self._judge_again(rules)
+            self._fleet = snapshot.fleet
+
+    def verdict(self, name: str) -> Verdict | None:
+        """The verdict of a node; None for one that is not known."""
+        group = self._group_of.get(name)
+        return group.verdict if group is not None else None
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """All of them, by node."""
+        return {name: group.verdict for name, group in self._group_of.items()}
+
+    def refused(self) -> Counter[str]:
+        """Nodes by the text of the reason why they cannot serve the demand."""
+        found: Counter[str] = Counter()
+        for group in self._groups.values():
+            if group.names and isinstance(group.verdict, Refusal):
+                found[group.verdict.text] += len(group.names)
+        return found
 
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Grant]]:
         """The best nodes among `names` (None: all), ties by name."""
         found: list[tuple[str, Grant]] = []
         for score in self._scores:
-            group = self._by_score[score]
-            for name in group:
+            for name in merge(*(group.names for group in self._by_score[score])):
                 if names is not None and name not in names:
                     continue
-                verdict = self.verdicts[name]
+                verdict = self._group_of[name].verdict
                 assert isinstance(verdict, Grant)
                 found.append((name, verdict))
                 if len(found) >= count:
                     return found
         return found
 
-    def _judge(self, name: str, view: NodeView | None, rules: Rules) -> None:
-        old = self.verdicts.pop(name, None)
-        if isinstance(old, Grant):
-            self._remove(name, old.score)
-        elif old is not None:
-            self.refused[old.text] -= 1
-        if view is None:
-            return
-        verdict = self._verdict(view, rules)
-        self.verdicts[name] = verdict
-        if isinstance(verdict, Grant):
-            self._insert(name, verdict.score)
-        else:
-            self.refused[verdict.text] += 1
+    def _sort(self, name: str, view: NodeView | None, rules: Rules) -> None:
+        """Put a node into the group that it belongs to now."""
+        old = self._group_of.pop(name, None)
+        if old is not None:
+            del old.names[bisect_left(old.names, name)]
+        if view is not None:
+            group = self._group_of[name] = self._group(view, rules)
+            insort(group.names, name)
 
-    def _remove(self, name: str, score: float) -> None:
-        group = self._by_score[score]
-        del group[bisect_left(group, name)]
-        if not group:
-            del self._by_score[score]
-            self._scores.remove(score)
-
-    def _insert(self, name: str, score: float) -> None:
-        group = self._by_score.get(score)
-        if group is None:
-            group = self._by_score[score] = []
-            self._scores.append(score)
-            self._scores.sort(reverse=True)
-        insort(group, name)
-
-    def _verdict(self, view: NodeView, rules: Rules) -> Verdict:
+    def _group(self, view: NodeView, rules: Rules) -> _Group:
         demand = self.demand.on(view.node)
         key = (demand.key, view.signature, *_seen(view, demand, rules))
-        found = self._memory.get(key)
-        if found is None:
-            found = evaluate(view, demand, rules)
-            if len(self._memory) >= _MAX_VERDICTS:
-                self._memory.clear()
-            self._memory[key] = found
-        return found
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= _MAX_GROUPS:
+                self._drop_empty()
+            group = self._groups[key] = _Group(view, demand, rules.fleet, evaluate(view, demand, rules))
+            self._rank(group)
+        return group
+
+    def _rank(self, group: _Group) -> None:
+        if isinstance(group.verdict, Grant):
+            self._by_score.setdefault(group.verdict.score, []).append(group)
+            if len(self._by_score) != len(self._scores):
+                insort(self._scores, group.verdict.score, key=lambda score: -score)
+
+    def _judge_again(self, rules: Rules) -> Iterator[None]:
+        """Facts about the fleet changed, and with them every score."""
+        self._drop_empty()
+        for position, group in enumerate(list(self._groups.values()), 1):
+            if group.fleet is not rules.fleet:
+                group.verdict, group.fleet = evaluate(group.view, group.demand, rules), rules.fleet
+            if position % _STEP == 0:
+                yield
+        self._rank_all()
+
+    def _drop_empty(self) -> None:
+        self._groups = {key: group for key, group in self._groups.items() if group.names}
+        self._rank_all()
+
+    def _rank_all(self) -> None:
+        self._by_score.clear()
+        self._scores.clear()
+        for group in self._groups.values():
+            self._rank(group)
 
 
 def _seen(view: NodeView, demand: Demand, rules: Rules) -> Iterator[object]:

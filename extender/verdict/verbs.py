@@ -25,37 +25,36 @@ class Shortlist:
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-def shortlist(ranking: Ranking, snapshot: Snapshot, names: list[str], count: int) -> Shortlist:
-    """The best `count` of the named nodes that can serve the demand."""
-    demand = ranking.demand
+def shortlist(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> Shortlist:
+    """The best few of the named nodes that can serve the demand. The ranking is that of all demands with its key."""
     wanted = {n for n in names if _pinned(demand, snapshot.views.get(n))} if demand.pins else set(names)
-    best = ranking.best(wanted, count)
+    best = ranking.best(wanted, demand.policy.candidates)
     near = nearness(demand, snapshot)
     if best:
-        return Shortlist(tuple(best if near is None else _by_nearness(near, ranking, snapshot, best, wanted)))
-    return Shortlist(reasons=_reasons(ranking, snapshot, names))
+        return Shortlist(tuple(best if near is None else _by_nearness(near, ranking, demand, snapshot, best, wanted)))
+    return Shortlist(reasons=_reasons(ranking, demand, snapshot, names))
 
 
 def _by_nearness(
-    near: Nearness, ranking: Ranking, snapshot: Snapshot, best: list[tuple[str, Grant]], wanted: set[str]
+    near: Nearness, ranking: Ranking, demand: Demand, snapshot: Snapshot, best: list[tuple[str, Grant]], wanted: set[str]
 ) -> list[tuple[str, Grant]]:
     """The best nodes and all that are near, ranked with nearness counted."""
     grants = dict(best)
     for name in near.near_nodes(snapshot) & wanted:
-        verdict = ranking.verdicts.get(name)
+        verdict = ranking.verdict(name)
         if isinstance(verdict, Grant):
             grants[name] = verdict
-    found = [(name, near.added(grant, snapshot.views[name], ranking.demand)) for name, grant in grants.items()]
+    found = [(name, near.added(grant, snapshot.views[name], demand)) for name, grant in grants.items()]
     return sorted(found, key=lambda entry: (-entry[1].score, entry[0]))[: len(best)]
 
 
-def _reasons(ranking: Ranking, snapshot: Snapshot, names: list[str]) -> dict[str, str]:
-    verdicts, unknown = ranking.verdicts, str(Reason(Code.NODE_UNKNOWN))
-    found = {name: v.text if isinstance(v := verdicts.get(name), Refusal) else unknown for name in names}
-    if ranking.demand.pins:
+def _reasons(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> dict[str, str]:
+    verdict, unknown = ranking.verdict, str(Reason(Code.NODE_UNKNOWN))
+    found = {name: v.text if isinstance(v := verdict(name), Refusal) else unknown for name in names}
+    if demand.pins:
         elsewhere = str(Reason(Code.ELSEWHERE))
         views = snapshot.views
-        found |= {n: elsewhere for n in names if n in views and not _allows(ranking.demand, views[n].node)}
+        found |= {n: elsewhere for n in names if n in views and not _allows(demand, views[n].node)}
     return found
 
 
@@ -68,18 +67,17 @@ def _allows(demand: Demand, node: Node) -> bool:
 
 
 def scores(grants: Mapping[str, float], names: list[str]) -> list[tuple[str, int]]:
-    """0..10 per node; the best of those named, and its exact equals, get 10, a node without a grant 0."""
+    """0..10 per node. `grants` come best first, and only the first of those named gets 10: kube-scheduler draws lots among
+    equals, and a pod that loses its hold on the way may meet another on the same devices."""
     found = {name: grants[name] for name in names if name in grants}
-    best = max(found.values(), default=0.0)
-    return [(name, _scaled(found.get(name), best)) for name in names]
+    first = next((name for name in grants if name in found), "")
+    return [(name, MAX_SCORE if name == first else _scaled(found.get(name), found[first] if first else 0.0)) for name in names]
 
 
 def _scaled(score: float | None, best: float) -> int:
     if score is None:
         return 0
-    if score >= best:
-        return MAX_SCORE
-    return min(MAX_SCORE - 1, int(MAX_SCORE * score / best))
+    return min(MAX_SCORE - 1, int(MAX_SCORE * score / best)) if best else MAX_SCORE - 1
 
 
 def held_results(view: NodeView, grant: Grant) -> tuple[Result, ...]:

@@ -75,14 +75,20 @@ class ControlPlane:
                    "--kube-api-qps=500", "--kube-api-burst=1000")
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self.processes):
+        for process in self.processes:
             process.terminate()
-        for process in reversed(self.processes):
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in reversed(list(self.processes)):
+            self.end(process)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End one process, by force where it does not go."""
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self.processes.remove(process)
 
     @property
     def url(self) -> str:

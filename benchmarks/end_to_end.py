@@ -1,0 +1,219 @@
+"""Pods per second of a real control plane: Berth over all nodes against the in-tree plugin at its default sample.
+
+`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), both systems
+drain the same pods on the same empty fleet in one run, and what counts is the time from the first to the last Binding as
+a watch shows them. Prints a table and keeps it as JSON under bench-results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import platform
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from benchmarks.allocation import mig_slices
+from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
+from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing
+
+MACHINE = "hgx-h100-8"
+MEMORY = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
+PATIENCE_SECONDS = 240  # for one drain; the slow side may not finish, and its rate counts all the same
+IN_TREE = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "profiles": [{"schedulerName": "in-tree"}]}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What every pod of a drain asks for."""
+
+    name: str
+    class_name: str
+    request: dict
+    mig: bool = False
+
+
+SHAPES = (
+    Shape("1 GPU", "gpu.nvidia.com", {}),
+    Shape("4 GPUs + memory selector", "gpu.nvidia.com", {"count": 4, "selectors": [{"cel": {"expression": MEMORY}}]}),
+)
+COUNTERS = Shape("shared counters", "mig.example.com", {"selectors": [{"cel": {"expression": 'device.attributes["mig.example.com"].profile == "1g"'}}]}, mig=True)
+
+
+@dataclass
+class Drain:
+    """Bindings of one drain, in seconds since the scheduler started."""
+
+    times: list[float] = field(default_factory=list)
+
+    def rate(self) -> float:
+        """Pods per second from the first Binding to the last."""
+        return (len(self.times) - 1) / (self.times[-1] - self.times[0]) if len(self.times) > 1 else 0.0
+
+
+class Watch:
+    """Notes when each pod gets its node."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.bound: dict[str, float] = {}
+        self._ended = False
+        version = plane.get("/api/v1/namespaces/default/pods?limit=1")["metadata"]["resourceVersion"]  # type: ignore[index]
+        url = f"{plane.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={version}"
+        self._request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with urllib.request.urlopen(self._request, context=ssl._create_unverified_context()) as lines:
+            for line in lines:
+                event = json.loads(line)
+                name = event["object"]["metadata"]["name"]
+                if event["object"].get("spec", {}).get("nodeName"):
+                    self.bound.setdefault(name, time.monotonic())
+                if name == "end-of-watch":
+                    return
+
+    def end(self, plane: ControlPlane) -> None:
+        """The watch ends by an event of its own: closing a socket that another thread reads would block."""
+        plane.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "end-of-watch"}, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "pause"}], "automountServiceAccountToken": False}})
+        self._thread.join(20)
+        plane.request("DELETE", "/api/v1/namespaces/default/pods/end-of-watch?gracePeriodSeconds=0")
+
+
+def in_parallel(work: Callable[[int], object], count: int) -> None:
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(count)))
+
+
+def make_fleet(plane: ControlPlane, count: int, *, mig: bool) -> None:
+    machine = carried_machines()[MACHINE]
+
+    def one(i: int) -> None:
+        name = f"node-{i:05}"
+        node = node_object(name, machine, {})
+        node["status"]["capacity"] = node["status"]["allocatable"]
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        plane.create(node)
+        for slice_ in mig_slices(name) if mig else [gpu_slice(name, machine)]:
+            plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **slice_})
+
+    in_parallel(one, count)
+
+
+def make_pods(plane: ControlPlane, shape: Shape, scheduler: str, count: int) -> None:
+    """Pods by template, and wait until every claim exists."""
+    plane.create({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "gpus"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": shape.class_name, **shape.request}}]}}},
+    })
+    in_parallel(lambda i: plane.create({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"job-{i:05}"},
+        "spec": {
+            "schedulerName": scheduler, "automountServiceAccountToken": False,
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
+            "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
+        },
+    }), count)
+    plane.wait(lambda: len(plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]) >= count, 120)  # type: ignore[index]
+
+
+def clear(plane: ControlPlane) -> None:
+    """Delete pods, wait until the claims are gone, and delete the template."""
+    names = [p["metadata"]["name"] for p in plane.get("/api/v1/namespaces/default/pods")["items"]]  # type: ignore[index]
+    in_parallel(lambda i: plane.request("DELETE", f"/api/v1/namespaces/default/pods/{names[i]}?gracePeriodSeconds=0"), len(names))
+    plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates/gpus")
+    plane.wait(lambda: not plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"], 300)  # type: ignore[index]
+
+
+@contextmanager
+def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A kube-scheduler without client-side limits, for as long as the block lasts."""
+    path = folder / "bench-scheduler.yaml"
+    path.write_text(yaml.safe_dump({
+        **config, "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig), "qps": 5000, "burst": 5000},
+    }))
+    process = plane.start("kube-scheduler", f"--config={path}", "--secure-port=0")
+    try:
+        yield process
+    finally:
+        plane.end(process)
+
+
+def drain(plane: ControlPlane, config: dict, shape: Shape, count: int, folder: Path) -> Drain:
+    make_pods(plane, shape, config["profiles"][0]["schedulerName"], count)
+    watch, start = Watch(plane), time.monotonic()
+    with scheduler(plane, config, folder):
+        while len(watch.bound) < count and time.monotonic() - start < PATIENCE_SECONDS:
+            time.sleep(0.05)
+    watch.end(plane)
+    found = Drain(sorted(at - start for name, at in watch.bound.items() if name.startswith("job-")))
+    clear(plane)
+    return found
+
+
+def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int) -> list[dict]:
+    """Both systems on one fleet, shape by shape."""
+    rows = []
+    with tempfile.TemporaryDirectory() as text, ControlPlane(Path(text)) as plane:
+        folder = Path(text)
+        mig = shapes[0].mig
+        mig_class = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "mig.example.com"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "mig.example.com"'}}]}}
+        for obj in (GPU_CLASS, MARKER_CLASS, mig_class):
+            plane.create(obj)
+        make_fleet(plane, nodes, mig=mig)
+        for shape in shapes:
+            intree = drain(plane, IN_TREE, shape, pods, folder)
+            port = plane.start_berth(sys.executable)
+            config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
+            for extender in config["extenders"]:
+                extender["urlPrefix"] = f"http://127.0.0.1:{port}"
+            ours = drain(plane, config, shape, pods, folder)
+            plane.end(plane.processes[-1])
+            rows.append({
+                "nodes": nodes, "shape": shape.name, "pods": pods, "in_tree_bound": len(intree.times), "berth_bound": len(ours.times),
+                "in_tree_pods_per_s": round(intree.rate(), 1), "berth_pods_per_s": round(ours.rate(), 1),
+                "ratio": round(ours.rate() / intree.rate(), 2) if intree.rate() else None,
+            })
+            show(rows[-1])
+    return rows
+
+
+def show(row: dict) -> None:
+    unfinished = "".join(f" ({name} bound {row[key]} of {row['pods']})" for name, key in (("in-tree", "in_tree_bound"), ("berth", "berth_bound")) if row[key] < row["pods"])
+    print(f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth {row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000])
+    parser.add_argument("--pods", type=int, default=400)
+    parser.add_argument("--counter-nodes", type=int, default=400, help="nodes of the fleet with shared counters; 0 leaves it out")
+    args = parser.parse_args()
+    if missing():
+        raise SystemExit(missing())
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}", flush=True)
+    rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods)]
+    if args.counter_nodes:
+        rows += one_fleet(args.counter_nodes, (COUNTERS,), args.pods)
+    folder = ROOT / "bench-results"
+    folder.mkdir(exist_ok=True)
+    (folder / "end-to-end.json").write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
