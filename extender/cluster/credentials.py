@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from kubernetes.client import Configuration
 from kubernetes.config.config_exception import ConfigException
 
 from extender.cluster.errors import ClusterError
+
+_TOKEN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,23 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
     except (ConfigException, OSError) as error:
         where = str(kubeconfig) if kubeconfig is not None else "the pod's service account"
         raise ClusterError(f"cannot read credentials from {where}: {error}") from error
-    return Credentials(str(configuration.host).rstrip("/"), _tls(configuration), lambda: _token(configuration))
+    return Credentials(str(configuration.host).rstrip("/"), _tls(configuration), _Token(configuration))
+
+
+class _Token:
+    """The client reads its whole configuration anew for every token asked for: once in a while is enough, as tokens are
+    renewed long before they expire."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._known: str | None = None
+        self._until = float("-inf")
+
+    def __call__(self) -> str | None:
+        now = time.monotonic()
+        if now >= self._until:
+            self._known, self._until = _token(self._configuration), now + _TOKEN_SECONDS
+        return self._known
 
 
 def _token(configuration: Configuration) -> str | None:

@@ -154,7 +154,12 @@ class Judge:
         view = snapshot.views.get(node)
         if view is None:
             return None
-        verdict, near = evaluate(view, demand.on(view.node), self._rules(snapshot)), nearness(demand, snapshot)
+        rules, near = self._rules(snapshot), nearness(demand, snapshot)
+        verdict: Verdict | None
+        if self._rankings.known(demand):
+            verdict = self._rankings.of(demand, snapshot, rules).verdict(node)
+        else:
+            verdict = evaluate(view, demand.on(view.node), rules)
         return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
 
     def rules(self) -> Rules:
