@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.web.metrics import READINGS
-from tests.berthing import berthing
+from extender.web.metrics import READINGS, SUMMARY
+from tests.berthing import berthing, claim, pod
 
 BAD = [
     ("/filter", b"{", 400, "not JSON"),
@@ -46,11 +46,32 @@ async def test_empty_body(verb: str) -> None:
 
 
 async def test_metrics_count_what_happened() -> None:
-    async with berthing({"n1": "t4-4"}) as b:
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")
         b.app.service.collector.deallocated += 2
+        for name, count in (("pair", 2), ("never", 20)):
+            b.cluster.apply(claim(name, count))
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        assert (await b.filter("never"))["NodeNames"] == []
+        node = (await b.filter("pair"))["NodeNames"][0]
+        assert node == "n1" and await b.bind("pair", node) == ""
+        await b.settled()
+        await b.app.service.surveyor.survey()
         text = (await b.client.get("/metrics")).text
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert {reading.name for reading in READINGS} <= samples.keys()
-    assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == ("1.0", "1.0", "2.0")
+    names = {name.partition("{")[0] for name in samples}
+    assert {r.name + ("_count" if r.kind is SUMMARY else "") for r in READINGS} <= names
+    assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == ("1.0", "2.0", "2.0")
     assert samples['berth_call_seconds_count{status="400",verb="filter"}'] == "1.0"
+    assert samples['berth_refusals_total{code="TOO_FEW"}'] == "1.0"
+    v100 = '{product="Tesla V100-SXM2-16GB"}'
+    assert (samples["berth_gpus" + v100], samples["berth_gpus_free" + v100]) == ("8.0", "6.0")
+    assert samples["berth_largest_free_nvlink_set" + v100] == "6.0"
+    assert 0 <= float(samples["berth_gpus_stranded" + v100]) <= 6
+    assert float(samples["berth_gpu_memory_unclaimed_bytes" + v100]) == 6 * 16 * 2**30
+    assert samples["berth_bandwidth_ratio_count"] == "1.0" and 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
+    assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"
+    assert float(samples['berth_api_requests_total{method="PATCH",status="200"}']) >= 2
+    assert float(samples['berth_watch_silence_seconds{kind="resourceclaims"}']) < 60
+    assert not any(word in text for word in ("default/", "node=", "pod="))

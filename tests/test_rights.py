@@ -16,7 +16,7 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.service.waking import MARKER_CLASS
 from extender.service.watching import kinds
-from extender.web.metrics import READINGS, SECONDS
+from extender.web.metrics import READINGS, SECONDS, SUMMARY
 from tests.berthing import claim
 
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
@@ -139,7 +139,8 @@ def test_every_container_is_confined() -> None:
 
 
 def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
-    known = {reading.name for reading in READINGS} | {f"{SECONDS[0]}_{part}" for part in ("bucket", "count", "sum")}
+    parts = {SECONDS[0]: ("bucket", "count", "sum"), **{r.name: ("count", "sum") for r in READINGS if r.kind is SUMMARY}}
+    known = {reading.name for reading in READINGS} | {f"{name}_{part}" for name, some in parts.items() for part in some}
     for file in ("rules.yaml", "dashboard.yaml"):
         text = (MANIFESTS / "overlays" / "prometheus" / file).read_text()
         used = set(re.findall(r"\bberth_[a-z_]+", text))

@@ -19,6 +19,7 @@ from extender.cli.picture import load_picture, take_picture
 from extender.model.errors import BerthError, WireError
 from extender.policy import Policy, load_policy
 from extender.service.explaining import Explainer, UnknownPod
+from extender.service.turns import Turns
 from extender.verdict.imagined import Changes, devices_of
 from extender.wire.manifests import imagined_pods
 
@@ -98,7 +99,7 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
 
 async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]:
     mirror, judge, journal = picture
-    explainer = Explainer(mirror, judge, journal)
+    explainer = Explainer(mirror, judge, journal, Turns())
     policy: Policy | None = load_policy(question["policy"]) if question["policy"] is not None else None
     snapshot = mirror.snapshot()
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]

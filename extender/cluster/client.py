@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ class ApiClient:
         self._credentials = credentials
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self.answers: Counter[tuple[str, str]] = Counter()  # requests by method and HTTP status, '' where none came
 
     async def __aenter__(self) -> Self:
         tls: Any = self._credentials.tls if self._credentials.tls is not None else True
@@ -71,10 +73,12 @@ class ApiClient:
                 timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
             ) as response:
                 content = await response.read()
+                self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - anything but success
                     raise error_for(response.status, _message(content), _retry_after(response))
                 return orjson.loads(content)  # type: ignore[no-any-return] # the API server sends objects
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+            self.answers[method, ""] += 1
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
 
     async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,8 @@ class Reflector:
         self.listed = False
         self.failures = 0
         self.relists = 0
+        self.problem = ""  # why the last list or watch ended, '' while all is well
+        self._heard = time.monotonic()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -70,6 +73,11 @@ class Reflector:
             except ClusterError as error:
                 await self._back_off(error)
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the server said anything; bookmarks come about once a minute."""
+        return time.monotonic() - self._heard
+
     async def _list(self) -> None:
         """Read all pages, apply them, and delete what is no longer there."""
         seen: set[str] = set()
@@ -88,7 +96,8 @@ class Reflector:
         for key in self._known - seen:
             self.kind.apply(key, None)
         self._known = seen
-        self.version, self.listed, self.failures = version, True, 0
+        self.version, self.listed, self.failures, self.problem = version, True, 0, ""
+        self._heard = time.monotonic()
         self.relists += 1
         self._on_progress()
 
@@ -99,7 +108,7 @@ class Reflector:
         )
         async for line in self._client.lines(self.kind.path, params, _SILENCE_SECONDS):
             self._event(orjson.loads(line))
-            self.failures = 0
+            self.failures, self.problem, self._heard = 0, "", time.monotonic()
 
     def _event(self, event: Json) -> None:
         kind, obj = event.get("type"), event.get("object") or {}
@@ -128,6 +137,7 @@ class Reflector:
 
     async def _back_off(self, error: ClusterError) -> None:
         self.failures += 1
+        self.problem = str(error)
         low, high = _BACKOFF_SECONDS
         delay = min(high, low * 2 ** min(self.failures, 10))
         if isinstance(error, TooMany):

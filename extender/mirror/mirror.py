@@ -110,6 +110,10 @@ class Mirror:
             self.store.silent_agents.add(node)
             self._touch_node(node)
 
+    def oldest_agent(self, now: float) -> float:
+        """Seconds since the agent was heard of that has been quiet longest, among those still believed."""
+        return now - next(iter(self._heard.values()), now)
+
     def _touch_node(self, node: str) -> None:
         self.store.dirty.add(node)
         self._snapshot = None

@@ -101,7 +101,7 @@ def _headroom(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int)
     asked = have = overused = 0
     for claim in choice.solution.picks:
         for pick in claim:
-            memory = _unclaimed_bytes(choice, pick.bit)
+            memory = unclaimed_bytes(choice.view, pick.bit)
             if memory:
                 wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
                 asked += min(wanted or fleet.least_memory_bytes or memory, memory)
@@ -121,10 +121,10 @@ def memory_bytes(view: NodeView, bit: int) -> int:
     return next((capacity[name].value.nanos // NANO for name in _MEMORY if name in capacity), 0)
 
 
-def _unclaimed_bytes(choice: Choice, bit: int) -> int:
+def unclaimed_bytes(view: NodeView, bit: int) -> int:
     """Unclaimed memory of a device: its capacity less what shares consume."""
-    place = choice.view.inventory.places[bit]
-    use = choice.view.usage.pools.get(choice.view.inventory.pools[place.pool].key, UNUSED)
+    place = view.inventory.places[bit]
+    use = view.usage.pools.get(view.inventory.pools[place.pool].key, UNUSED)
     shares = use.shares.get(place.id.device, {})
     for name in _MEMORY:
         capacity = place.device.capacity.get(name)
@@ -147,12 +147,12 @@ def _fragmentation(choice: Choice, fleet: Fleet) -> Part | None:
     fabric = choice.view.fabric
     if fabric is None or not choice.solution.mask:
         return None
-    before = [_left(choice.view, bit) for bit in choice.view.gpu_bits]
+    before = left_over(choice.view)
     after = _after(choice, before)
     taken = sum(before) - sum(after)
     if not taken:
         return None
-    gradient = quantised(_fragment(after, fleet) - _fragment(before, fleet))
+    gradient = quantised(stranded(after, fleet) - stranded(before, fleet))
     whole = WHOLE * max(fleet.most_gpus, len(before))
     # What is left counts in the last place: equal gradients go where less is left over (best fit).
     capacity = 1 - (gradient + taken + sum(after) / _TIE) / whole
@@ -190,7 +190,13 @@ def _after(choice: Choice, before: list[int]) -> list[int]:
     return after
 
 
-def _fragment(left: list[int], fleet: Fleet) -> float:
+def left_over(view: NodeView) -> list[int]:
+    """Thousandths of each GPU that are free, in the order of the fabric."""
+    return [_left(view, bit) for bit in view.gpu_bits]
+
+
+def stranded(left: list[int], fleet: Fleet) -> float:
+    """Thousandths of what is left of a node's GPUs that the typical job of the expected demand cannot use."""
     return fragment(Host("", 0, 0, tuple(sorted(left))), fleet.demand)
 
 

@@ -21,7 +21,7 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, newer, note_of
-from extender.service.fence import lost_device
+from extender.service.fence import FenceCount, lost_device
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.progress import Progress
@@ -74,6 +74,7 @@ class Binder:
         self._surroundings = surroundings
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._log = structlog.get_logger("berth.bind")
+        self.fence = FenceCount()
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """Bind a pod to a node. Raises BerthError with the text for the scheduler."""
@@ -261,18 +262,26 @@ class Binder:
     async def _fence(self, work: _Work, demand: Demand) -> None:
         """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
         that was found is judged too: whoever made it may have died before its own fence."""
+        started = asyncio.get_running_loop().time()
         for claim in work.allocated:
             if not await self._progress.until(partial(self._shows, claim), _FENCE_SECONDS):
                 raise BindError(f"the watch did not show claim {claim.key} within {_FENCE_SECONDS:.0f} s")
-            lost = lost_device(self._mirror, claim)
-            if lost is not None:
-                raise BindError(f"device {lost} was allocated to another claim first")
+            self._give_way(claim)
+        self.fence.waits += 1
+        self.fence.seconds += asyncio.get_running_loop().time() - started
         for claim in demand.settled:
-            alone = all(consumer.uid == work.pod.uid for consumer in claim.reserved_for)
-            lost = lost_device(self._mirror, claim) if alone else None
-            if lost is not None:
-                work.allocated.append(await self._read_again(claim))  # so that it is taken back
-                raise BindError(f"device {lost} was allocated to another claim first")
+            if all(consumer.uid == work.pod.uid for consumer in claim.reserved_for):
+                try:
+                    self._give_way(claim)
+                except BindError:
+                    work.allocated.append(await self._read_again(claim))  # so that it is taken back
+                    raise
+
+    def _give_way(self, claim: Claim) -> None:
+        lost = lost_device(self._mirror, claim)
+        if lost is not None:
+            self.fence.losses += 1
+            raise BindError(f"device {lost} was allocated to another claim first")
 
     async def _devices_ready(self, work: _Work, demand: Demand) -> None:
         """Binding conditions: bind only when the drivers have set them. Nothing waits here; the scheduler retries."""

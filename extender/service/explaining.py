@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -16,13 +13,11 @@ from extender.model.errors import BerthError
 from extender.policy import Policy
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
-from extender.verdict.explain import Explanation, explain
+from extender.service.turns import Turns
+from extender.verdict.explain import explain
 from extender.verdict.imagined import Changes, imagine
 
 Json = dict[str, Any]
-_SLICE_SECONDS = 0.0002  # work between two looks at who else is waiting
-_YIELD_SECONDS = 0.02  # the longest that one slice waits for calls to end: under constant load explaining goes on, slowly
-_REST_SECONDS = 0.001  # between slices while calls come: most of them then find the loop free
 
 
 class UnknownPod(BerthError):
@@ -33,22 +28,13 @@ class Explainer:
     """Answers `why`: for pods that wait, pods that were bound lately, and pods that do not exist yet."""
 
     def __init__(
-        self, mirror: Mirror, judge: Judge, journal: Journal, read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None
+        self, mirror: Mirror, judge: Judge, journal: Journal, turns: Turns, read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None
     ) -> None:
+        self._turns = turns
         self._read_pod = read_pod
         self._mirror = mirror
         self._judge = judge
         self._journal = journal
-        self._calls = self._answered = 0
-
-    @contextmanager
-    def before(self) -> Iterator[None]:
-        """Around a call of kube-scheduler: it goes before every explanation."""
-        self._calls += 1
-        try:
-            yield
-        finally:
-            self._answered += 1
 
     def named(self, text: str) -> ObjectKey:
         """The pod that 'namespace/name' or a bare name stands for. Raises UnknownPod where that is nobody or several."""
@@ -97,28 +83,8 @@ class Explainer:
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
         steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking)
-        answer: Json = plain(await self._in_slices(steps))
+        answer: Json = plain(await self._turns.run(steps))
         return answer
-
-    async def _in_slices(self, steps: Iterator[Explanation | None]) -> Explanation:
-        started, seen = time.perf_counter(), self._calls
-        for step in steps:
-            if step is not None:
-                return step
-            if time.perf_counter() - started > _SLICE_SECONDS:
-                seen = await self._give_way(seen)
-                started = time.perf_counter()
-        raise AssertionError("the last step is the explanation")
-
-    async def _give_way(self, seen: int) -> int:
-        """Let the loop turn, and again while it has a call in hand: reading one takes several turns. Calls so far."""
-        until = time.perf_counter() + _YIELD_SECONDS
-        await asyncio.sleep(0)
-        while self._calls > self._answered and time.perf_counter() < until:  # noqa: ASYNC110 - an event would cost every call
-            await asyncio.sleep(0)
-        if self._calls > seen:
-            await asyncio.sleep(_REST_SECONDS)
-        return self._calls
 
 
 def plain(found: Any) -> Any:

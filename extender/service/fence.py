@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, Result
 from extender.model.device import DeviceId, PoolKey
+
+
+@dataclass(slots=True)
+class FenceCount:
+    """How binds fared at the fence."""
+
+    waits: int = 0
+    seconds: float = 0.0  # waited in all
+    losses: int = 0  # binds that gave way to an earlier write
 
 
 def lost_device(mirror: Mirror, claim: Claim) -> DeviceId | None:

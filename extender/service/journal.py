@@ -62,6 +62,8 @@ class Journal:
         self._now = now_rfc3339
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self.version = 0  # grows with every note
+        self.joined = 0  # pods bound with two GPUs or more
+        self.joined_share = 0.0  # sum over them of bandwidth achieved over the fleet's best
 
     def attempted(self, pod: ObjectKey, uid: str, fitting: int, asked: int, reasons: Iterable[tuple[str, int]]) -> None:
         """Filter answered."""
@@ -70,6 +72,9 @@ class Journal:
 
     def decided(self, pod: ObjectKey, uid: str, chosen: Candidate, runner_up: tuple[str, float]) -> None:
         """The pod is bound. The runner-up comes with the margin to it."""
+        if chosen.best_gbps:
+            self.joined += 1
+            self.joined_share += chosen.ring_gbps / chosen.best_gbps
         self._entry(pod, uid).decision = Decision(self._now(), chosen, *runner_up)
 
     def of(self, pod: ObjectKey) -> Entry | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -46,7 +46,8 @@ class Judge:
         self._journal = journal
         self._masks = Masks()
         self._features = features
-        self._rankings = Rankings()
+        self.rankings = Rankings()
+        self.refusals: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
         self._shortlists: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._rejected: OrderedDict[str, Demand] = OrderedDict()
         self.policy_generation = 0
@@ -63,7 +64,7 @@ class Judge:
         self.policy_generation += 1
         self.policy_problem = ""
         self._mirror.live_memory_seconds = policy.live_memory_seconds
-        self._rankings.clear()
+        self.rankings.clear()
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         """Where the pod's claims can be served: the best few nodes, the first of them held."""
@@ -83,18 +84,20 @@ class Judge:
                 if demand.reason.code is Code.EXTENDED_STALE:
                     self.on_stale_special(snapshot.special_claims[pod.uid])
                 self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
+                self.refusals[demand.reason.code.name] += 1
                 self.on_refused(pod.key, pod.uid)
                 return FilterAnswer([], dict.fromkeys(names, text))
             case Demand():
                 return self._shortlisted(pod, demand, snapshot, names)
 
     def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
-        ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
+        ranking = self.rankings.of(demand, snapshot, self._rules(snapshot))
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
             self._escape(pod, demand, snapshot, names)
             self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused().items())
+            self.refusals[(ranking.main_refusal() or Code.ELSEWHERE).name] += 1
             self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], dict(found.reasons))
         self._rejected.pop(pod.uid, None)
@@ -130,7 +133,7 @@ class Judge:
         demand = demand_of(pod, snapshot, self.policy)
         if not isinstance(demand, Demand):
             return [(name, 0) for name in names]
-        ranking = self._rankings.of(demand, snapshot, self._rules(snapshot))
+        ranking = self.rankings.of(demand, snapshot, self._rules(snapshot))
         return scores({name: grant.score for name, grant in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
@@ -145,9 +148,9 @@ class Judge:
     def ranking_at_hand(self, pod: Pod, snapshot: Snapshot) -> Ranking | None:
         """The ranking that filter uses for this pod, where one exists."""
         demand = demand_of(pod, snapshot, self.policy)
-        if not isinstance(demand, Demand) or not self._rankings.known(demand):
+        if not isinstance(demand, Demand) or not self.rankings.known(demand):
             return None
-        return self._rankings.of(demand, snapshot, self._rules(snapshot))
+        return self.rankings.of(demand, snapshot, self._rules(snapshot))
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
@@ -156,8 +159,8 @@ class Judge:
             return None
         rules, near = self._rules(snapshot), nearness(demand, snapshot)
         verdict: Verdict | None
-        if self._rankings.known(demand):
-            verdict = self._rankings.of(demand, snapshot, rules).verdict(node)
+        if self.rankings.known(demand):
+            verdict = self.rankings.of(demand, snapshot, rules).verdict(node)
         else:
             verdict = evaluate(view, demand.on(view.node), rules)
         return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
@@ -177,7 +180,7 @@ class Judge:
         snapshot = self._mirror.snapshot()
         rules = self._rules(snapshot)
         demands = {demand.key: demand for demand in self._rejected.values()}
-        return any(self._rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
+        return any(self.rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
 
     def rejected(self) -> list[str]:
         """UIDs of the pods whose last filter was refused, the longest waiting first."""

@@ -27,7 +27,9 @@ from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
 from extender.service.overview import Overview
 from extender.service.progress import Progress
+from extender.service.surveying import Surveyor
 from extender.service.telling import Teller
+from extender.service.turns import Turns
 from extender.service.waking import Waker
 from extender.service.watching import kinds
 
@@ -44,7 +46,8 @@ class Service:
         self.journal = Journal(_now_rfc3339)
         self.judge = Judge(self.mirror, policy, features, clock, self.journal)
         writer = Writer(client, f"berth-{uuid.uuid4()}")
-        self.explainer = Explainer(self.mirror, self.judge, self.journal, writer.read_pod)
+        self.turns = Turns()
+        self.explainer = Explainer(self.mirror, self.judge, self.journal, self.turns, writer.read_pod)
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer)
         self._progress = Progress()
         self.binder = Binder(
@@ -53,6 +56,9 @@ class Service:
         )
         self.collector = Collector(self.mirror, writer, clock)
         self.auditor = Auditor(self.mirror, client, writer, lambda: not self.not_ready)
+        self.surveyor = Surveyor(self.mirror, self.turns)
+        self.client = client
+        self.clock = clock
         self.teller = Teller(self.explainer, self.journal, writer, clock)
         self.judge.on_refused = self.teller.refused
         self.judge.on_unsuitable = self.collector.unsuitable
@@ -66,7 +72,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self._survey(), self._settle_down())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -77,8 +83,11 @@ class Service:
 
     @property
     def not_ready(self) -> str:
-        """'' when every kind has been listed, else what is missing."""
-        missing = [name for name, reflector in self.reflectors.items() if not reflector.listed]
+        """'' when every kind has been listed, else what is missing and why."""
+        missing = [
+            name + (f" ({reflector.problem})" if reflector.problem else "")
+            for name, reflector in self.reflectors.items() if not reflector.listed
+        ]
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
@@ -109,6 +118,10 @@ class Service:
             self.waker.supply_changed()
 
         return Kind(kind.name, kind.path, apply, kind.field_selector, kind.optional)
+
+    async def _survey(self) -> None:
+        await self._progress.until(lambda: not self.not_ready, float("inf"))
+        await self.surveyor.run()
 
     async def _settle_down(self) -> None:
         """Once everything is listed, take it out of the garbage collector's sight: it would pause requests."""

@@ -17,6 +17,7 @@ from heapq import merge
 from extender.allocation.constraints import attribute_values
 from extender.allocation.view import Fleet, NodeView, Snapshot
 from extender.model.errors import InvalidClaim
+from extender.model.reasons import Code
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
 
@@ -46,6 +47,7 @@ class Ranking:
         self._scores: list[float] = []  # falling
         self._version = -1
         self._fleet: Fleet | None = None
+        self.evaluations = 0  # searches made; the rest was remembered
 
     def follow(self, snapshot: Snapshot, rules: Rules) -> None:
         """Catch up with a snapshot; the work grows with what changed."""
@@ -82,6 +84,19 @@ class Ranking:
                 found[group.verdict.text] += len(group.names)
         return found
 
+    def main_refusal(self) -> Code | None:
+        """The code of the reason that refuses most nodes; None where none is refused."""
+        found: Counter[Code] = Counter()
+        for group in self._groups.values():
+            if isinstance(group.verdict, Refusal):
+                found[group.verdict.reason.code] += len(group.names)
+        return max(found, key=lambda code: (found[code], code.name), default=None)
+
+    @property
+    def groups(self) -> int:
+        """Distinct states of nodes that are remembered."""
+        return len(self._groups)
+
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Grant]]:
         """The best nodes among `names` (None: all), ties by name."""
         found: list[tuple[str, Grant]] = []
@@ -113,6 +128,7 @@ class Ranking:
             if len(self._groups) >= _MAX_GROUPS:
                 self._drop_empty()
             group = self._groups[key] = _Group(view, demand, rules.fleet, evaluate(view, demand, rules))
+            self.evaluations += 1
             self._rank(group)
         return group
 
@@ -128,6 +144,7 @@ class Ranking:
         for position, group in enumerate(list(self._groups.values()), 1):
             if group.fleet is not rules.fleet:
                 group.verdict, group.fleet = evaluate(group.view, group.demand, rules), rules.fleet
+                self.evaluations += 1
             if position % _STEP == 0:
                 yield
         self._rank_all()
@@ -181,6 +198,7 @@ class Rankings:
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
         self._known: OrderedDict[object, Ranking] = OrderedDict()
+        self._before = 0  # evaluations of rankings that are gone
 
     def __len__(self) -> int:
         return len(self._known)
@@ -191,7 +209,7 @@ class Rankings:
         if ranking is None:
             ranking = self._known[demand.key] = Ranking(demand)
             if len(self._known) > self._limit:
-                self._known.popitem(last=False)
+                self._before += self._known.popitem(last=False)[1].evaluations
         else:
             self._known.move_to_end(demand.key)
         ranking.follow(snapshot, rules)
@@ -201,5 +219,16 @@ class Rankings:
         """Whether a ranking of the demand is at hand."""
         return demand.key in self._known
 
+    @property
+    def evaluations(self) -> int:
+        """Searches made since the start."""
+        return self._before + sum(ranking.evaluations for ranking in self._known.values())
+
+    @property
+    def groups(self) -> int:
+        """Verdicts remembered, over all demands."""
+        return sum(ranking.groups for ranking in self._known.values())
+
     def clear(self) -> None:
+        self._before = self.evaluations
         self._known.clear()

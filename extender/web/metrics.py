@@ -2,55 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from extender.mirror.audit import KINDS
 from extender.service.service import Service
+from extender.verdict.facts import Facts
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # kube-scheduler waits 5 s or more
 
 
+GAUGE, COUNTER, SUMMARY = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily
+Value = float | tuple[int, float]  # a summary is its count and its sum
+
+
 class Reading(NamedTuple):
-    """One figure of the service."""
+    """One figure of the service. With labels, `value` gives one value per combination."""
 
     name: str
-    kind: type[CounterMetricFamily | GaugeMetricFamily]
+    kind: type[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]
     help: str
-    value: Callable[[Service], float]
+    value: Callable[[Service], Value | Mapping[tuple[str, ...], Value]]
+    labels: tuple[str, ...] = ()
+
+
+def _by_product(read: Callable[[Facts], float]) -> Callable[[Service], Mapping[tuple[str, ...], Value]]:
+    return lambda s: {(product,): read(facts) for product, facts in s.surveyor.facts.items()}
 
 
 READINGS = (
-    Reading("berth_ready", GaugeMetricFamily, "1 when every kind has been listed", lambda s: float(not s.not_ready)),
-    Reading("berth_nodes", GaugeMetricFamily, "Nodes known", lambda s: len(s.mirror.store.nodes)),
-    Reading("berth_slices", GaugeMetricFamily, "ResourceSlices known", lambda s: len(s.mirror.store.slices)),
-    Reading("berth_claims", GaugeMetricFamily, "ResourceClaims known", lambda s: len(s.mirror.store.claims)),
-    Reading("berth_claims_in_flight", GaugeMetricFamily, "Claims being bound now", lambda s: len(s.mirror.ledger.in_flight)),
-    Reading("berth_drifting_gpus", GaugeMetricFamily, "GPUs whose memory is in use though no claim holds them",
-            lambda s: sum(view.drift.bit_count() for view in s.mirror.snapshot().views.values())),
-    Reading("berth_waiting_pods", GaugeMetricFamily, "Pods whose last filter was refused", lambda s: s.judge.waiting),
-    Reading("berth_holds", GaugeMetricFamily, "Pods for which filter holds devices", lambda s: s.mirror.ledger.holds),
-    Reading("berth_policy_generation", GaugeMetricFamily, "Policies put in force since the start", lambda s: s.judge.policy_generation),
-    Reading("berth_policy_refused", GaugeMetricFamily, "1 while the policy file is wrong and the last good one stays in force",
+    Reading("berth_ready", GAUGE, "1 when every kind has been listed", lambda s: float(not s.not_ready)),
+    Reading("berth_nodes", GAUGE, "Nodes known", lambda s: len(s.mirror.store.nodes)),
+    Reading("berth_slices", GAUGE, "ResourceSlices known", lambda s: len(s.mirror.store.slices)),
+    Reading("berth_claims", GAUGE, "ResourceClaims known", lambda s: len(s.mirror.store.claims)),
+    Reading("berth_claims_in_flight", GAUGE, "Claims being bound now", lambda s: len(s.mirror.ledger.in_flight)),
+    Reading("berth_waiting_pods", GAUGE, "Pods whose last filter was refused", lambda s: s.judge.waiting),
+    Reading("berth_refusals_total", COUNTER, "Filters that refused every node, by the code of the reason that most nodes had",
+            lambda s: {(code,): count for code, count in s.judge.refusals.items()}, ("code",)),
+    Reading("berth_holds", GAUGE, "Pods for which filter holds devices", lambda s: s.mirror.ledger.holds),
+    Reading("berth_shapes", GAUGE, "Distinct demands whose ranking of all nodes is remembered", lambda s: len(s.judge.rankings)),
+    Reading("berth_verdicts", GAUGE, "Verdicts remembered, one per demand and distinct state of a node", lambda s: s.judge.rankings.groups),
+    Reading("berth_evaluations_total", COUNTER, "Searches made for a verdict that was not remembered", lambda s: s.judge.rankings.evaluations),
+    Reading("berth_fence_wait_seconds", SUMMARY, "Waits of binds until the watch showed their writes",
+            lambda s: (s.binder.fence.waits, s.binder.fence.seconds)),
+    Reading("berth_fence_losses_total", COUNTER, "Binds that gave way to an earlier write of the same device", lambda s: s.binder.fence.losses),
+    Reading("berth_api_requests_total", COUNTER, "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
+            lambda s: {key: float(count) for key, count in s.client.answers.items()}, ("method", "status")),
+    Reading("berth_watch_silence_seconds", GAUGE, "Seconds since the watch of a kind said anything, bookmarks included",
+            lambda s: {(name,): r.silence for name, r in s.reflectors.items()}, ("kind",)),
+    Reading("berth_watch_failures", GAUGE, "Times in a row that list or watch of a kind failed",
+            lambda s: {(name,): float(r.failures) for name, r in s.reflectors.items()}, ("kind",)),
+    Reading("berth_lists_total", COUNTER, "Complete lists of a kind; more than one after the start means a watch was lost",
+            lambda s: {(name,): float(r.relists) for name, r in s.reflectors.items()}, ("kind",)),
+    Reading("berth_policy_generation", GAUGE, "Policies put in force since the start", lambda s: s.judge.policy_generation),
+    Reading("berth_policy_refused", GAUGE, "1 while the policy file is wrong and the last good one stays in force",
             lambda s: float(bool(s.judge.policy_problem))),
-    Reading("berth_wakes_total", CounterMetricFamily, "Times the marker class was touched so that waiting pods are tried again",
+    Reading("berth_wakes_total", COUNTER, "Times the marker class was touched so that waiting pods are tried again",
             lambda s: s.waker.touches),
-    Reading("berth_events_total", CounterMetricFamily, "Events written on pods whose reason to wait changed", lambda s: s.teller.events),
+    Reading("berth_events_total", COUNTER, "Events written on pods whose reason to wait changed", lambda s: s.teller.events),
+    Reading("berth_agents", GAUGE, "Nodes with a fabric slice of the agent", lambda s: len(s.mirror.store.fabric)),
+    Reading("berth_agents_silent", GAUGE, "Agents not heard of for so long that their word on memory is ignored",
+            lambda s: len(s.mirror.store.silent_agents)),
+    Reading("berth_agent_age_seconds", GAUGE, "Seconds since the quietest agent that is still believed was heard of",
+            lambda s: s.mirror.oldest_agent(s.clock())),
+    Reading("berth_gpus", GAUGE, "Whole GPUs, by product", _by_product(lambda f: f.gpus), ("product",)),
+    Reading("berth_gpus_free", GAUGE, "GPUs that nothing holds, not even a share, by product", _by_product(lambda f: f.free), ("product",)),
+    Reading("berth_gpus_drifting", GAUGE, "GPUs whose memory is in use though no claim holds them, by product",
+            _by_product(lambda f: f.drifting), ("product",)),
+    Reading("berth_gpus_unhealthy", GAUGE, "GPUs that their agent reports trouble of, by product", _by_product(lambda f: f.unhealthy), ("product",)),
+    Reading("berth_largest_free_nvlink_set", GAUGE, "Free GPUs that NVLink joins in one ring on the best node, by product",
+            _by_product(lambda f: f.largest_set), ("product",)),
+    Reading("berth_gpu_memory_unclaimed_bytes", GAUGE, "Memory that no claim holds, by product", _by_product(lambda f: f.unclaimed_bytes), ("product",)),
+    Reading("berth_gpu_memory_live_free_bytes", GAUGE, "Memory that agents say is free, by product", _by_product(lambda f: f.live_free_bytes), ("product",)),
+    Reading("berth_gpus_stranded", GAUGE, "GPUs, counted in parts, that are free and that the typical job of late cannot use where they are, by product",
+            _by_product(lambda f: f.stranded), ("product",)),
+    Reading("berth_bandwidth_ratio", SUMMARY, "Ring bandwidth of pods bound with several GPUs over the best of any set of that size in the fleet",
+            lambda s: (s.journal.joined, s.journal.joined_share)),
     *(
-        Reading(f"berth_audit_{kind.replace('-', '_')}", GaugeMetricFamily, f"Audit: {sentence}",
+        Reading(f"berth_audit_{kind.replace('-', '_')}", GAUGE, f"Audit: {sentence}",
                 lambda s, kind=kind: s.auditor.by_kind()[kind])  # type: ignore[misc] # the default binds the kind
         for kind, sentence in KINDS.items()
     ),
-    Reading("berth_audit_drift", GaugeMetricFamily, "Audit: claims that the watch had wrong when last compared with a fresh list", lambda s: s.auditor.drifted),
-    Reading("berth_claims_deallocated_total", CounterMetricFamily,
+    Reading("berth_audit_drift", GAUGE, "Audit: claims that the watch had wrong when last compared with a fresh list", lambda s: s.auditor.drifted),
+    Reading("berth_claims_deallocated_total", COUNTER,
             "Claims deallocated because their pod cannot go where they are allocated", lambda s: s.collector.deallocated),
-    Reading("berth_claims_collected_total", CounterMetricFamily,
+    Reading("berth_claims_collected_total", COUNTER,
             "Allocations by Berth that nobody reserved, taken back", lambda s: s.collector.collected),
-    Reading("berth_extended_claims_removed_total", CounterMetricFamily,
+    Reading("berth_extended_claims_removed_total", COUNTER,
             "Special claims of extended resources left by attempts that ended half way, deleted", lambda s: s.collector.removed),
 )
 SECONDS = ("berth_call_seconds", "Seconds to answer a call of kube-scheduler, by verb and HTTP status")
@@ -79,10 +121,12 @@ class _State(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for reading in READINGS:
-            family = reading.kind(reading.name, reading.help)
-            family.add_metric([], reading.value(self._service))
+            family = reading.kind(reading.name, reading.help, labels=reading.labels)
+            found = reading.value(self._service)
+            for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
+                family.add_metric(labels, *(value if isinstance(value, tuple) else (value,)))  # a summary has two
             yield family
 
     def describe(self) -> Iterable[Metric]:
         """Names only: the service may not be readable yet."""
-        return [reading.kind(reading.name, reading.help) for reading in READINGS]
+        return [reading.kind(reading.name, reading.help, labels=reading.labels) for reading in READINGS]

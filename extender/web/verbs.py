@@ -46,7 +46,7 @@ class Verbs:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, start = scope["path"], time.perf_counter()
         # A bind waits for the API server most of its time.
-        with self._service.explainer.before() if path != "/bind" else nullcontext():
+        with self._service.turns.call() if path != "/bind" else nullcontext():
             status, answer = await self._reply(scope["method"], path, receive)
         self._metrics.answered(path, status, time.perf_counter() - start)
         await _answer(send, status, answer)
