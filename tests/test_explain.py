@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import orjson
+import structlog
 import yaml
 from typer.testing import CliRunner
 
@@ -240,3 +241,30 @@ def test_a_bare_name_must_be_unique() -> None:
     asyncio.run(body())
     wrong = CliRunner().invoke(cli, ["explain", "a/b/c"])
     assert wrong.exit_code == 2 and "a/b/c" in wrong.output
+
+
+async def test_the_search_on_one_node_is_told_line_by_line() -> None:
+    async with berthing({"n1": H100}) as b:
+        await _run(b, "first", [claim("first", 6)])
+        await _run(b, "late", [claim("late", 4, f"device.driver == '{DRIVER}'")])
+        found = (await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n1"})).json()[0]
+        told = found["narration"]
+        assert told[0] == "node n1: 8 devices" and told[1].startswith("request gpu: selectors match gpu-0, gpu-1")
+        assert any(line.endswith("allocated to another claim") for line in told) and told[-1] == "refused: matching devices are in use for request gpu"
+        fits = (await b.client.post("/v1/explain", json={"pod": "default/late", "free": ["default/first"], "narrate": "n1"})).json()[0]
+        assert any(line.startswith("chosen: ") for line in fits["narration"]) and fits["narration"][-1].startswith("score ")
+        unknown = await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n9"})
+        assert unknown.status_code == 400 and "narrate: node 'n9' is not known" in unknown.text
+
+
+async def test_one_line_per_decision() -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with berthing({"n1": H100}) as b:
+            await _run(b, "p", [claim("p", 2)])
+            await _run(b, "q", [claim("q", 7)])
+            await until(lambda: any(line["event"] == "not placed" for line in lines))
+    (bound,) = [line for line in lines if line["event"] == "bound"]
+    assert (bound["pod"], bound["node"], bound["claims"], len(bound["devices"])) == ("default/p", "n1", ["default/p"], 2)
+    assert bound["seconds"] >= 0 and bound["generation"] > 0
+    (refused,) = [line for line in lines if line["event"] == "not placed"]
+    assert refused["pod"] == "default/q" and refused["because"].startswith("pod default/q fits nowhere")

@@ -69,7 +69,7 @@ async def test_metrics_count_what_happened() -> None:
     assert (samples["berth_gpus" + v100], samples["berth_gpus_free" + v100]) == ("8.0", "6.0")
     assert samples["berth_largest_free_nvlink_set" + v100] == "6.0"
     assert 0 <= float(samples["berth_gpus_stranded" + v100]) <= 6
-    assert float(samples["berth_gpu_memory_unclaimed_bytes" + v100]) == 6 * 16 * 2**30
+    assert float(samples["berth_gpu_memory_unclaimed_bytes" + v100]) == 6 * 16160 * 2**20
     assert samples["berth_bandwidth_ratio_count"] == "1.0" and 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
     assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"
     assert float(samples['berth_api_requests_total{method="PATCH",status="200"}']) >= 2

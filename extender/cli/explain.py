@@ -38,6 +38,7 @@ def explain_command(
     policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
     free: Annotated[list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="As if the devices of this pod were free.")] = None,
+    narrate: Annotated[str, typer.Option(metavar="NODE", help="Tell the search on this node line by line.")] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Say why a pod waits, why it went where it is, or where it would go. Exit code 1 where it fits nowhere.
@@ -47,7 +48,7 @@ def explain_command(
     objects = [obj for path in file or () for obj in documents(path)]
     name = _name(words or [], imagined=bool(file))
     text = policy.read_text() if policy is not None else None
-    question: Json = {"objects": objects, "policy": text, "without": without or [], "free": free or []}
+    question: Json = {"objects": objects, "policy": text, "without": without or [], "free": free or [], "narrate": narrate}
     if snapshot is not None:
         found = asyncio.run(_offline(load_picture(snapshot), name, question))
     else:
@@ -105,12 +106,12 @@ async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
     changes = Changes(frozenset(question["without"]), tuple(given_back))
     if name is None:
-        return [await explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question["objects"])]
+        return [await explainer.imagined(pod, claims, changes, policy, question["narrate"]) for pod, claims in imagined_pods(question["objects"])]
     key = explainer.named(name)
     pod = next((pod for pod in mirror.store.pods.values() if pod.key == key), None)
     if pod is None:
         raise UnknownPod(f"pod {name} does not wait in this picture")
-    return [await explainer.imagined(pod, (), changes, policy)]
+    return [await explainer.imagined(pod, (), changes, policy, question["narrate"])]
 
 
 def _show(found: Json, output: Output) -> None:
@@ -131,6 +132,8 @@ def _show(found: Json, output: Output) -> None:
         console.print("selectors, term by term:")
         for line in found["terms"]:
             console.print(f"  {escape(line)}")
+    for line in found.get("narration", ()):
+        console.print(f"  {escape(line)}")
     if found.get("change"):
         console.print(f"since the last attempt: {escape(found['change'])}")
     for attempt in found.get("attempts", ()):

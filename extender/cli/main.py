@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import structlog
 import typer
 
 from extender import __version__
 from extender.cli import agent, allocate, doctor, explain, fabric, fleet, lint, policy, run, select, serve
+from extender.cli.logs import set_up_logging
 from extender.model.errors import BerthError
 
 app = typer.Typer(
@@ -39,25 +39,9 @@ def version_command() -> None:
 
 def main() -> None:
     """Entry point: deliberate errors are one line on standard error and exit code 2."""
-    _set_up_logging()
+    set_up_logging()
     try:
         app()
     except (BerthError, OSError) as error:
         typer.echo(f"berth: {error}", err=True)
         sys.exit(2)
-
-
-def _set_up_logging() -> None:
-    """Lines go to standard error: JSON for machines, colours for a terminal."""
-    pretty = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )

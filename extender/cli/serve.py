@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from extender.cli.logs import Form, Level, set_up_logging
 from extender.model.errors import WireError
 from extender.serve import Listen, serve
 
@@ -30,11 +31,14 @@ def serve_command(
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     client_ca: Annotated[Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")] = None,
     page_token_file: Annotated[Path | None, typer.Option(help="A file with the token that explain and the page ask for.")] = None,
+    log_level: Annotated[Level, typer.Option(help="The least that is logged; one line per decision is info.")] = "info",
+    log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
     """Serve the extender's verbs for a cluster.
 
     Example: berth serve --kubeconfig ~/.kube/config --policy policy.yaml
     """
+    set_up_logging(log_level, log_format)
     if (tls_cert is None) != (tls_key is None):
         raise WireError("--tls-cert", "goes with --tls-key")
     if client_ca is not None and tls_cert is None:

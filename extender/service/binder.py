@@ -143,6 +143,7 @@ class Binder:
     # -- with claims -----------------------------------------------------------------------------------------
 
     async def _bind_with_claims(self, work: _Work, demand: Demand) -> None:
+        started = asyncio.get_running_loop().time()
         work.group = demand.group[1] if demand.group is not None else ""
         demand, planned, chosen = self._decide(work, demand)
         try:
@@ -152,6 +153,11 @@ class Binder:
             second = self._judge.runner_up(work.pod.uid, work.node)
             await self._bind_pod(work, note_of(chosen, second))
             self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, second)
+            self._log.info(
+                "bound", pod=str(work.pod.key), node=work.node, claims=[str(c.key) for c in (*work.allocated, *demand.settled)],
+                devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps, generation=self._mirror.snapshot().version,
+                seconds=round(asyncio.get_running_loop().time() - started, 4),
+            )
         except (Unsure, Waiting):
             raise
         except BerthError as error:

@@ -47,7 +47,7 @@ class Explainer:
             raise UnknownPod(f"pod name {text!r} is ambiguous: {', '.join(map(str, found))}")
         return found[0] if found else ObjectKey("default", text)
 
-    async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None) -> Json:
+    async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None, narrated: str = "") -> Json:
         """The explanation of a pod that exists. Raises UnknownPod."""
         entry = self._journal.of(key)
         pod = next((pod for pod in self._mirror.store.pods.values() if pod.key == key), None)
@@ -58,7 +58,7 @@ class Explainer:
         asked = changes or Changes()
         # What filter holds for this very pod is no obstacle to it.
         asked = replace(asked, given_back=(*asked.given_back, *self._mirror.held_for(pod.uid)))
-        found = await self.imagined(pod, (), asked, policy)
+        found = await self.imagined(pod, (), asked, policy, narrated)
         return {**found, **(_record(entry) if entry is not None else {})}
 
     async def _noted(self, key: ObjectKey) -> Json:
@@ -75,14 +75,16 @@ class Explainer:
             raise unknown
         return {"pod": str(key), "outcome": "bound", "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}"}
 
-    async def imagined(self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None) -> Json:
-        """The explanation of a pod as if it, its claims and the changes were real."""
+    async def imagined(
+        self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None, narrated: str = ""
+    ) -> Json:
+        """The explanation of a pod as if it, its claims and the changes were real; the search on one node in full."""
         snapshot = imagine(self._mirror.snapshot(), claims, changes)
         rules = self._judge.rules()
         chosen = policy or self._judge.policy
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
-        steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking)
+        steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking, narrated)
         answer: Json = plain(await self._turns.run(steps))
         return answer
 

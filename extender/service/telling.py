@@ -69,6 +69,7 @@ class Teller:
             found = await self._explainer.pod(pod)
             if found["outcome"] not in ("refused", "blocked"):
                 return
+            self._log.info("not placed", pod=str(pod), because=found["sentence"], nodes=found["nodes"])
             note = found["sentence"].encode()[:_NOTE_LENGTH].decode(errors="ignore")
             await self._writer.tell("Pod", pod, uid, "NotPlaced", note)
             self.events += 1

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from extender.allocation.observe import CAUSES, Recorder
 from extender.allocation.search import Search
 from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import Claim, Pod
-from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.model.errors import InvalidClaim, OutOfBudget, WireError
 from extender.model.reasons import Code, Reason
 from extender.policy import Policy
 from extender.scoring.parts import Part
 from extender.verdict import nearest
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
+from extender.verdict.narrate import narrate
 from extender.verdict.nearest import Holders, Miss
 from extender.verdict.ranking import Ranking
 from extender.verdict.terms import TermFinding, term_findings
@@ -66,10 +67,14 @@ class Explanation:
     groups: tuple[Group, ...] = ()
     misses: tuple[str, ...] = ()
     terms: tuple[str, ...] = field(default=())
+    narration: tuple[str, ...] = ()  # the search on one node, where somebody asked for it
 
 
-def explain(pod: Pod, snapshot: Snapshot, policy: Policy, rules: Rules, ranking: Ranking | None = None) -> Iterator[Explanation | None]:
-    """Steps that end with the explanation; None stands for a breath. `ranking` is one that is at hand, if any."""
+def explain(
+    pod: Pod, snapshot: Snapshot, policy: Policy, rules: Rules, ranking: Ranking | None = None, narrated: str = ""
+) -> Iterator[Explanation | None]:
+    """Steps that end with the explanation; None stands for a breath. `ranking` is one that is at hand, if any; `narrated` is
+    a node whose search is told in full. Raises WireError where that is not known."""
     demand = demand_of(pod, snapshot, policy)
     name = str(pod.key)
     match demand:
@@ -80,7 +85,15 @@ def explain(pod: Pod, snapshot: Snapshot, policy: Policy, rules: Rules, ranking:
         case Blocked():
             yield Explanation(name, "blocked", f"pod {name} fits nowhere: {demand.reason}", len(snapshot.views))
         case Demand():
-            yield from _explain(name, demand, snapshot, rules, ranking or Ranking(demand))
+            told = narrate(_known(narrated, snapshot), demand, rules) if narrated else ()
+            for step in _explain(name, demand, snapshot, rules, ranking or Ranking(demand)):
+                yield replace(step, narration=told) if step is not None else None
+
+
+def _known(node: str, snapshot: Snapshot) -> NodeView:
+    if node not in snapshot.views:
+        raise WireError("narrate", f"node {node!r} is not known")
+    return snapshot.views[node]
 
 
 def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking) -> Iterator[Explanation | None]:

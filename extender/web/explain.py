@@ -31,6 +31,7 @@ class Question(BaseModel):
     policy: str | None = Field(None, description="a policy to decide by, as YAML; the active one where absent")
     without: list[str] = Field([], description="nodes to leave out")
     free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
+    narrate: str = Field("", description="a node whose search is told line by line")
 
 
 def router(service: Service) -> APIRouter:
@@ -60,9 +61,9 @@ def router(service: Service) -> APIRouter:
             policy = load_policy(question.policy) if question.policy is not None else None
             changes = _changes(service, question.without, question.free)
             if question.pod is not None:
-                return _json([await service.explainer.pod(service.explainer.named(question.pod), changes, policy)])
+                return _json([await service.explainer.pod(service.explainer.named(question.pod), changes, policy, question.narrate)])
             found = [
-                await service.explainer.imagined(pod, claims, changes, policy) for pod, claims in imagined_pods(question.objects)
+                await service.explainer.imagined(pod, claims, changes, policy, question.narrate) for pod, claims in imagined_pods(question.objects)
             ]
         except UnknownPod as error:
             return _problem(404, str(error))
