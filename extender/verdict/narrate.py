@@ -59,7 +59,12 @@ def _matched(view: NodeView, demand: Demand, rules: Rules) -> list[str]:
                 selection = problem.select(name, option)
             except InvalidClaim as error:
                 return [*lines, str(error)]
-            found = [view.inventory.places[bit].id.device for bit in members(selection.match)]
-            lines.append(f"request {option.name}: selectors match {', '.join(found) or 'nothing'}")
+            for what, mask in (
+                ("selectors match", selection.match), ("held by a pod being scheduled", selection.match & view.held),
+                ("in use", selection.match & view.busy & ~view.held), ("left", selection.match & ~view.busy),
+            ):
+                names = ", ".join(view.inventory.places[bit].id.device for bit in members(mask))
+                if names or what in ("selectors match", "left"):
+                    lines.append(f"request {option.name}: {what} {names or 'nothing'}")
             lines += [selection.explain(bit) for bit in members(selection.error)[:3]]
     return lines
