@@ -16,8 +16,9 @@ import uvloop
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
+from extender.model.claim import ObjectKey
 from extender.policy import Policy, load_policy
-from extender.service.policies import PolicyFile
+from extender.service.policies import CandidateFile, PolicyFile
 from extender.service.service import Service
 from extender.web.app import App, Pages
 from extender.web.metrics import Metrics
@@ -40,32 +41,42 @@ class Listen:
     page_token: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Where policies come from. `config_map` is what an Event about a wrong one is written on."""
+
+    active: Path | None = None
+    candidate: Path | None = None
+    config_map: ObjectKey | None = None
+
+
 def read_policy(path: Path | None) -> Policy:
     """The policy of a file, or the default. Raises PolicyError or OSError."""
     return load_policy(path.read_text()) if path is not None else Policy()
 
 
-def serve(kubeconfig: Path | None, listen: Listen, policy_path: Path | None) -> None:
+def serve(kubeconfig: Path | None, listen: Listen, policies: Policies) -> None:
     """Serve until a signal ends the process."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(load_credentials(kubeconfig), listen, policy_path))
+        runner.run(run(load_credentials(kubeconfig), listen, policies))
 
 
-async def run(credentials: Credentials, listen: Listen, policy_path: Path | None) -> None:
+async def run(credentials: Credentials, listen: Listen, policies: Policies) -> None:
     """Serve in the running loop. Binds in flight are finished before this returns."""
-    policy = read_policy(policy_path)
+    policy = read_policy(policies.active)
     token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
     async with ApiClient(credentials) as client, Service(client, policy) as service:
         metrics = Metrics(service)
         pages = Pages(service, metrics, token)
         main = server(App(service, metrics, pages if listen.pages is None else None), listen.host, listen.port, listen)
         servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
-        watcher = asyncio.create_task(_watch(main, listen, PolicyFile(policy_path, service.judge) if policy_path else None))
+        watchers = [asyncio.create_task(one) for one in (_watch_certificate(main, listen), _watch_policies(service, policies))]
         try:
             await _serve_all(servers)
         finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
 
 
 async def _serve_all(servers: list[uvicorn.Server]) -> None:
@@ -81,16 +92,30 @@ async def _serve_all(servers: list[uvicorn.Server]) -> None:
     await asyncio.gather(*(one._serve() for one in servers))  # noqa: SLF001 - see above
 
 
-async def _watch(main: uvicorn.Server, listen: Listen, policy: PolicyFile | None) -> None:
-    """Look at the policy and the certificate again and again; what cannot be read leaves the last good one in force."""
+async def _watch_policies(service: Service, policies: Policies) -> None:
+    """Look at the policies again and again; what cannot be read leaves the last good one in force."""
+    judge, shadow = service.judge, service.shadow
+    active = PolicyFile(policies.active, judge.use_policy, judge.refuse_policy) if policies.active is not None else None
+    candidate = CandidateFile(policies.candidate, shadow.use, shadow.refuse) if policies.candidate is not None else None
+    if active is not None and policies.active is not None:
+        active.seen(policies.active.read_text())
+    while active is not None or candidate is not None:
+        problem = active.look() if active is not None else ""
+        if candidate is not None:
+            candidate.look()
+        if problem and policies.config_map is not None:
+            await service.teller.policy_refused(policies.config_map, problem)
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _watch_certificate(main: uvicorn.Server, listen: Listen) -> None:
+    """Load the certificate again when its file changes; one that cannot be read leaves the last in use."""
+    if listen.certificate is None:
+        return
     log = structlog.get_logger("berth.files")
-    certificate = listen.certificate.read_bytes() if listen.certificate is not None else b""
+    certificate = listen.certificate.read_bytes()
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        if policy is not None:
-            policy.look()
-        if listen.certificate is None:
-            continue
         try:
             fresh = listen.certificate.read_bytes()
             if fresh != certificate and main.config.ssl is not None:

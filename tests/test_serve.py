@@ -21,6 +21,7 @@ from extender.cli.main import app as cli
 from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster
 from extender.sandbox.machines import carried_machines
+from tests.berthing import claim, pod
 from tests.test_docs import ROOT
 
 
@@ -34,7 +35,8 @@ def free_port() -> int:
 async def served(folder: Path, *options: str) -> AsyncIterator[tuple[int, int]]:
     """(port of the verbs, port of the pages) of a process that is ready."""
     cluster = Cluster()
-    cluster.add_node("n1", carried_machines()["t4-4"])
+    for name in ("n1", "n2"):
+        cluster.add_node(name, carried_machines()["t4-4"])
     async with cluster.serving() as api:
         config = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                   "current-context": "c", "users": [{"name": "u", "user": {}}]}
@@ -93,6 +95,53 @@ async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) 
         swap("two")
         await answers(metrics, 200, "berth_policy_generation 2.0")
         await answers(metrics, 200, "berth_policy_refused 0.0")
+
+
+async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> None:
+    """Two nodes alike but for their use: pack takes the one in use, the candidate's spread the empty one."""
+    (tmp_path / "policy.yaml").write_text("packing: pack\nweights: {packing: 50}")
+    candidate = tmp_path / "candidate.yaml"
+    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (verbs, pages), httpx.AsyncClient() as client:
+        told = f"http://127.0.0.1:{pages}/v1/policy"
+        assert (await client.get(f"{told}/diff")).json()["candidate"] is False
+        candidate.write_text("packing: sideways")
+        await answers(told, 200, "packing: Input should be")
+        candidate.write_text("packing: spread\nweights: {packing: 50}")
+        await answers(f"{told}/diff", 200, '"candidate":true')
+        api = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+        for obj in (claim("busy"), pod("busy", "busy"), claim("next"), pod("next", "next")):
+            kind, base = ("pods", "/api/v1") if obj["kind"] == "Pod" else ("resourceclaims", "/apis/resource.k8s.io/v1")
+            assert (await client.post(f"{api}{base}/namespaces/default/{kind}", json=obj)).status_code < 300
+        names = ["n1", "n2"]
+        pods = {p["metadata"]["name"]: p for p in (await client.get(f"{api}/api/v1/pods")).json()["items"]}
+        for name in ("busy", "next"):
+            body = {"Pod": pods[name], "Nodes": None, "NodeNames": names}
+            for _ in range(100):
+                found = (await client.post(f"http://127.0.0.1:{verbs}/filter", json=body)).json()
+                if not found["Error"]:
+                    break
+                await asyncio.sleep(0.05)
+            uid = pods[name]["metadata"]["uid"]
+            bind = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": found["NodeNames"][0]}
+            assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind, timeout=20)).json()["Error"] == ""
+        await answers(f"{told}/diff", 200, '"compared":2')
+        (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
+        assert changed["pod"] == "default/next" and changed["active"]["node"] != changed["candidate"]["node"]
+        done = await asyncio.create_subprocess_exec(sys.executable, "-m", "extender", "policy", "diff", "--server", f"http://127.0.0.1:{pages}", stdout=subprocess.PIPE)
+        text = (await done.communicate())[0].decode()
+        assert "1 of the last 2 decisions would be others" in text and "default/next" in text
+        done = await asyncio.create_subprocess_exec(sys.executable, "-m", "extender", "policy", "status", "--server", f"http://127.0.0.1:{pages}", stdout=subprocess.PIPE)
+        assert "a candidate is compared" in (await done.communicate())[0].decode() and done.returncode == 0
+        candidate.unlink()
+        await answers(f"{told}/diff", 200, '"candidate":false')
+
+
+async def test_an_event_says_that_the_policy_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("candidates: 1")
+    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--policy-configmap", "berth-system/berth-policy"):
+        (tmp_path / "policy.yaml").write_text("candidates: many")
+        api = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+        await answers(f"{api}/apis/events.k8s.io/v1/events", 200, "the last good policy stays in force: candidates: Input should be a valid integer")
 
 
 async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from extender.model.errors import BerthError, WireError
 
 Json = dict[str, Any]
 Output = Literal["table", "wide", "json"]
-Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")]
+Server = Annotated[str, typer.Option(envvar="BERTHSERVER", help="Where Berth listens.")]
 Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]
-_SERVER = "http://127.0.0.1:8888"
+SERVER = "http://127.0.0.1:8888"
 _SECONDS = 30.0
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
@@ -41,7 +41,7 @@ def ask(server: str, token: str, path: str) -> Any:
 
 def nodes_command(
     names: Annotated[list[str] | None, typer.Argument(help="Only nodes whose name contains one of these.")] = None,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
@@ -61,7 +61,7 @@ def nodes_command(
 
 
 def claims_command(
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
@@ -84,7 +84,7 @@ def claims_command(
 
 def top_command(
     *,
-    server: Server = _SERVER,
+    server: Server = SERVER,
     token: Token = "",
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     output: Annotated[Output, typer.Option(help="How to print; json prints one picture and ends.")] = "table",

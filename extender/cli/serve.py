@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from extender.cli.logs import Form, Level, set_up_logging
+from extender.model.claim import ObjectKey
 from extender.model.errors import WireError
-from extender.serve import Listen, serve
+from extender.serve import Listen, Policies, serve
 
 _PORTS = 65536
 
@@ -26,6 +27,8 @@ def serve_command(
     kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
     listen: Annotated[str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")] = "127.0.0.1:8888",
     policy: Annotated[Path | None, typer.Option(help="The policy's YAML file (the mounted ConfigMap); read again when it changes.")] = None,
+    candidate: Annotated[Path | None, typer.Option(help="A policy that is compared with the active one and decides nothing; may come and go.")] = None,
+    policy_configmap: Annotated[str | None, typer.Option(help="Where an Event says that the policy is wrong.", metavar="NAMESPACE/NAME")] = None,
     pages: Annotated[str | None, typer.Option(help="An address of their own for probes, metrics, explain and the page; the verbs are not there.", metavar="HOST:PORT")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the verbs' address; read again when it changes.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
@@ -45,4 +48,13 @@ def serve_command(
         raise WireError("--client-ca", "goes with --tls-cert and --tls-key")
     address = parse_listen(pages, "--pages") if pages is not None else None
     where = Listen(*parse_listen(listen), address, tls_cert, tls_key, client_ca, page_token_file)
-    serve(kubeconfig, where, policy)
+    serve(kubeconfig, where, Policies(policy, candidate, _config_map(policy_configmap)))
+
+
+def _config_map(text: str | None) -> ObjectKey | None:
+    if text is None:
+        return None
+    namespace, slash, name = text.partition("/")
+    if not slash or not namespace or not name:
+        raise WireError("--policy-configmap", f"must be NAMESPACE/NAME, is {text!r}")
+    return ObjectKey(namespace, name)

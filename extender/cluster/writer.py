@@ -136,8 +136,8 @@ class Writer:
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
     async def tell(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
-        """POST an Event on a Pod or a ResourceClaim (events.k8s.io/v1)."""
-        version = "v1" if kind == "Pod" else "resource.k8s.io/v1"
+        """POST an Event on a Pod, a ConfigMap or a ResourceClaim (events.k8s.io/v1)."""
+        version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",

@@ -184,7 +184,7 @@ class Binder:
         if not all(pin.matches(view.node.name, view.node.labels) for pin in demand.pins):
             raise BindError(f"node {work.node}: claim is allocated for other nodes")
         demand = demand.on(view.node)
-        planned = plan(view, demand, verdict, self._judge.rules(), self._surroundings.new_share)
+        planned = plan(view, demand, verdict, self._judge.rules(snapshot), self._surroundings.new_share)
         for claim, allocation in planned:
             self._mirror.assume(work.pod.uid, claim.uid, allocation.results)
         return demand, planned, candidate(view, verdict, snapshot)

@@ -80,11 +80,11 @@ class Explainer:
     ) -> Json:
         """The explanation of a pod as if it, its claims and the changes were real; the search on one node in full."""
         snapshot = imagine(self._mirror.snapshot(), claims, changes)
-        rules = self._judge.rules()
+        rules = self._judge.rules(snapshot)
         chosen = policy or self._judge.policy
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
-        steps = explain(pod, snapshot, chosen, replace(rules, fleet=snapshot.fleet), ranking, narrated)
+        steps = explain(pod, snapshot, chosen, rules, ranking, narrated)
         answer: Json = plain(await self._turns.run(steps))
         return answer
 

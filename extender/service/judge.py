@@ -56,6 +56,7 @@ class Judge:
         # Told about claims to take back; the judge itself never writes.
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
         self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
+        self.on_decided: Callable[[Pod, Snapshot, list[str], str, Grant], None] = lambda *_: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
     def use_policy(self, policy: Policy) -> None:
@@ -65,6 +66,10 @@ class Judge:
         self.policy_problem = ""
         self._mirror.live_memory_seconds = policy.live_memory_seconds
         self.rankings.clear()
+
+    def refuse_policy(self, problem: str) -> None:
+        """The newest policy is wrong; the last good one stays in force."""
+        self.policy_problem = problem
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         """Where the pod's claims can be served: the best few nodes, the first of them held."""
@@ -91,7 +96,7 @@ class Judge:
                 return self._shortlisted(pod, demand, snapshot, names)
 
     def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
-        ranking = self.rankings.of(demand, snapshot, self._rules(snapshot))
+        ranking = self.rankings.of(demand, snapshot, self.rules(snapshot))
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
@@ -104,6 +109,7 @@ class Judge:
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())
         self._hold(pod, demand.policy, snapshot, *found.nodes[0])
+        self.on_decided(pod, snapshot, names, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
 
     def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> None:
@@ -133,7 +139,7 @@ class Judge:
         demand = demand_of(pod, snapshot, self.policy)
         if not isinstance(demand, Demand):
             return [(name, 0) for name in names]
-        ranking = self.rankings.of(demand, snapshot, self._rules(snapshot))
+        ranking = self.rankings.of(demand, snapshot, self.rules(snapshot))
         return scores({name: grant.score for name, grant in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
@@ -150,24 +156,20 @@ class Judge:
         demand = demand_of(pod, snapshot, self.policy)
         if not isinstance(demand, Demand) or not self.rankings.known(demand):
             return None
-        return self.rankings.of(demand, snapshot, self._rules(snapshot))
+        return self.rankings.of(demand, snapshot, self.rules(snapshot))
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
         view = snapshot.views.get(node)
         if view is None:
             return None
-        rules, near = self._rules(snapshot), nearness(demand, snapshot)
+        rules, near = self.rules(snapshot), nearness(demand, snapshot)
         verdict: Verdict | None
         if self.rankings.known(demand):
             verdict = self.rankings.of(demand, snapshot, rules).verdict(node)
         else:
             verdict = evaluate(view, demand.on(view.node), rules)
         return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
-
-    def rules(self) -> Rules:
-        """What verdicts depend on, now."""
-        return self._rules(self._mirror.snapshot())
 
     def forget_slices(self) -> None:
         """Drop masks of slices that are gone."""
@@ -178,7 +180,7 @@ class Judge:
     def can_help(self) -> bool:
         """Whether some node could now serve a pod that was rejected."""
         snapshot = self._mirror.snapshot()
-        rules = self._rules(snapshot)
+        rules = self.rules(snapshot)
         demands = {demand.key: demand for demand in self._rejected.values()}
         return any(self.rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
 
@@ -198,7 +200,8 @@ class Judge:
         self._rejected.pop(uid, None)
         self._shortlists.pop(uid, None)
 
-    def _rules(self, snapshot: Snapshot) -> Rules:
+    def rules(self, snapshot: Snapshot) -> Rules:
+        """What verdicts on a snapshot depend on."""
         return Rules(self._masks, self._features, snapshot.fleet)
 
 

@@ -27,6 +27,7 @@ from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
 from extender.service.overview import Overview
 from extender.service.progress import Progress
+from extender.service.shadow import Shadow
 from extender.service.surveying import Surveyor
 from extender.service.telling import Teller
 from extender.service.turns import Turns
@@ -60,7 +61,9 @@ class Service:
         self.client = client
         self.clock = clock
         self.teller = Teller(self.explainer, self.journal, writer, clock)
+        self.shadow = Shadow(self.judge, self.turns, _now_rfc3339)
         self.judge.on_refused = self.teller.refused
+        self.judge.on_decided = self.shadow.decided
         self.judge.on_unsuitable = self.collector.unsuitable
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
@@ -72,7 +75,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self._survey(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self.shadow.run(), self._survey(), self._settle_down())]
         return self
 
     async def __aexit__(self, *_: object) -> None:

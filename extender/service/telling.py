@@ -54,6 +54,15 @@ class Teller:
                 table.popitem(last=False)
         self._something.set()
 
+    async def policy_refused(self, config_map: ObjectKey, problem: str) -> None:
+        """An Event on the ConfigMap of the policy."""
+        note = f"the last good policy stays in force: {problem}".encode()[:_NOTE_LENGTH].decode(errors="ignore")
+        try:
+            await self._writer.tell("ConfigMap", config_map, "", "PolicyRefused", note)
+            self.events += 1
+        except ClusterError as error:
+            self._log.warning("could not write an event", config_map=str(config_map), problem=str(error))
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:

@@ -205,6 +205,12 @@ class Rankings:
 
     def of(self, demand: Demand, snapshot: Snapshot, rules: Rules) -> Ranking:
         """The ranking of a demand, up to date with the snapshot."""
+        ranking = self.at_hand(demand)
+        ranking.follow(snapshot, rules)
+        return ranking
+
+    def at_hand(self, demand: Demand) -> Ranking:
+        """The ranking of a demand, which may lag behind."""
         ranking = self._known.get(demand.key)
         if ranking is None:
             ranking = self._known[demand.key] = Ranking(demand)
@@ -212,7 +218,6 @@ class Rankings:
                 self._before += self._known.popitem(last=False)[1].evaluations
         else:
             self._known.move_to_end(demand.key)
-        ranking.follow(snapshot, rules)
         return ranking
 
     def known(self, demand: Demand) -> bool:

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from extender import __version__
 from extender.service.service import Service
-from extender.web import explain, fleet, page
+from extender.web import explain, fleet, page, policy
 from extender.web.metrics import Metrics
 from extender.web.verbs import Receive, Scope, Send, Verbs
 
@@ -76,5 +76,6 @@ def _pages(service: Service, metrics: Metrics) -> FastAPI:
 
     app.include_router(explain.router(service))
     app.include_router(fleet.router(service))
+    app.include_router(policy.router(service))
     app.include_router(page.router())
     return app

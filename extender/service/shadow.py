@@ -1,0 +1,106 @@
+"""A candidate policy in the shadow of the active one: what it would have chosen, decision by decision, off the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from extender.allocation.view import Snapshot
+from extender.model.claim import Pod
+from extender.policy import Policy
+from extender.service.judge import Judge
+from extender.service.turns import Turns
+from extender.verdict.demand import Demand, demand_of
+from extender.verdict.evaluate import Grant
+from extender.verdict.explain import Candidate, candidate
+from extender.verdict.ranking import Rankings
+from extender.verdict.verbs import shortlist
+
+_WAITING = 64  # decisions not compared yet; more are left out and counted
+_REMEMBERED = 512  # pods
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One decision under both policies. `candidate` is None where the candidate policy would place the pod nowhere."""
+
+    pod: str
+    at: str
+    active: Candidate
+    candidate: Candidate | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether node or devices would be others."""
+        return self.candidate is None or (self.active.node, self.active.devices) != (self.candidate.node, self.candidate.devices)
+
+
+class Shadow:
+    """Runs beside the service; `decided` is called by the judge and only remembers."""
+
+    def __init__(self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str]) -> None:
+        self._judge = judge
+        self._turns = turns
+        self._now = now_rfc3339
+        self._rankings = Rankings()
+        self._todo: deque[tuple[Pod, Snapshot, list[str], str, Grant]] = deque()
+        self._something = asyncio.Event()
+        self._known: OrderedDict[str, Comparison] = OrderedDict()  # by pod UID
+        self.policy: Policy | None = None
+        self.problem = ""  # why the newest candidate file is not compared
+        self.left_out = 0
+
+    def use(self, policy: Policy | None) -> None:
+        """Compare with this policy from now on; None ends it."""
+        self.policy, self.problem, self.left_out = policy, "", 0
+        self._rankings.clear()
+        self._todo.clear()
+        self._known.clear()
+
+    def refuse(self, problem: str) -> None:
+        """The newest candidate is wrong; the last good one stays."""
+        self.problem = problem
+
+    def decided(self, pod: Pod, snapshot: Snapshot, names: list[str], node: str, grant: Grant) -> None:
+        """Filter placed a pod on its first node."""
+        if self.policy is None:
+            return
+        if len(self._todo) >= _WAITING:
+            self.left_out += 1
+            return
+        self._todo.append((pod, snapshot, names, node, grant))
+        self._something.set()
+
+    def comparisons(self) -> list[Comparison]:
+        """The newest first."""
+        return list(reversed(self._known.values()))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            while self._todo and self.policy is not None:
+                pod, snapshot, names, node, grant = self._todo.popleft()
+                active, policy = candidate(snapshot.views[node], grant, snapshot), self.policy
+                (other,) = await self._turns.run(self._choose(pod, snapshot, names, policy))
+                if self.policy is policy:
+                    self._known[pod.uid] = Comparison(str(pod.key), self._now(), active, other)
+                    self._known.move_to_end(pod.uid)
+                    if len(self._known) > _REMEMBERED:
+                        self._known.popitem(last=False)
+
+    def _choose(self, pod: Pod, snapshot: Snapshot, names: list[str], policy: Policy) -> Iterator[tuple[Candidate | None] | None]:
+        """Steps that end with what the candidate policy would have chosen."""
+        demand = demand_of(pod, snapshot, policy)
+        if not isinstance(demand, Demand):
+            yield (None,)
+            return
+        rules = self._judge.rules(snapshot)
+        ranking = self._rankings.at_hand(demand)
+        for _ in ranking.catch_up(snapshot, rules):
+            yield None
+        found = shortlist(ranking, demand, snapshot, names).nodes
+        yield (candidate(snapshot.views[found[0][0]], found[0][1], snapshot) if found else None,)
