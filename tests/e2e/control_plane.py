@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -124,20 +126,21 @@ class ControlPlane:
     # -- a small client ---------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> object:
-        import ssl
-
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}, method=method)
-        with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
-            return json.loads(response.read())
+        return json.loads(self._send(method, path, body, content))
 
     def get(self, path: str, raw: bool = False) -> object:
-        import ssl
+        found = self._send("GET", path, None, "application/json")
+        return found.decode() if raw else json.loads(found)
 
-        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {TOKEN}"})
-        with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
-            content = response.read()
-        return content.decode() if raw else json.loads(content)
+    def _send(self, method: str, path: str, body: object, content: str) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}, method=method)
+        try:
+            with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
+                return response.read()
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise
 
     def create(self, obj: dict, namespace: str = "default") -> object:
         group = obj["apiVersion"]
