@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality chaos e2e release-check image clean
+.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos e2e release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,12 @@ bench-cel: $(STAMP) ## CEL: speed against cel-python, masks of 40,000 devices, m
 
 bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
+
+bench-e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
+	$(BIN)/python -m benchmarks.end_to_end
+
+install-time: $(STAMP) ## commands and seconds from an empty control plane to the first pod bound (BERTH_KUBE_BIN)
+	$(BIN)/python -m benchmarks.install
 
 TIMES ?= 20
 chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write point; judge the objects
