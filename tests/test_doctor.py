@@ -10,9 +10,14 @@ import orjson
 import pytest
 import yaml
 
-from extender.cli.doctor import configuration, waiting
+from extender.cli.doctor import cluster as cluster_findings
+from extender.cli.doctor import configuration, quota_blocks, waiting, webhooks
+from extender.mirror.mirror import Mirror
 from extender.sandbox.cluster import Cluster
-from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.wire.claims import decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
 from tests.berthing import claim, pod
 from tests.test_docs import ROOT
 
@@ -35,6 +40,8 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
     (lambda c: c["extenders"].pop(), "filterVerb and bindVerb"),
     (lambda c: c["extenders"][0].update(nodeCacheCapable=False), "nodeCacheCapable is False"),
     (lambda c: c["extenders"][1].update(ignorable=True), "ignorable is True"),
+    (lambda c: c["extenders"][0].update(httpTimeout="200ms"), "httpTimeout is 200ms"),
+    (lambda c: c["extenders"][0].pop("prioritizeVerb"), "has no prioritizeVerb"),
     (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
 ])
 def test_traps_of_the_configuration(edit, words: str) -> None:
@@ -46,6 +53,45 @@ def test_pods_that_name_another_scheduler() -> None:
     mine, other = pod("a", "c"), pod("b", "c", schedulerName="default-scheduler")
     (found,) = waiting([mine, other])
     assert "default/b" in found.what and "default/a" not in found.what
+
+
+@pytest.mark.parametrize(("groups", "resources", "policy", "asked"), [
+    ([""], ["pods"], "Fail", ""), ([""], ["pods/binding"], "Fail", "pods/binding"), (["*"], ["*/*"], "Fail", "pods/binding, pods/status, resourceclaims, resourceclaims/status"),
+    (["resource.k8s.io"], ["*"], "Fail", "resourceclaims"), (["resource.k8s.io"], ["resourceclaims/*"], "Fail", "resourceclaims, resourceclaims/status"),
+    ([""], ["pods/binding"], "Ignore", ""), (["apps"], ["*"], "Fail", ""),
+])
+def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], policy: str, asked: str) -> None:
+    hook = {"name": "h.example.com", "failurePolicy": policy, "rules": [{"apiGroups": groups, "resources": resources}]}
+    found = list(webhooks([{"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "h"}, "webhooks": [hook]}]))
+    assert [f.what for f in found] == ([f"webhook h.example.com is asked about {asked}"] if asked else [])
+    assert all(f.mend == "kubectl edit validatingwebhookconfiguration h" for f in found)
+
+
+def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
+    name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+    quota = lambda used: {"metadata": {"name": "q", "namespace": "team"}, "status": {"hard": {name: "8"}, "used": {name: used}}}
+    waits = pod("p")
+    waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    assert [f.what for f in quota_blocks([quota("7")], [])] == []
+    full, claimless = quota_blocks([quota("8")], [waits])
+    assert full.what == "quota team/q: 8 of 8 devices of class gpu.nvidia.com are used"
+    assert claimless.what == "1 waiting pods have no claim yet: default/p" and claimless.mend == "kubectl -n default describe pod p"
+    waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
+    assert list(quota_blocks([], [waits])) == []
+
+
+def test_an_agent_that_disagrees_with_the_driver() -> None:
+    mirror, machine = Mirror(), carried_machines()["t4-4"]
+    mirror.apply_node("n1", decode_node(node_object("n1", machine, {})))
+    mirror.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
+    slices, decoder = (gpu_slice("n1", machine), fabric_slice("n1", machine)), SliceDecoder()
+    for obj in slices:
+        mirror.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    assert list(cluster_findings(mirror)) == []
+    slices[0]["spec"]["devices"].pop()
+    mirror.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
+    (found,) = cluster_findings(mirror)
+    assert found.what == "agent and GPU driver name other GPUs on 1 nodes: n1"
 
 
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:

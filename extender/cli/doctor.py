@@ -12,17 +12,25 @@ import typer
 import yaml
 from rich.console import Console
 
+from extender.allocation.view import NodeView
 from extender.cli.picture import Picture, picture_of, take_objects
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import ClusterError
+from extender.fabric.sources import gpu_uuid
 from extender.mirror.audit import audit
 from extender.mirror.mirror import Mirror
+from extender.model.fabric import Source
+from extender.model.quantity import parse_quantity
 from extender.service.waking import MARKER_CLASS
 
 Json = dict[str, Any]
 SCHEDULER = "berth-scheduler"
-_OLDEST = (1, 34)
+_OLDEST, _NEWEST = (1, 34), (1, 36)
+_HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+_WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
+_QUOTA = ".deviceclass.resource.k8s.io/devices"
+_SHORT_SECONDS = 2.0  # of httpTimeout for filter
 _SHOWN = 5
 # (API group, resource, verb): the heart of manifests/base/rbac.yaml.
 _RIGHTS = (
@@ -70,10 +78,21 @@ async def _examine(kubeconfig: Path | None, given: str) -> list[Ailment]:
         found += [ailment async for ailment in _rights(client)]
         objects = await take_objects(client)
         pods = (await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="})).get("items") or []
+        hooks = [hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")]
+        quotas = await _items(client, "/api/v1/resourcequotas")
         text = given or await _configuration(client)
+    found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
     found += configuration(text) if text else [_no_configuration()]
     picture: Picture = picture_of(objects)
     return found + list(cluster(picture[0])) + list(waiting(pods))
+
+
+async def _items(client: ApiClient, path: str) -> list[Json]:
+    """The objects of a list; none where the server does not serve them or forbids them."""
+    try:
+        return (await client.get(path)).get("items") or []
+    except ClusterError:
+        return []
 
 
 def _version(answer: Json) -> Iterator[Ailment]:
@@ -81,6 +100,9 @@ def _version(answer: Json) -> Iterator[Ailment]:
     major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
     if (major, minor) < _OLDEST:
         yield Ailment("error", f"the API server is {text}", "resource.k8s.io/v1 begins with 1.34", "upgrade the cluster")
+    if (major, minor) > _NEWEST:
+        yield Ailment("warning", f"the API server is {text}", f"Berth was tested up to {_NEWEST[0]}.{_NEWEST[1]}",
+                      "look for a newer Berth, and try this one on the trial overlay first")
 
 
 async def _rights(client: ApiClient) -> Any:
@@ -135,8 +157,57 @@ def configuration(text: str) -> Iterator[Ailment]:
         ):
             if one.get(field, False) is not wanted:
                 yield Ailment("error", f"extender {one.get('urlPrefix')}: {field} is {one.get(field)}", why, mend)
+        timeout = _seconds(one.get("httpTimeout"))
+        if one.get("filterVerb") and timeout < _SHORT_SECONDS:
+            yield Ailment("warning", f"extender {one.get('urlPrefix')}: httpTimeout is {one.get('httpTimeout')}",
+                          "a shape never seen takes Berth longer on thousands of nodes; the pod is then tried again", mend)
+        if one.get("filterVerb") and not one.get("prioritizeVerb"):
+            yield Ailment("warning", f"extender {one.get('urlPrefix')} has no prioritizeVerb", "in-tree scores alone choose among Berth's short list", mend)
         if one.get("managedResources"):
             yield Ailment("error", f"extender {one.get('urlPrefix')} has managedResources", "pods with claims name no resource and would skip Berth", mend)
+
+
+def _seconds(text: object) -> float:
+    """A Go duration of seconds or milliseconds; kube-scheduler's default is 5 s."""
+    word = str(text or "5s")
+    unit, digits = (0.001, word[:-2]) if word.endswith("ms") else (60.0 if word.endswith("m") else 1.0, word[:-1])
+    return float(digits) * unit if digits.replace(".", "", 1).isdigit() else 5.0
+
+
+def webhooks(configurations: list[Json]) -> Iterator[Ailment]:
+    """Webhooks that every bind has to pass."""
+    for config in configurations:
+        for hook in config.get("webhooks") or ():
+            asked = [
+                resource for rule in hook.get("rules") or () for group, resources in _WRITTEN.items() for resource in resources
+                if {group, "*"} & set(rule.get("apiGroups") or ())
+                and {resource, "*/*", f"{resource.partition('/')[0]}/*", *(() if "/" in resource else ("*",))} & set(rule.get("resources") or ())
+            ]
+            if asked and hook.get("failurePolicy", "Fail") == "Fail":
+                yield Ailment("warning", f"webhook {hook.get('name')} is asked about {', '.join(sorted(set(asked)))}",
+                              "every bind waits for it, and fails while it is away", f"kubectl edit {config.get('kind', 'webhookconfiguration').lower()} {config['metadata']['name']}")
+
+
+def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Ailment]:
+    """Quotas on devices that are used up, and pods that wait for claims nobody makes."""
+    for quota in quotas:
+        status = quota.get("status") or {}
+        for name, hard in (status.get("hard") or {}).items():
+            used = (status.get("used") or {}).get(name, "0")
+            if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
+                where = quota["metadata"]["namespace"]
+                yield Ailment("warning", f"quota {where}/{quota['metadata']['name']}: {used} of {hard} devices of class {name.removesuffix(_QUOTA)} are used",
+                              "no further claim of the class is created there, and its pods wait without a reason from any scheduler",
+                              f"kubectl -n {where} edit resourcequota {quota['metadata']['name']}")
+    waiting_for = sorted(
+        f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods
+        for claim in (p.get("spec") or {}).get("resourceClaims") or ()
+        if claim.get("resourceClaimTemplateName") and claim["name"] not in {c.get("name") for c in (p.get("status") or {}).get("resourceClaimStatuses") or ()}
+    )
+    if waiting_for:
+        yield Ailment("warning", f"{len(waiting_for)} waiting pods have no claim yet: {_some(waiting_for)}",
+                      "a quota, a missing template or a controller manager that is away keeps it from being made",
+                      f"kubectl -n {waiting_for[0].partition('/')[0]} describe pod {waiting_for[0].partition('/')[2]}")
 
 
 def cluster(mirror: Mirror) -> Iterator[Ailment]:
@@ -150,6 +221,10 @@ def cluster(mirror: Mirror) -> Iterator[Ailment]:
     if silent:
         yield Ailment("warning", f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {_some(silent)}",
                       "their links come from a table and live memory is unknown", "kubectl -n berth-system get pods -l app=berth-agent -o wide")
+    astray = sorted(name for name, view in gpus.items() if _disagree(view))
+    if astray:
+        yield Ailment("error", f"agent and GPU driver name other GPUs on {len(astray)} nodes: {_some(astray)}",
+                      "links and memory of those GPUs are not believed", "restart the agent and the driver's pod there, and compare nvidia-smi -L")
     broken = sorted(f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}" for name, view in snapshot.views.items()
                     for pool in view.inventory.pools if not pool.usable)  # fmt: skip
     if broken:
@@ -163,6 +238,14 @@ def cluster(mirror: Mirror) -> Iterator[Ailment]:
     for finding in findings:
         yield Ailment("error", f"audit: {finding.sentence}", "two workloads may use one device, or devices are lost to all",
                       f"kubectl -n {finding.claims[0].namespace} describe resourceclaim {finding.claims[0].name}")
+
+
+def _disagree(view: NodeView) -> bool:
+    """Whether the live agent knows a GPU that the slices do not have, or the other way round."""
+    if view.fabric is None or view.fabric.source is not Source.LIVE:
+        return False
+    published = {uuid for place in view.inventory.places if (uuid := gpu_uuid(place.device))}
+    return {gpu.uuid for gpu in view.fabric.gpus} != published
 
 
 def waiting(pods: list[Json]) -> Iterator[Ailment]:
