@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.chaos import bind_storm, judge, killed_at_every_write, two_replicas
 from extender.sandbox.cluster import Cluster
 from tests.berthing import claim, pod
+from tests.chaos import bind_storm, killed_at_every_write, many_pending, outages, rolling_update, two_replicas
+from tests.chaos_world import judge
 
 
 async def test_killed_before_and_after_every_write() -> None:
@@ -18,6 +19,18 @@ async def test_two_replicas_at_once() -> None:
 
 async def test_bind_storm() -> None:
     assert await bind_storm(seed=1, pods=100) == {"bound": 100}
+
+
+async def test_old_and_new_process_active_together() -> None:
+    assert (await rolling_update(seed=2, pods=160))["bound"] > 100  # the judge has seen all 160
+
+
+async def test_outages_of_the_api_server() -> None:
+    assert (await outages(seed=4, pods=24, times=3))["bound"] == 24
+
+
+async def test_pods_that_fit_nowhere_leave_no_memory() -> None:
+    assert (await many_pending(300))["pods"] == 300
 
 
 def test_the_judge_sees_what_is_wrong() -> None:

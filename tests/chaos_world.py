@@ -1,0 +1,220 @@
+"""What chaos happens in: a sandbox behind an API server with faults, Berth processes, and a judge of the objects.
+
+`judge` knows only API objects and shares no code with Berth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from extender.sandbox.apiserver.resources import RESOURCES
+from extender.sandbox.cluster import Cluster, listening
+from extender.sandbox.machines import carried_machines
+
+Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
+NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
+GRACE_SECONDS = 20.0
+
+
+class Faults:
+    """The API server behind this can lose replies, kill a process at a write, delay events and refuse writes."""
+
+    def __init__(self, api: Any, seed: int) -> None:
+        self._api = api
+        self._random = random.Random(seed)
+        self.on_write: Callable[[str, str, str], bool] = lambda when, method, path: False  # True: the reply is lost
+        self.conflicts = 0.0  # share of writes that meet a newer version
+        self.refusals = 0.0  # share of writes answered 429
+        self.delay = 0.0  # seconds that watch events may be late
+        self.down = False  # the server answers nothing but 503, as while it restarts
+        self.cluster: Cluster | None = None
+
+    async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        method, path = scope["method"], scope["path"]
+        if self.down:
+            await _refuse(send, 503)
+            return
+        if method == "GET":
+            await self._api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
+            return
+        if self._random.random() < self.refusals:
+            await _refuse(send)
+            return
+        if self._random.random() < self.conflicts:
+            self._disturb(path)
+        if self.on_write("before", method, path):
+            await _refuse(send)  # to nobody: who asked is dead
+            return
+        replies: list[Json] = []
+
+        async def keep(message: Json) -> None:
+            replies.append(message)
+
+        await self._api(scope, receive, keep)
+        if self.on_write("after", method, path):
+            await _refuse(send)
+            return
+        for message in replies:
+            await send(message)
+
+    def _late(self, send: Any) -> Any:
+        async def late(message: Json) -> None:
+            if self.delay:
+                await asyncio.sleep(self._random.uniform(0, self.delay))
+            await send(message)
+
+        return late
+
+    def _disturb(self, path: str) -> None:
+        """Somebody else touches the claim: its version is not the one that Berth knows."""
+        assert self.cluster is not None
+        parts = path.split("/")
+        if "resourceclaims" in parts and len(parts) > parts.index("resourceclaims") + 1:
+            key = (parts[parts.index("namespaces") + 1], parts[parts.index("resourceclaims") + 1])
+            if self.cluster.store.get("resourceclaims", key) is not None:
+                patch = {"metadata": {"annotations": {"disturbed": str(self._random.random())}}}
+                self.cluster.api.registry.patch(RESOURCES["resource.k8s.io", "resourceclaims"], key, patch, "", strategic=False)
+
+
+async def _refuse(send: Any, status: int = 429) -> None:
+    body = b'{"kind":"Status","status":"Failure","code":%d,"message":"not now"}' % status
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Berths:
+    """Berth processes of one cluster, each on a port of its own that stays the same over its lives."""
+
+    def __init__(self, api_url: str, folder: Path) -> None:
+        self._kubeconfig = folder / "kubeconfig"
+        config = {"clusters": [{"name": "c", "cluster": {"server": api_url}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
+        self._kubeconfig.write_text(yaml.safe_dump(config))
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.kills = 0
+
+    async def start(self, port: int, root: Path = ROOT) -> None:
+        """The Berth of a checkout, until it is ready."""
+        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{port}"]
+        self._processes[port] = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        async with aiohttp.ClientSession() as session:
+            for _ in range(400):
+                try:
+                    async with session.get(f"http://127.0.0.1:{port}/readyz") as reply:
+                        if reply.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+        raise TimeoutError("berth did not become ready")
+
+    def kill(self, port: int) -> None:
+        """SIGKILL: nothing is finished, nothing is said."""
+        process = self._processes.pop(port, None)
+        if process is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            self.kills += 1
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(self.end(port) for port in list(self._processes)))
+
+    async def end(self, port: int) -> None:
+        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are finished."""
+        process = self._processes.pop(port)
+        process.terminate()
+        for _ in range(600):
+            if process.poll() is not None:
+                break
+            await asyncio.sleep(0.05)
+        assert process.poll() == 0, f"berth ended with {process.poll()}"
+
+    def memory_mib(self, port: int) -> float:
+        """Resident memory."""
+        status = Path(f"/proc/{self._processes[port].pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+@asynccontextmanager
+async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterator[tuple[Cluster, Faults, Berths]]:
+    cluster = Cluster(bookmark_seconds=0.5)
+    for name, machine in (nodes or NODES).items():
+        cluster.add_node(name, carried_machines()[machine])
+    faults = Faults(cluster.api, seed)
+    faults.cluster = cluster
+    with tempfile.TemporaryDirectory() as folder:
+        async with listening(faults, "127.0.0.1", 0) as url:
+            berths = Berths(url, Path(folder))
+            try:
+                yield cluster, faults, berths
+            finally:
+                await berths.stop()
+                cluster.store.cut_watches()
+
+
+# -- the judge: objects only ---------------------------------------------------------------------------------------
+
+
+def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
+    """What is wrong with the objects, in words."""
+    wrong: list[str] = []
+    claims = {(c["metadata"]["namespace"], c["metadata"]["name"]): c for c in cluster.store.all("resourceclaims")}
+    holders: dict[tuple[str, str, str], list[str]] = {}
+    for (_, name), one in claims.items():
+        status = one.get("status") or {}
+        allocation = status.get("allocation")
+        if allocation is None:
+            continue
+        if not status.get("reservedFor"):
+            wrong.append(f"claim {name} leaked its allocation")
+        for result in allocation["devices"]["results"]:
+            holders.setdefault((result["driver"], result["pool"], result["device"]), []).append(name)
+    wrong += [f"device {device} is held by {names}" for device, names in holders.items() if len(names) > 1]
+    for one in cluster.store.all("pods"):
+        name, node = one["metadata"]["name"], one["spec"].get("nodeName")
+        if node is None:
+            wrong += [f"pod {name} is not bound"] if satisfiable else []
+            continue
+        for entry in one["spec"].get("resourceClaims") or ():
+            held = claims[one["metadata"]["namespace"], entry["resourceClaimName"]]
+            status = held.get("status") or {}
+            if not status.get("allocation"):
+                wrong.append(f"pod {name} is bound and its claim has no devices")
+            elif {r["pool"] for r in status["allocation"]["devices"]["results"]} != {node}:
+                wrong.append(f"pod {name} is bound to {node}, its devices are elsewhere")
+            if not any(c["uid"] == one["metadata"]["uid"] for c in status.get("reservedFor") or ()):
+                wrong.append(f"pod {name} is bound and its claim is not reserved for it")
+    return wrong
+
+
+async def settled(cluster: Cluster, seconds: float, *, satisfiable: bool = True) -> list[str]:
+    """Wait until nothing is wrong, at most so long; the answer is what still is."""
+    end = time.monotonic() + seconds
+    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:
+        await asyncio.sleep(0.05)
+    return wrong
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
