@@ -19,7 +19,7 @@ from extender.model.errors import BerthError, WireError
 
 Json = dict[str, Any]
 Output = Literal["table", "wide", "json"]
-Server = Annotated[str, typer.Option(envvar="BERTHSERVER", help="Where Berth listens.")]
+Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")]
 Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]
 SERVER = "http://127.0.0.1:8888"
 _SECONDS = 30.0

@@ -1,0 +1,140 @@
+"""Every command that the documentation shows is run as it stands there, against the sandbox; those of kubectl in tests/e2e."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cli.main import app
+from tests.berthing import berthing, claim, pod
+from tests.test_docs import DOCS, ROOT
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+_BERTH = re.compile(r"^berth [a-z].*", re.DOTALL)
+
+
+def blocks() -> list[str]:
+    """Commands in fenced console blocks, without comments."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
+            found += [line.split(" #")[0].strip() for line in block.splitlines() if line.strip() and not line.startswith("#")]
+    return sorted(set(found))
+
+
+def inline() -> list[str]:
+    """Commands in running text."""
+    words = {word for page in PAGES for word in re.findall(r"`((?:berth|kubectl|make) [^`]+)`", page.read_text())}
+    return sorted(words)
+
+
+BERTH = [c for c in blocks() if _BERTH.match(c)]
+# What stands for something of the reader's own.
+NAMES = {"NAMESPACE/NAME": "training/llm-0", "POD": "training/llm-0", "NODE": "n1", "node-17": "n2", "FILE…": "claims.yaml", "FILE": "policy.yaml", "DIR": "cases"}
+MAY_FAIL = ("berth policy diff", "berth explain", "berth doctor", "berth lint", "berth policy status", "berth allocate")  # exit 1 is an answer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files that the documentation speaks of."""
+    for name in ("examples", "manifests", "scheduler-config"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}]}
+    (tmp_path / "slices.yaml").write_text(yaml.safe_dump({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}))
+    both = [{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {}}, claim("c")]
+    for name, objects in (("claim.yaml", both), ("claims.yaml", [claim("c")]), ("pods.yaml", [pod("p", "c")]), ("job.yaml", [claim("c"), pod("p", "c")])):
+        (tmp_path / name).write_text(yaml.safe_dump_all(objects))
+    for name in ("policy.yaml", "candidate.yaml"):
+        (tmp_path / name).write_text("candidates: 8\n")
+    (tmp_path / "cases").mkdir()
+    case = {"name": "one", "node": {"metadata": {"name": "n1"}}, "claims": [claim("c")], "deviceClasses": both[:1], "resourceSlices": []}
+    (tmp_path / "cases" / "one.json").write_text(json.dumps(case))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", BERTH)
+async def test_berth_command(command: str, folder: Path) -> None:
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
+        waits = pod("llm-0", "c")
+        waits["metadata"]["namespace"] = "training"
+        claimed = claim("c", 20)
+        claimed["metadata"]["namespace"] = "training"
+        for obj in ({"kind": "Namespace", "metadata": {"name": "training"}}, claimed, waits):
+            b.cluster.apply(obj)
+        held = claim("held")
+        for obj in (held, pod("free-me", "held")):
+            obj["metadata"]["namespace"] = "training"
+            b.cluster.apply(obj)
+        await b.settled()
+        config = {"clusters": [{"name": "c", "cluster": {"server": b.api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
+        (folder / "config").write_text(yaml.safe_dump(config))
+        server = str(b.client.base_url).rstrip("/")
+        for part in command.split("&&"):
+            text = part.strip().replace("~/.kube/config", "config").replace("http://127.0.0.1:8889", server)
+            words = [NAMES.get(word, word) for word in shlex.split(text)]
+            code, out = await run(words, folder, server)
+            if "--free" in words and "no claim with devices is reserved" in out:
+                code = 0  # the pod of the example has no devices here: the command was understood
+            assert code == 0 or (code == 1 and text.startswith(MAY_FAIL)), (text, code, out)
+            assert "Traceback" not in out
+
+
+async def run(words: list[str], folder: Path, server: str) -> tuple[int, str]:
+    target = words[words.index(">") + 1] if ">" in words else None
+    words = words[: words.index(">")] if target else words
+    if words[1:2] == ["top"]:
+        words.append("--once")
+    env = {**os.environ, "BERTH_SERVER": server, "KUBECONFIG": str(folder / "config")}
+    if words[1] == "snapshot" and "--kubeconfig" not in words:
+        words += ["--kubeconfig", "config"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "extender", *words[1:], cwd=folder, env={**env, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = await process.communicate()
+    if target:
+        (folder / target).write_bytes(out)
+    return process.returncode or 0, (out + err).decode()
+
+
+def test_every_other_command_in_a_block_is_known() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for command in blocks():
+        if _BERTH.match(command):
+            continue
+        words = shlex.split(command)
+        if words[0] == "make":
+            assert words[1] in targets, command
+        elif words[0] == "kubectl":
+            for name in re.findall(r"manifests/\S*", command):
+                assert (ROOT / name).exists(), command
+        else:
+            assert words[0] == "export", command
+
+
+def test_commands_in_running_text_exist() -> None:
+    from typer.main import get_command
+
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for command in inline():
+        words = command.split()
+        if words[0] == "make":
+            assert words[1].rstrip("…") in targets, command
+        elif words[0] == "berth":
+            known = get_command(app)
+            for word in words[1:]:
+                if not hasattr(known, "commands"):
+                    break
+                assert word in known.commands, command
+                known = known.commands[word]
+            options = {option for param in known.params for option in param.opts}
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options | {"--help"}, command
