@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import signal
 import statistics
 import sys
@@ -12,40 +13,102 @@ import urllib.request
 
 import uvicorn
 
-from extender.sandbox.cluster import Cluster
+from benchmarks.allocation import mig_slices
+from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice, node_object
+from tests.berthing import claim, pod
 
 ASKS = 1000
 MIXES = {
     "uniform": ["hgx-h100-8"],
     "mixed": ["hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"],
+    "mig": [],
 }
+MIG_CLASS = {
+    "kind": "DeviceClass", "metadata": {"name": "mig.example.com"},
+    "spec": {"selectors": [{"cel": {"expression": "device.driver == 'mig.example.com'"}}]},
+}
+CHURN_PER_SECOND = 500
+BIND_SECONDS = 0.001  # what every write takes on the API server at least
+BIND_PODS = 200
 
 
-def fill(cluster: Cluster, count: int, mix: str) -> None:
-    machines = carried_machines()
-    kinds = MIXES[mix]
+def fill(cluster: Cluster, count: int, mix: str, occupancy: int) -> None:
+    """Nodes, and on each a claim that holds so many percent of its devices, drawn by the node's number."""
+    machines, kinds = carried_machines(), MIXES[mix]
+    rng = random.Random(1)
     for i in range(count):
-        machine: Machine = machines[kinds[i % len(kinds)]]
         name = f"node-{i:05}.cluster.example.com"
-        cluster.apply(node_object(name, machine, {}))
-        cluster.apply(gpu_slice(name, machine))
+        if mix == "mig":
+            cluster.apply(node_object(name, machines["hgx-h100-8"], {}))
+            for one in mig_slices(name):
+                cluster.apply({"kind": "ResourceSlice", **one})
+            driver, devices = "mig.example.com", [f"gpu-{g}-7g-0" for g in range(8)]
+        else:
+            machine: Machine = machines[kinds[i % len(kinds)]]
+            cluster.apply(node_object(name, machine, {}))
+            cluster.apply(gpu_slice(name, machine))
+            driver, devices = "gpu.nvidia.com", [f"gpu-{g}" for g in range(len(machine.readings))]
+        taken = [d for d in devices if rng.random() * 100 < occupancy]
+        if taken:
+            cluster.store.put("resourceclaims", ("default", f"held-{i}"), held(i, name, driver, taken))
 
 
-async def fleet(port: int, count: int, mix: str) -> None:
-    from tests.berthing import claim, pod
+def held(number: int, node: str, driver: str, devices: list[str]) -> dict:
+    """A claim as an earlier pod left it."""
+    results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
+    one = claim(f"held-{number}", len(devices))
+    one["metadata"] |= {"uid": f"held-{number}"}
+    one["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x-{number}"}]}
+    return one
 
+
+async def churn(cluster: Cluster, count: int) -> None:
+    """Claims come and go on every node in turn, as other pods start and end."""
+    number = 0
+    while True:
+        for _ in range(CHURN_PER_SECOND // 50):
+            node, turn = number // 2 % count, number % 2
+            key = ("default", f"churn-{node}")
+            if turn == 0:
+                cluster.store.put("resourceclaims", key, {**held(0, f"node-{node:05}.cluster.example.com", "gpu.nvidia.com", ["gpu-7"]), "metadata": {"name": key[1], "namespace": "default", "uid": f"churn-{number}"}})
+            elif cluster.store.get("resourceclaims", key) is not None:
+                cluster.store.remove("resourceclaims", key)
+            number += 1
+        await asyncio.sleep(0.02)
+
+
+async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
     cluster = Cluster()
-    fill(cluster, count, mix)
-    for name, gpus, selector in (("one", 1, ""), ("four", 4, 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'), ("never", 9, "")):
-        cluster.apply(claim(name, gpus, selector))
+    cluster.apply(MIG_CLASS)
+    fill(cluster, count, mix, occupancy)
+    of_mig = {"deviceClassName": "mig.example.com"} if mix == "mig" else {}
+    memory = "" if of_mig else 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
+    shapes = [("one", 1, ""), ("four", 4, memory), ("never", 9, ""), *((f"bind-{i}", 1, "") for i in range(BIND_PODS))]
+    for name, gpus, selector in shapes:
+        cluster.apply(claim(name, gpus, selector or ('device.attributes["mig.example.com"].profile == "1g"' if of_mig else ""), **of_mig))
         cluster.apply(pod(name, name))
     cluster.apply(pod("plain"))
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with cluster.serving(port=port):
+    stop, churning = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, churning.set)
+
+    async def slow(scope, receive, send) -> None:
+        if scope["type"] == "http" and scope["method"] != "GET":
+            await asyncio.sleep(BIND_SECONDS)
+        await cluster.api(scope, receive, send)
+
+    async def churn_when_told() -> None:
+        await churning.wait()
+        await churn(cluster, count)
+
+    async with listening(slow, "127.0.0.1", port):
+        task = asyncio.create_task(churn_when_told())
         print("ready", flush=True)
         await stop.wait()
+        task.cancel()
+        cluster.store.cut_watches()
 
 
 async def noop(scope, receive, send) -> None:
@@ -77,14 +140,15 @@ def main() -> None:
     parser.add_argument("what", choices=["fleet", "noop", "asker"])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=100)
-    parser.add_argument("--mix", default="uniform")
+    parser.add_argument("--mix", choices=list(MIXES), default="uniform")
+    parser.add_argument("--occupancy", type=int, default=0, help="percent of devices that are held")
     args = parser.parse_args()
     if args.what == "asker":
         ask(args.port)
     elif args.what == "noop":
         uvicorn.run(noop, host="127.0.0.1", port=args.port, log_level="error", access_log=False, lifespan="off", http="httptools", loop="uvloop")
     else:
-        asyncio.run(fleet(args.port, args.nodes, args.mix))
+        asyncio.run(fleet(args.port, args.nodes, args.mix, args.occupancy))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,12 @@ comparable; their ratios are.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import platform
+import signal
 import socket
 import statistics
 import subprocess
@@ -19,6 +22,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+BIND_PODS = 200  # made by benchmarks.servers
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, CALLS = 20, 300
 
@@ -120,35 +124,74 @@ def body_for(pod: dict, names: list[str]) -> bytes:
     return json.dumps({"Pod": padded, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()  # as Go writes it
 
 
-def one_size(nodes: int, mix: str) -> dict:
+def one_size(nodes: int, mix: str, occupancy: int) -> dict:
     bench = Bench()
     try:
         with tempfile.TemporaryDirectory() as folder:
             api, floor = free_port(), free_port()
-            bench.start("benchmarks.servers", "fleet", "--port", str(api), "--nodes", str(nodes), "--mix", mix, wait_line=True)
+            fleet = bench.start("benchmarks.servers", "fleet", "--port", str(api), "--nodes", str(nodes), "--mix", mix, "--occupancy", str(occupancy), wait_line=True)
             bench.start("benchmarks.servers", "noop", "--port", str(floor))
             port, berth, ready = bench.berth(api, Path(folder))
             names = [f"node-{i:05}.cluster.example.com" for i in range(nodes)]
             pods = pods_of(api)
             time.sleep(1)
             noop, http = Http(floor), Http(port)
-            result: dict = {"nodes": nodes, "mix": mix, "ready_s": round(ready, 2)}
-            cold = {}
+            result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(ready, 2)}
             for name in ("one", "four"):
                 start = time.perf_counter_ns()
                 http.post("filter", body_for(pods[name], names))
-                cold[name] = (time.perf_counter_ns() - start) / 1000
+                result[f"cold_{name}_us"] = (time.perf_counter_ns() - start) / 1000
             result["noop_us"] = measure(noop, "filter", body_for(pods["one"], names))
+            before = cpu_seconds(berth.pid)
             for name in ("plain", "one", "four", "never"):
                 result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names))
+            result["cpu_us_per_filter"] = (cpu_seconds(berth.pid) - before) / 4 / (CALLS + WARM_UP) * 1e6
             shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
+            result["scrape_ms"] = scraping(port)
             result["explain_ms"], result["filter_one_explaining_us"] = explaining(bench, port, http, body_for(pods["one"], names))
-            result["cold_first_us"], result["cold_second_us"] = cold["one"], cold["four"]
+            if mix != "mig":
+                fleet.send_signal(signal.SIGUSR1)
+                time.sleep(0.5)
+                result["filter_one_churn_us"] = measure(http, "filter", body_for(pods["one"], names))
+            result["bind_us"] = binding(http, [pods[f"bind-{i}"] for i in range(BIND_PODS)], names)
             result["memory_mib"] = round(memory_mib(berth.pid), 1)
             return result
     finally:
         bench.stop()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def scraping(port: int) -> float:
+    """Median milliseconds of GET /metrics."""
+    took = []
+    for _ in range(20):
+        start = time.perf_counter()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+            reply.read()
+        took.append(1000 * (time.perf_counter() - start))
+    return statistics.median(took)
+
+
+def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[float, float]:
+    """(median, 99th percentile) in microseconds of bind, one after the other, on an API server whose writes take 1 ms."""
+    times = []
+    for pod in pods:
+        found = json.loads(http.post("filter", body_for(pod, names)))["NodeNames"]
+        if not found:
+            continue
+        meta = pod["metadata"]
+        body = json.dumps({"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": found[0]}).encode()
+        start = time.perf_counter_ns()
+        answer = json.loads(http.post("bind", body))
+        times.append((time.perf_counter_ns() - start) / 1000)
+        assert not answer["Error"], answer
+    times.sort()
+    return (statistics.median(times), times[int(len(times) * 0.99)]) if times else (0.0, 0.0)
 
 
 def explaining(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float, tuple[float, float]]:
@@ -162,30 +205,43 @@ def explaining(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float,
 
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
-    print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident")
+    print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
-    for key in ("filter_plain_us", "filter_one_us", "filter_four_us", "filter_never_us", "prioritize_us"):
-        median, tail = result[key]
-        print(f"  {key.removesuffix('_us').replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / median:.1f}")
-    median, tail = result["filter_one_explaining_us"]
-    print(f"  {'filter one, explaining meanwhile':32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / median:.1f}   (an explanation takes {result['explain_ms']:.0f} ms)")
-    for key in ("cold_first_us", "cold_second_us"):
-        print(f"  {key.removesuffix('_us').replace('_', ' ') + ' shape':32} {result[key]:9.0f} us {result[key] / floor:6.2f}x")
+    for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_explaining", "filter_one_churn", "bind"):
+        if f"{key}_us" in result:
+            median, tail = result[f"{key}_us"]
+            print(f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}")
+    for key in ("cold_one", "cold_four"):
+        print(f"  {key.replace('_', ' '):32} {result[f'{key}_us']:9.0f} us {result[f'{key}_us'] / floor:6.2f}x")
+    print(f"  an explanation takes {result['explain_ms']:.0f} ms, a scrape {result['scrape_ms']:.1f} ms", flush=True)
+
+
+def growth(results: list[dict]) -> None:
+    """How figures grow with the fleet: 1 would be in step with it, 0 not at all."""
+    sizes = sorted((r for r in results if r["mix"] == "mixed" and not r["occupancy"]), key=lambda r: r["nodes"])
+    for small, large in itertools.pairwise(sizes):
+        steps = math.log(large["nodes"] / small["nodes"])
+        slopes = {key: math.log(large[key][0] / small[key][0]) / steps for key in ("noop_us", "filter_one_us", "filter_four_us", "bind_us") if small[key][0] and large[key][0]}
+        print(f"growth from {small['nodes']} to {large['nodes']} nodes: " + ", ".join(f"{key.removesuffix('_us')} {slope:.2f}" for key, slope in slopes.items()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--nodes", type=int, nargs="*", default=[100, 1000, 5000])
-    parser.add_argument("--mix", default="mixed")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[100, 1000, 5000, 15000], help="fleets of mixed nodes, empty")
+    parser.add_argument("--at", type=int, default=1000, help="nodes of the other fleets and occupancies; 0 leaves them out")
     args = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")
+    cases = [(nodes, "mixed", 0) for nodes in args.nodes]
+    cases += [(args.at, "mixed", share) for share in (50, 90, 99)] + [(args.at, "uniform", 0), (args.at, "mig", 0), (args.at, "mig", 50)] if args.at else []
     results = []
-    for nodes in args.nodes:
-        results.append(one_size(nodes, args.mix))
+    for case in cases:
+        results.append(one_size(*case))
         show(results[-1])
+    growth(results)
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
-    (folder / "serving.json").write_text(json.dumps(results, indent=1))
+    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
+    (folder / "serving.json").write_text(json.dumps({**machine, "results": results}, indent=1))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ class Counters:
         self._inventory = inventory
         self._usage = usage
         self._left: dict[int, dict[CounterKey, int]] = {}
+        self._overdrawn: dict[int, str] = {}  # by pool, a counter of which more is consumed than there is
 
     def take(self, bit: int) -> str:
         """Charge a device's counters: '' if they were left, else the name of one that was not (nothing is charged).
@@ -24,9 +25,8 @@ class Counters:
         """
         place = self._inventory.places[bit]
         left = self._pool(place.pool)
-        overdrawn = next((key for key, amount in left.items() if amount < 0), None)
-        if overdrawn is not None:
-            return "/".join(overdrawn)
+        if place.pool in self._overdrawn:
+            return self._overdrawn[place.pool]
         charged: list[tuple[CounterKey, int]] = []
         for use in place.device.consumes:
             for name, amount in use.counters:
@@ -58,4 +58,8 @@ class Counters:
                 for name, amount in counters.items()
             }
             self._left[position] = left
+            # Only what others consume can overdraw: what is taken here is checked first.
+            overdrawn = next((key for key, amount in left.items() if amount < 0), None)
+            if overdrawn is not None:
+                self._overdrawn[position] = "/".join(overdrawn)
         return left

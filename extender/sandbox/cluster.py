@@ -70,7 +70,8 @@ class Cluster:
 @asynccontextmanager
 async def listening(app: Any, host: str, port: int) -> AsyncIterator[str]:
     """Serve an ASGI application; the answer is its URL. Port 0 takes a free one."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Named, because asyncio sets TCP_NODELAY only where the protocol is: replies in two parts would wait for an ACK.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)

@@ -95,7 +95,8 @@ class ByTopology:
 
     def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
         """Grow from the most preferred device until the search is content."""
-        order = sorted(members(eligible), key=self._device_key)
+        possible = [bit for bit in members(eligible) if self._is_possible(self._view.inventory.places[bit])]
+        order = sorted(possible, key=self._device_key)
         count = chosen.bit_count()
         allowed = sum(1 << bit for bit in order[:count])
         for bit in order[count : count + _MAX_SETS]:
@@ -133,6 +134,9 @@ class ByTopology:
         return self._weights
 
     def _is_possible(self, place: Place) -> bool:
+        """Whether what its counters need is left."""
+        if not place.device.consumes:
+            return True
         pool = self._view.inventory.pools[place.pool]
         consumed = self._view.usage.counters(pool)
         return all(
