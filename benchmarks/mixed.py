@@ -65,7 +65,7 @@ class Fleet:
         assert isinstance(demand, Demand)
         grant = self.judge.decide(demand, passed[0], snapshot)
         assert isinstance(grant, Grant)
-        ((_, allocation),) = plan(snapshot.views[passed[0]], demand, grant, self.judge.rules(), lambda: "share")
+        ((_, allocation),) = plan(snapshot.views[passed[0]], demand, grant, self.judge.rules(snapshot), lambda: "share")
         stored = replace(claim, allocation=Allocation(allocation.results))
         self.mirror.apply_claim(ObjectKey("x", f"c{number}"), stored)
         return grant

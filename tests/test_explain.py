@@ -148,6 +148,7 @@ def test_explaining_changes_nothing() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "a", [claim("a", 8)])
             await _run(b, "p", [claim("p", 2)])
+            await until(lambda: b.app.service.teller.events == 1)
             before = b.app.service.mirror.usage._by_holder.copy()
             writes = b.cluster.store.version
             await _why(b, "p", free="default/a")

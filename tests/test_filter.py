@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.policy import Policy
+from extender.sandbox.machines import carried_machines
 from extender.wire import extender_v1 as wire
 from tests.berthing import berthing, claim, pod, until
 
@@ -143,6 +146,36 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         await until(lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before, 5)
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         assert b.app.service.waker.touches == 1
+
+
+async def test_a_filter_that_would_take_too_long_says_so_and_is_finished_meanwhile() -> None:
+    """The clock runs a second per look: the first call gives up, the work goes on, a later call answers."""
+    async with berthing({f"n{i:02}": "t4-4" for i in range(60)}) as b:
+        judge, ticks = b.app.service.judge, itertools.count()
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        real, judge._clock = judge._clock, lambda: float(next(ticks))
+        answer = await b.filter("p")
+        judge._clock = real
+        assert answer["NodeNames"] is None and re.fullmatch(r"berth still judges \d+ of 60 nodes for pod default/p: ask again", answer["Error"])
+        await until(lambda: not judge.rankings.at_hand(next(iter(judge.rankings._known.values())).demand).left)
+        assert (await b.filter("p"))["NodeNames"]
+
+
+async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
+    """A change of scores never holds up a call, and in the end every verdict is of the newest facts."""
+    async with berthing({f"n{i:02}": "dgx1-v100" for i in range(3)}) as b:
+        b.cluster.apply(claim("c", 2))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        assert (await b.filter("p"))["NodeNames"]
+        b.cluster.add_node("better", carried_machines()["hgx-h100-8"])
+        await b.settled()
+        assert (await b.filter("p"))["NodeNames"][0] == "better"
+        (ranking,) = b.app.service.judge.rankings._known.values()
+        fleet = b.app.service.mirror.snapshot().fleet
+        assert not ranking._stale and all(g.fleet is fleet for g in ranking._groups.values() if g.names)
 
 
 _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from extender.verdict.ranking import Ranking, Rankings
 from extender.verdict.verbs import held_results, scores, shortlist
 
 T = TypeVar("T")
+_FILTER_SECONDS = 1.0  # for nodes never seen with this demand; kube-scheduler waits 5 s and schedules nothing else meanwhile
 _REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
 
 
@@ -57,6 +58,8 @@ class Judge:
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
         self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
         self.on_decided: Callable[[Pod, Snapshot, list[str], str, Grant], None] = lambda *_: None
+        self._unfinished: dict[object, Demand] = {}
+        self.on_unfinished: Callable[[], None] = lambda: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
     def use_policy(self, policy: Policy) -> None:
@@ -96,7 +99,11 @@ class Judge:
                 return self._shortlisted(pod, demand, snapshot, names)
 
     def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
-        ranking = self.rankings.of(demand, snapshot, self.rules(snapshot))
+        ranking, until = self.rankings.at_hand(demand), self._clock() + _FILTER_SECONDS
+        if not ranking.follow(snapshot, self.rules(snapshot), lambda: self._clock() > until):
+            self._unfinished[demand.key] = demand
+            self.on_unfinished()
+            return FilterAnswer(error=f"berth still judges {ranking.left} of {len(snapshot.views)} nodes for pod {pod.key}: ask again")
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)
@@ -170,6 +177,14 @@ class Judge:
         else:
             verdict = evaluate(view, demand.on(view.node), rules)
         return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
+
+    def finish(self) -> Iterator[bool | None]:
+        """Steps in which rankings that took too long for one call are finished; True at the end."""
+        while self._unfinished:
+            _, demand = self._unfinished.popitem()
+            snapshot = self._mirror.snapshot()
+            yield from self.rankings.at_hand(demand).catch_up(snapshot, self.rules(snapshot))
+        yield True
 
     def forget_slices(self) -> None:
         """Drop masks of slices that are gone."""

@@ -64,6 +64,8 @@ class Service:
         self.shadow = Shadow(self.judge, self.turns, _now_rfc3339)
         self.judge.on_refused = self.teller.refused
         self.judge.on_decided = self.shadow.decided
+        self._unfinished = asyncio.Event()
+        self.judge.on_unfinished = self._unfinished.set
         self.judge.on_unsuitable = self.collector.unsuitable
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
@@ -75,7 +77,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self.shadow.run(), self._survey(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self.shadow.run(), self._finish(), self._survey(), self._settle_down())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -121,6 +123,12 @@ class Service:
             self.waker.supply_changed()
 
         return Kind(kind.name, kind.path, apply, kind.field_selector, kind.optional)
+
+    async def _finish(self) -> None:
+        while True:
+            await self._unfinished.wait()
+            self._unfinished.clear()
+            await self.turns.run(self.judge.finish())
 
     async def _survey(self) -> None:
         await self._progress.until(lambda: not self.not_ready, float("inf"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 
@@ -21,7 +21,8 @@ from extender.model.reasons import Code
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
 
-_STEP = 25  # nodes sorted, or groups judged, between two steps
+_STEP = 25  # nodes sorted between two steps
+_REFRESHED = 25  # groups judged again in one call when facts about the fleet changed
 _MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
 
 
@@ -46,26 +47,48 @@ class Ranking:
         self._by_score: dict[float, list[_Group]] = {}
         self._scores: list[float] = []  # falling
         self._version = -1
+        self._todo: set[str] = set()  # nodes that changed and are not sorted yet
+        self._latest: tuple[Mapping[str, NodeView], Rules] | None = None  # whoever works on, works on the newest
         self._fleet: Fleet | None = None
+        self._stale: list[_Group] = []  # judged by older facts about the fleet
         self.evaluations = 0  # searches made; the rest was remembered
 
-    def follow(self, snapshot: Snapshot, rules: Rules) -> None:
-        """Catch up with a snapshot; the work grows with what changed."""
-        for _ in self.catch_up(snapshot, rules):
+    def follow(self, snapshot: Snapshot, rules: Rules, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Catch up with a snapshot; the work grows with what changed. False where `give_up` said so before the end: what
+        was done stays done. Facts about the fleet change scores only, so they reach the groups a few at a time."""
+        for _ in self._sort_all(snapshot, rules):
+            if give_up():
+                return False
+        for _ in zip(range(_REFRESHED), self._refresh(), strict=False):
             pass
+        return True
 
     def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """follow() in steps, for callers that others must not wait for."""
+        """Catch up with everything in steps, for callers that others must not wait for."""
+        yield from self._sort_all(snapshot, rules)
+        yield from self._refresh()
+
+    @property
+    def left(self) -> int:
+        """Nodes that are not sorted yet."""
+        return len(self._todo)
+
+    def _sort_all(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        names: Iterable[str] = changed if changed is not None else {*snapshot.views, *self._group_of}
-        for position, name in enumerate(names, 1):
-            self._sort(name, snapshot.views.get(name), rules)
+        self._todo |= changed if changed is not None else {*snapshot.views, *self._group_of}
+        self._version = snapshot.version
+        self._latest = snapshot.views, rules
+        if rules.fleet is not self._fleet:
+            self._fleet = rules.fleet
+            self._stale = list(self._groups.values())
+        position = 0
+        while self._todo:
+            name = self._todo.pop()
+            views, rules = self._latest
+            self._sort(name, views.get(name), rules)
+            position += 1
             if position % _STEP == 0:
                 yield
-        self._version = snapshot.version
-        if snapshot.fleet is not self._fleet:
-            yield from self._judge_again(rules)
-            self._fleet = snapshot.fleet
 
     def verdict(self, name: str) -> Verdict | None:
         """The verdict of a node; None for one that is not known."""
@@ -138,22 +161,29 @@ class Ranking:
             if len(self._by_score) != len(self._scores):
                 insort(self._scores, group.verdict.score, key=lambda score: -score)
 
-    def _judge_again(self, rules: Rules) -> Iterator[None]:
-        """Facts about the fleet changed, and with them every score."""
-        self._drop_empty()
-        for position, group in enumerate(list(self._groups.values()), 1):
-            if group.fleet is not rules.fleet:
-                group.verdict, group.fleet = evaluate(group.view, group.demand, rules), rules.fleet
-                self.evaluations += 1
-            if position % _STEP == 0:
-                yield
-        self._rank_all()
+    def _unrank(self, group: _Group) -> None:
+        if isinstance(group.verdict, Grant):
+            score = group.verdict.score
+            self._by_score[score].remove(group)
+            if not self._by_score[score]:
+                del self._by_score[score]
+                self._scores.remove(score)
+
+    def _refresh(self) -> Iterator[None]:
+        """Judge groups again by the newest facts about the fleet, one a step."""
+        while self._stale and self._latest is not None:
+            group, (_, rules) = self._stale.pop(), self._latest
+            if group.fleet is rules.fleet:
+                continue
+            self._unrank(group)
+            group.verdict, group.fleet = evaluate(group.view, group.demand, rules), rules.fleet
+            self.evaluations += 1
+            self._rank(group)
+            yield
 
     def _drop_empty(self) -> None:
         self._groups = {key: group for key, group in self._groups.items() if group.names}
-        self._rank_all()
-
-    def _rank_all(self) -> None:
+        self._stale = [group for group in self._stale if group.names]
         self._by_score.clear()
         self._scores.clear()
         for group in self._groups.values():
@@ -204,7 +234,7 @@ class Rankings:
         return len(self._known)
 
     def of(self, demand: Demand, snapshot: Snapshot, rules: Rules) -> Ranking:
-        """The ranking of a demand, up to date with the snapshot."""
+        """The ranking of a demand, with every node of the snapshot."""
         ranking = self.at_hand(demand)
         ranking.follow(snapshot, rules)
         return ranking
