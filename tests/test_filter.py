@@ -9,9 +9,19 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.allocation.features import Features
+from extender.cel.masks import Masks
+from extender.mirror.mirror import Mirror
+from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines
+from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from extender.verdict.demand import demand_of
+from extender.verdict.evaluate import Rules
+from extender.verdict.ranking import Ranking
 from extender.wire import extender_v1 as wire
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
 from tests.berthing import berthing, claim, pod, until
 
 
@@ -152,7 +162,7 @@ async def test_a_filter_that_would_take_too_long_says_so_and_is_finished_meanwhi
     """The clock runs a second per look: the first call gives up, the work goes on, a later call answers."""
     async with berthing({f"n{i:02}": "t4-4" for i in range(60)}) as b:
         judge, ticks = b.app.service.judge, itertools.count()
-        b.cluster.apply(claim("c"))
+        b.cluster.apply(claim("c", 1, 'device.attributes["gpu.nvidia.com"].uuid != ""'))  # no two nodes look alike
         b.cluster.apply(pod("p", "c"))
         await b.settled()
         real, judge._clock = judge._clock, lambda: float(next(ticks))
@@ -188,3 +198,39 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     read = [wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))]
     assert all(args.names == names and args.pod.annotations["berth.dev/x"] == note for args in read)
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), max_size=30), st.integers(0, 12))
+def test_a_ranking_made_in_steps_equals_one_made_at_once(changes: list[tuple[str, int]], interrupted: int) -> None:
+    """Nodes come, go and change while a ranking is made in steps and others follow in between."""
+    mirror, decoder = Mirror(), SliceDecoder()
+    mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    machines = [carried_machines()[name] for name in ("t4-4", "dgx1-v100")]
+
+    def change(name: str, kind: int) -> None:
+        machine = machines[kind % 2]
+        mirror.apply_node(name, decode_node(node_object(name, machine, {})) if kind < 2 else None)
+        mirror.apply_slice(name, decoder.decode(gpu_slice(name, machine)) if kind < 2 else None)
+
+    for name in "abcd":
+        change(name, 0)
+    asked = decode_claim(claim("c", 2, 'device.attributes["gpu.nvidia.com"].brand == "Nvidia"'))
+    mirror.apply_claim(asked.key, asked)
+    demand = demand_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), mirror.snapshot(), Policy())
+    masks, stepped = Masks(), Ranking(demand)
+    rules = lambda snapshot: Rules(masks, Features(), snapshot.fleet)
+    steps = stepped.catch_up(mirror.snapshot(), rules(mirror.snapshot()))
+    for number, (name, kind) in enumerate(changes):
+        change(name, kind)
+        if number == interrupted:
+            stepped.follow(mirror.snapshot(), rules(mirror.snapshot()))
+        next(steps, None)
+    for _ in steps:
+        pass
+    for _ in range(20):
+        stepped.follow(mirror.snapshot(), rules(mirror.snapshot()))
+    fresh = Ranking(demand)
+    fresh.follow(mirror.snapshot(), rules(mirror.snapshot()))
+    assert stepped.best(None, 99) == fresh.best(None, 99) and stepped.refused() == fresh.refused()
+    assert stepped.verdicts() == fresh.verdicts()
+    assert sorted(name for group in stepped._groups.values() for name in group.names) == sorted(stepped.verdicts())

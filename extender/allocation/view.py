@@ -15,7 +15,8 @@ from extender.model.fabric import Fabric
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """One node. Two views with equal `signature` give equal verdicts wherever selectors and constraints see equal."""
+    """One node. Two views with equal `signature` give equal verdicts wherever selectors and constraints see equal; those that
+    look at no identity see equal where `appearance` is."""
 
     node: Node
     inventory: Inventory
@@ -28,6 +29,7 @@ class NodeView:
     drift: int = 0  # devices that no claim holds and somebody uses, as a mask
     overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes that live use exceeds the claims, coarse
     believed: bool = True  # whether the agent was heard of lately
+    appearance: int = -1  # -1: like no other
     partitions: tuple[int, ...] | None = None  # sets that Fabric Manager can join, by position; None: it does not say
 
 

@@ -38,6 +38,7 @@ class _Hardware:
     fabric: Fabric | None
     gpu_bits: tuple[int, ...]
     partitions: tuple[int, ...] | None
+    appearance: int  # what selectors can see but identities
     look: tuple[object, ...]  # equal for nodes that search and scoring cannot tell apart when idle
 
 
@@ -48,6 +49,7 @@ class ViewBuilder:
         self._features = features
         self._graphs = Graphs()
         self._hardware: dict[str, _Hardware] = {}
+        self._appearances: dict[Hashable, int] = {}
         self._kinds: dict[Hashable, int] = {}
         self._looks: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._signatures: dict[Hashable, int] = {}
@@ -69,7 +71,8 @@ class ViewBuilder:
         key = (hardware.look, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
         signature = self._signatures.setdefault(key, len(self._signatures))
         return NodeView(
-            node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, hardware.partitions
+            node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, hardware.appearance,
+            hardware.partitions
         )
 
     def forget(self, node: str) -> None:
@@ -114,7 +117,9 @@ class ViewBuilder:
             fabric, gpu_bits = self._fabric(live, found)
             partitions = _partitions(found, gpu_bits)
             look = self._look(found, fabric, gpu_bits, partitions)
-            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, partitions, look)
+            seen = tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places)
+            appearance = self._appearances.setdefault(seen, len(self._appearances))
+            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, partitions, appearance, look)
         return known
 
     def _fabric(self, live: Slice | None, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:

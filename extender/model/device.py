@@ -37,10 +37,15 @@ class DeviceId(NamedTuple):
         return f"{self.driver}/{self.pool}/{self.device}"
 
 
+def is_identity(name: str) -> bool:
+    """Whether an attribute of this name tells one device from every other, so that looking at it groups nothing."""
+    return "uuid" in name.lower() or "serial" in name.lower()
+
+
 class Schema:
     """Names and kinds of the attributes of a device model; shared by all devices that have the same."""
 
-    __slots__ = ("domains", "has_lists", "index", "irregular", "kinds", "names", "problem")
+    __slots__ = ("domains", "has_lists", "index", "irregular", "kinds", "names", "problem", "shared")
 
     def __init__(self, names: tuple[str, ...], kinds: tuple[str, ...], problem: str = "") -> None:
         self.names = names
@@ -50,6 +55,7 @@ class Schema:
         self.has_lists = not LIST_KINDS.isdisjoint(kinds)
         self.problem = problem  # why no expression can be evaluated on such a device, or ""
         self.irregular = self.has_lists or bool(problem)  # expressions need a second look
+        self.shared = tuple(i for i, name in enumerate(names) if not is_identity(name))  # positions of all but identities
 
 
 class Attributes(Mapping[str, Value]):
@@ -79,6 +85,11 @@ class Attributes(Mapping[str, Value]):
 
     def __hash__(self) -> int:
         return hash((self.schema.names, self.values_))
+
+    def appearance(self) -> tuple[object, ...]:
+        """Equal for devices that differ in identity alone."""
+        values = self.values_
+        return (self.schema, *[values[i] for i in self.schema.shared])
 
     def typed(self, name: str) -> tuple[str, Value] | None:
         """(kind, value) or None where the device does not have the attribute."""

@@ -124,7 +124,7 @@ class Judge:
 
         A single name may be the scheduler asking about a nominated node: that says nothing about the others.
         """
-        if len(names) == 1 and len(snapshot.views) > 1:
+        if not demand.settled or (len(names) == 1 and len(snapshot.views) > 1):
             return
         views = [view for name in names if (view := snapshot.views.get(name)) is not None]
         for claim in demand.settled:

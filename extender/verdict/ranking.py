@@ -16,6 +16,8 @@ from heapq import merge
 
 from extender.allocation.constraints import attribute_values
 from extender.allocation.view import Fleet, NodeView, Snapshot
+from extender.cel.errors import CompileError
+from extender.model.device import is_identity
 from extender.model.errors import InvalidClaim
 from extender.model.reasons import Code
 from extender.verdict.demand import Demand
@@ -46,6 +48,7 @@ class Ranking:
         self._group_of: dict[str, _Group] = {}
         self._by_score: dict[float, list[_Group]] = {}
         self._scores: list[float] = []  # falling
+        self._blind: dict[object, bool] = {}  # by key of the demand as nodes have to serve it
         self._version = -1
         self._todo: set[str] = set()  # nodes that changed and are not sorted yet
         self._latest: tuple[Mapping[str, NodeView], Rules] | None = None  # whoever works on, works on the newest
@@ -81,6 +84,8 @@ class Ranking:
         if rules.fleet is not self._fleet:
             self._fleet = rules.fleet
             self._stale = list(self._groups.values())
+        if not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules):
+            yield from self._sort_at_once(snapshot.views, rules)
         position = 0
         while self._todo:
             name = self._todo.pop()
@@ -98,6 +103,14 @@ class Ranking:
     def verdicts(self) -> dict[str, Verdict]:
         """All of them, by node."""
         return {name: group.verdict for name, group in self._group_of.items()}
+
+    def reasons(self) -> dict[str, str]:
+        """Why each node that cannot serve the demand cannot."""
+        found: dict[str, str] = {}
+        for group in self._groups.values():
+            if isinstance(group.verdict, Refusal):
+                found.update(dict.fromkeys(group.names, group.verdict.text))
+        return found
 
     def refused(self) -> Counter[str]:
         """Nodes by the text of the reason why they cannot serve the demand."""
@@ -134,6 +147,28 @@ class Ranking:
                     return found
         return found
 
+    def _sort_at_once(self, views: Mapping[str, NodeView], rules: Rules) -> Iterator[None]:
+        """All nodes of a ranking that has none yet: a group is looked up once for all nodes that look alike."""
+        alike: dict[tuple[int, int], list[str]] = {}
+        for name, view in views.items():
+            state = (view.signature, view.appearance)
+            names = alike.get(state)
+            if names is None:
+                alike[state] = [name]
+            else:
+                names.append(name)
+        for (_, appearance), names in alike.items():
+            latest = self._latest[0] if self._latest is not None else views
+            if latest is not views:  # somebody went on with a newer picture between two steps
+                names = [name for name in names if name in self._todo and latest.get(name) is views[name]]  # noqa: PLW2901 - fewer of them
+            if appearance < 0 or not names:
+                continue
+            group = self._group(views[names[0]], rules)
+            group.names = sorted([*group.names, *names])
+            self._group_of.update(dict.fromkeys(names, group))
+            self._todo.difference_update(names)
+            yield
+
     def _sort(self, name: str, view: NodeView | None, rules: Rules) -> None:
         """Put a node into the group that it belongs to now."""
         old = self._group_of.pop(name, None)
@@ -145,7 +180,10 @@ class Ranking:
 
     def _group(self, view: NodeView, rules: Rules) -> _Group:
         demand = self.demand.on(view.node)
-        key = (demand.key, view.signature, *_seen(view, demand, rules))
+        if view.appearance >= 0 and self._is_blind(demand, rules):
+            key: tuple[object, ...] = (demand.key, view.signature, view.appearance)
+        else:
+            key = (demand.key, view.signature, *_seen(view, demand, rules))
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= _MAX_GROUPS:
@@ -154,6 +192,13 @@ class Ranking:
             self.evaluations += 1
             self._rank(group)
         return group
+
+    def _is_blind(self, demand: Demand, rules: Rules) -> bool:
+        """Whether the demand looks at no identity of a device."""
+        found = self._blind.get(demand.key)
+        if found is None:
+            found = self._blind[demand.key] = not any(map(is_identity, _looked_at(demand, rules)))
+        return found
 
     def _rank(self, group: _Group) -> None:
         if isinstance(group.verdict, Grant):
@@ -188,6 +233,18 @@ class Ranking:
         self._scores.clear()
         for group in self._groups.values():
             self._rank(group)
+
+
+def _looked_at(demand: Demand, rules: Rules) -> Iterator[str]:
+    """Names of the attributes that selectors and constraints look at; 'uuid' where they look at all."""
+    selectors = [text for class_ in demand.classes for text in class_.selectors]
+    for spec in demand.specs:
+        yield from (constraint.attribute for constraint in spec.constraints)
+        selectors += [text for request in spec.requests for option in request.alternatives for text in option.selectors]
+    for text in selectors:
+        selector = rules.masks.selector(text)
+        for path in () if isinstance(selector, CompileError) else selector.reads:
+            yield "uuid" if path.startswith("attributes:") and path.endswith("*") else path
 
 
 def _seen(view: NodeView, demand: Demand, rules: Rules) -> Iterator[object]:

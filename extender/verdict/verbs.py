@@ -10,7 +10,7 @@ from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import Allocation, Claim, Node, Result
 from extender.model.reasons import Code, Reason
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
+from extender.verdict.evaluate import Grant, Rules, problem_for
 from extender.verdict.grouping import Nearness, nearness
 from extender.verdict.ranking import Ranking
 
@@ -49,8 +49,8 @@ def _by_nearness(
 
 
 def _reasons(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> dict[str, str]:
-    verdict, unknown = ranking.verdict, str(Reason(Code.NODE_UNKNOWN))
-    found = {name: v.text if isinstance(v := verdict(name), Refusal) else unknown for name in names}
+    known, unknown = ranking.reasons(), str(Reason(Code.NODE_UNKNOWN))
+    found = {name: known.get(name, unknown) for name in names}
     if demand.pins:
         elsewhere = str(Reason(Code.ELSEWHERE))
         views = snapshot.views
