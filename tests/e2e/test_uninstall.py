@@ -48,7 +48,8 @@ def test_the_in_tree_plugin_goes_on_with_the_claims(tmp_path: Path) -> None:
         plane.start_scheduler(port)
         plane.wait(lambda: node_of(plane, "by-berth"), 60)
         written = plane.get(CLAIM)["status"]["allocation"]
-        assert written["allocationTimestamp"], "the in-tree plugin reads it for binding time-outs"
+        if int(plane.get("/version")["minor"].rstrip("+")) >= 36:  # before, the server drops it with its gate
+            assert written["allocationTimestamp"], "the in-tree plugin reads it for binding time-outs"
         for process in plane.processes[-2:]:
             plane.end(process)
 
