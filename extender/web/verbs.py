@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
+_BODY_SECONDS = 10.0  # to arrive; kube-scheduler itself gives up after 5
 
 
 class TooLarge(BerthError):
@@ -104,6 +106,14 @@ class Verbs:
 
 
 async def _read(receive: Receive) -> bytes:
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            return await _whole(receive)
+    except TimeoutError:
+        raise WireError("body", f"did not arrive within {_BODY_SECONDS:.0f} s") from None
+
+
+async def _whole(receive: Receive) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
