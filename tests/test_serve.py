@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import socket
 import ssl
@@ -18,9 +19,11 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import app as cli
+from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
-from extender.sandbox.cluster import Cluster
+from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
+from extender.serve import application
 from tests.berthing import claim, pod
 from tests.test_docs import ROOT
 
@@ -64,6 +67,31 @@ async def answers(url: str, status: int, words: str = "", **options) -> None:
                 pass
             await asyncio.sleep(0.1)
     raise AssertionError(f"{url} never answered {status} {words}")
+
+
+@pytest.mark.parametrize(("status", "message"), [(403, "resourceclaims is forbidden"), (404, "the server could not find the requested resource")])
+async def test_not_ready_says_what_is_missing_and_why(status: int, message: str) -> None:
+    """Missing rights and an API version that is not served: named in one sentence, with the next step."""
+    cluster = Cluster()
+
+    async def api(scope, receive, send) -> None:
+        if "resourceclaims" not in scope.get("path", ""):
+            await cluster.api(scope, receive, send)
+            return
+        body = json.dumps({"kind": "Status", "message": message, "code": status}).encode()
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", str(len(body)).encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    async with listening(api, "127.0.0.1", 0) as url, application(url) as (app, not_ready):
+        for _ in range(200):
+            if message in not_ready():
+                break
+            await asyncio.sleep(0.02)
+        assert not_ready() == f"not listed yet: resourceclaims ({message}); berth doctor names what mends it"
+        answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
+        assert answer.error.startswith("berth is not ready, not listed yet: resourceclaims")
+        assert app.service.filter(Pod(ObjectKey("d", "q"), "v"), ["n1"]).passed is None, "pods without devices pass"
+        cluster.store.cut_watches()
 
 
 async def test_verbs_and_pages_have_addresses_of_their_own(tmp_path: Path) -> None:

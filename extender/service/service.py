@@ -93,7 +93,8 @@ class Service:
             name + (f" ({reflector.problem})" if reflector.problem else "")
             for name, reflector in self.reflectors.items() if not reflector.listed
         ]
-        return f"not listed yet: {', '.join(missing)}" if missing else ""
+        hint = "; berth doctor names what mends it" if any(reflector.problem for reflector in self.reflectors.values()) else ""
+        return f"not listed yet: {', '.join(missing)}{hint}" if missing else ""
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         """See Judge.filter. A pod without devices passes even while Berth is not ready."""
