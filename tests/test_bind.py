@@ -165,3 +165,38 @@ async def test_pod_without_claims_gets_a_plain_binding() -> None:
         assert (await b.filter("web", names))["NodeNames"] == names
         assert await b.bind("web", "n2") == ""
         assert b.node_of("web") == "n2"
+
+
+async def test_what_is_lost_by_an_old_picture_is_not_taken_back_from_who_has_it_now() -> None:
+    """This process still sees its pod's claim on a device that another claim had first; meanwhile another process has
+    allocated it anew and bound the pod. Found by `make chaos`, two replicas, seed 24."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        first, mine = claim("first"), claim("mine")
+        for name, one in (("first", first), ("mine", mine)):
+            b.cluster.apply(one)
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        binder = b.app.service.binder
+        old, new = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"} for pool in ("n1", "n2")]
+
+        def allocate(name: str, result: dict, writer: str) -> None:
+            stored = b.cluster.store.get("resourceclaims", ("default", name))
+            uid = b.pod(name)["metadata"]["uid"]
+            changed = {**stored, "metadata": {**stored["metadata"], "annotations": {"berth.dev/allocator": writer}, "finalizers": ["resource.kubernetes.io/delete-protection"]},
+                       "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": name, "uid": uid}]}}
+            b.cluster.store.put("resourceclaims", ("default", name), changed)
+
+        allocate("first", old, "other")
+        allocate("mine", old, "other")
+        await b.settled()
+        real = binder._give_way
+
+        def give_way(one) -> None:
+            allocate("mine", new, "other")  # between this process's look and its undo
+            real(one)
+
+        binder._give_way = give_way
+        answer = await b.bind("mine", "n1")
+        assert "allocated to another claim first" in answer
+        kept = b.cluster.store.get("resourceclaims", ("default", "mine"))["status"]
+        assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2" and kept["reservedFor"], "the other process's allocation stays"

@@ -36,6 +36,7 @@ _TRIES = 5  # per write, as client-go's DefaultRetry
 _FENCE_SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
 _RETRY_SECONDS = 0.1
+_LANDING_SECONDS = 1.0  # for a Binding that another process sent to arrive
 _BINDING_TIMEOUT_SECONDS = 600.0  # DynamicResourcesArgs.bindingTimeout, the in-tree default
 
 
@@ -280,10 +281,28 @@ class Binder:
                 try:
                     self._give_way(claim)
                 except BindError:
-                    work.allocated.append(await self._read_again(claim))  # so that it is taken back
+                    await self._inherit(work, claim)
                     raise
 
+    async def _inherit(self, work: _Work, claim: Claim) -> None:
+        """An allocation that was found and lost is taken back, unless whoever made it has bound the pod, or still may, or
+        something else stands there by now."""
+        await asyncio.sleep(_LANDING_SECONDS)
+        pod = decode_pod(await self._writer.read_pod(work.pod.key))
+        fresh = await self._read_again(claim)
+        if not pod.node_name and fresh.allocation == claim.allocation:
+            work.allocated.append(fresh)
+
+    async def _still_ours(self, work: _Work) -> None:
+        """Before a Binding is sent again: by now another process may have taken our claims over, and back."""
+        for claim in work.allocated:
+            if (await self._read_again(claim)).writer != self._writer.identity:
+                raise BindError(f"claim {claim.key} was taken over by another process")
+
     def _give_way(self, claim: Claim) -> None:
+        seen = self._mirror.store.claims.get(claim.key)
+        if seen is not None and seen.uid == claim.uid and seen.ours and claim.writer == self._writer.identity != seen.writer:
+            raise BindError(f"claim {claim.key} was taken over by another process")
         lost = lost_device(self._mirror, claim)
         if lost is not None:
             self.fence.losses += 1
@@ -327,6 +346,7 @@ class Binder:
                     return
                 if pod.uid != work.pod.uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
                     raise BindError(f"binding pod {work.pod.key}: {error}")
+                await self._still_ours(work)
                 await self._writer.bind_pod(work.pod.key, work.pod.uid, work.node, note)
                 return
             except NotFound:
@@ -350,6 +370,8 @@ class Binder:
 
     async def _deallocate(self, claim: Claim, pod_uid: str) -> None:
         for _ in range(_TRIES):
+            if claim.writer != self._writer.identity:
+                return  # another process goes on with it
             others = [consumer for consumer in claim.reserved_for if consumer.uid != pod_uid]
             try:
                 if others:
@@ -360,8 +382,6 @@ class Binder:
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)
                 claim = await self._read_again(claim)
-                if claim.writer != self._writer.identity:
-                    return  # another process goes on with it
 
     async def _quietly(self, action: Coroutine[Any, Any, None], pod: Pod, why: str) -> None:
         try:
