@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from extender.cli.logs import set_up_logging
 from extender.cli.serve import parse_listen
 from extender.model.errors import WireError
 from extender.sandbox.cluster import Cluster, listening
@@ -41,6 +42,7 @@ def run_command(
 
     Example: berth run --once
     """
+    set_up_logging("error")  # the table tells it; every decision is at /v1/explain
     raise typer.Exit(asyncio.run(_run(examples, listen, api_port, once=once)))
 
 
