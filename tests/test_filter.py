@@ -232,5 +232,6 @@ def test_a_ranking_made_in_steps_equals_one_made_at_once(changes: list[tuple[str
     fresh = Ranking(demand)
     fresh.follow(mirror.snapshot(), rules(mirror.snapshot()))
     assert stepped.best(None, 99) == fresh.best(None, 99) and stepped.refused() == fresh.refused()
-    assert stepped.verdicts() == fresh.verdicts()
-    assert sorted(name for group in stepped._groups.values() for name in group.names) == sorted(stepped.verdicts())
+    by_node = lambda ranking: {name: verdict for verdict, names in ranking.states() for name in names}
+    assert by_node(stepped) == by_node(fresh)
+    assert sum(len(names) for _, names in stepped.states()) == len(by_node(stepped)) == len(stepped._group_of)

@@ -100,20 +100,21 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     for _ in ranking.catch_up(snapshot, rules):
         yield None
     # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot.
-    verdicts = ranking.verdicts()
+    states = ranking.states()
     allowed = _allowed(demand, snapshot) if demand.pins else None
     best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in ranking.best(allowed, _BEST))
     yield None
     refusals: dict[str, Refusal] = {}
     members: dict[Reason, list[str]] = {}
-    for position, (node, verdict) in enumerate(verdicts.items(), 1):
+    nodes = sum(len(names) for _, names in states)
+    for position, (node, verdict) in enumerate(((name, verdict) for verdict, names in states for name in names), 1):
         refusal = _ELSEWHERE if allowed is not None and node not in allowed else verdict
         if isinstance(refusal, Refusal):
             refusals[node] = refusal
             members.setdefault(refusal.reason, []).append(node)
         if position % _STEP == 0:
             yield None
-    fitting = len(verdicts) - len(refusals)
+    fitting = nodes - len(refusals)
     holders: Holders = {}
     for index in nearest.claims_by_pool(snapshot) if refusals else ():
         holders = index or holders
@@ -121,8 +122,8 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     groups = tuple(_groups(members, demand, snapshot, rules, holders))
     if fitting:
         where = f"{best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}"
-        sentence = f"pod {name} fits on {fitting} of {len(verdicts)} nodes; {where}"
-        yield Explanation(name, "fits", sentence, len(verdicts), fitting, best, groups)
+        sentence = f"pod {name} fits on {fitting} of {nodes} nodes; {where}"
+        yield Explanation(name, "fits", sentence, nodes, fitting, best, groups)
         return
     terms: list[TermFinding] = []
     for step in term_findings(demand, snapshot):
@@ -136,7 +137,7 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     misses += nearest.by_capacity(demand, snapshot) + nearest.by_terms(terms)
     told = tuple(dict.fromkeys(miss.sentence for miss in sorted(misses, key=lambda miss: miss.cost)))
     yield Explanation(
-        name, "refused", _why(name, groups, told), len(verdicts), 0, (), groups, told, tuple(term.sentence() for term in terms)
+        name, "refused", _why(name, groups, told), nodes, 0, (), groups, told, tuple(term.sentence() for term in terms)
     )
 
 

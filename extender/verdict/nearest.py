@@ -65,7 +65,10 @@ def by_giving_back(
     demand: Demand, refusals: Refusals, snapshot: Snapshot, rules: Rules, holders: Holders
 ) -> Iterator[list[Miss] | None]:
     """Steps that end with claims whose devices would make a node fit; None stands for a breath."""
-    views = _worth_trying(refusals, snapshot)
+    views: list[NodeView] = []
+    for step in _worth_trying(refusals, snapshot):
+        views = step or views
+        yield None
     found: list[Miss] = []
     tries = 0
     for view in views:
@@ -103,14 +106,16 @@ def held_by(claim: Claim) -> str:
     return f"{shown}, held by {claim.key}"
 
 
-def _worth_trying(refusals: Refusals, snapshot: Snapshot) -> list[NodeView]:
-    """One node of each kind and state that is refused for what others hold; those with most free first."""
+def _worth_trying(refusals: Refusals, snapshot: Snapshot) -> Iterator[list[NodeView] | None]:
+    """Steps that end with one node of each kind and state that is refused for what others hold; those with most free first."""
     kinds: dict[int, NodeView] = {}
-    for name, refusal in refusals.items():
+    for position, (name, refusal) in enumerate(refusals.items()):
+        if position % _ALIKE == 0:
+            yield None
         view = snapshot.views.get(name)
         if view is not None and refusal.reason.code in CAN_BE_FREED and view.signature not in kinds:
             kinds[view.signature] = view
-    return sorted(kinds.values(), key=lambda view: (view.busy.bit_count(), view.node.name))[:_NODES]
+    yield sorted(kinds.values(), key=lambda view: (view.busy.bit_count(), view.node.name))[:_NODES]
 
 
 def by_count(demand: Demand, refusals: Refusals, snapshot: Snapshot, rules: Rules) -> Iterator[list[Miss] | None]:

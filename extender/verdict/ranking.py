@@ -100,9 +100,9 @@ class Ranking:
         group = self._group_of.get(name)
         return group.verdict if group is not None else None
 
-    def verdicts(self) -> dict[str, Verdict]:
-        """All of them, by node."""
-        return {name: group.verdict for name, group in self._group_of.items()}
+    def states(self) -> list[tuple[Verdict, list[str]]]:
+        """Verdicts with their nodes, as they are now: later changes do not reach into it."""
+        return [(group.verdict, group.names.copy()) for group in self._groups.values() if group.names]
 
     def reasons(self) -> dict[str, str]:
         """Why each node that cannot serve the demand cannot."""
