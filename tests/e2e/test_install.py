@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.install import install
 from tests.e2e.control_plane import ControlPlane, missing
 
-KUBECTL = missing() or ("" if (Path(__import__("os").environ["BERTH_KUBE_BIN"]) / "kubectl").exists() else "kubectl is not beside the other binaries")
+KUBECTL = missing() or ("" if (Path(os.environ["BERTH_KUBE_BIN"]) / "kubectl").exists() else "kubectl is not beside the other binaries")
 pytestmark = [pytest.mark.skipif(bool(KUBECTL), reason=KUBECTL or "-"), pytest.mark.timeout(300)]
 
 
