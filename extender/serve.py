@@ -21,6 +21,7 @@ from extender.policy import Policy, load_policy
 from extender.service.policies import CandidateFile, PolicyFile
 from extender.service.service import Service
 from extender.web.app import App, Pages
+from extender.web.clients import only_client
 from extender.web.metrics import Metrics
 
 # kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
@@ -38,6 +39,7 @@ class Listen:
     certificate: Path | None = None
     key: Path | None = None
     client_ca: Path | None = None
+    client_name: str | None = None
     page_token: Path | None = None
 
 
@@ -70,7 +72,7 @@ async def run(credentials: Credentials, listen: Listen, policies: Policies) -> N
         pages = Pages(service, metrics, token)
         main = server(App(service, metrics, pages if listen.pages is None else None), listen.host, listen.port, listen)
         servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
-        watchers = [asyncio.create_task(one) for one in (_watch_certificate(main, listen), _watch_policies(service, policies))]
+        watchers = [asyncio.create_task(one) for one in (_watch_certificates(main, listen), _watch_policies(service, policies))]
         try:
             await _serve_all(servers)
         finally:
@@ -108,22 +110,26 @@ async def _watch_policies(service: Service, policies: Policies) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _watch_certificate(main: uvicorn.Server, listen: Listen) -> None:
-    """Load the certificate again when its file changes; one that cannot be read leaves the last in use."""
+async def _watch_certificates(main: uvicorn.Server, listen: Listen) -> None:
+    """Load certificate and client authority again when a file changes; what cannot be read leaves the last in use. An
+    authority is added: the one before is trusted until the next start, so that both sides can change one after the other."""
     if listen.certificate is None:
         return
     log = structlog.get_logger("berth.files")
-    certificate = listen.certificate.read_bytes()
+    files = [path for path in (listen.certificate, listen.key, listen.client_ca) if path is not None]
+    known = [path.read_bytes() for path in files]
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         try:
-            fresh = listen.certificate.read_bytes()
-            if fresh != certificate and main.config.ssl is not None:
+            fresh = [path.read_bytes() for path in files]
+            if fresh != known and main.config.ssl is not None:
                 main.config.ssl.load_cert_chain(listen.certificate, listen.key)
-                certificate = fresh
-                log.info("certificate read again", file=str(listen.certificate))
+                if listen.client_ca is not None:
+                    main.config.ssl.load_verify_locations(listen.client_ca)
+                known = fresh
+                log.info("certificates read again", files=[str(path) for path in files])
         except (OSError, ssl.SSLError) as error:
-            log.warning("certificate cannot be read; the last one stays", file=str(listen.certificate), problem=str(error))
+            log.warning("certificates cannot be read; the last ones stay", files=[str(path) for path in files], problem=str(error))
 
 
 @asynccontextmanager
@@ -139,7 +145,7 @@ def server(app: App | Pages, host: str, port: int, listen: Listen | None = None)
     """A uvicorn server for an application, without access log: the hot path writes no lines."""
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http="httptools", loop="uvloop", proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=only_client(listen.client_name) if listen and listen.client_name else "httptools", loop="uvloop", proxy_headers=False,
         ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
         ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,

@@ -19,6 +19,7 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import app as cli
+from extender.cluster.credentials import load_credentials
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster, listening
@@ -196,13 +197,18 @@ def certificate(folder: Path, name: str) -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_again(tmp_path: Path) -> None:
-    for name in ("server", "scheduler"):
+    for name in ("server", "scheduler", "stranger"):
         certificate(tmp_path, name)
     paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
-    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2]) as (verbs, _):
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler") as (verbs, _):
         url = f"https://127.0.0.1:{verbs}/filter"
         plain = ssl.create_default_context(cafile=paths[2])
         async with httpx.AsyncClient(verify=plain) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        stranger = ssl.create_default_context(cafile=paths[2])
+        stranger.load_cert_chain(tmp_path / "stranger.crt", tmp_path / "stranger.key")
+        async with httpx.AsyncClient(verify=stranger) as client:
             with pytest.raises(httpx.HTTPError):
                 await client.get(url)
         known = ssl.create_default_context(cafile=paths[2])
@@ -223,6 +229,42 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
         raise AssertionError("the new certificate was not used")
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_an_authority_that_changes_is_trusted_without_a_restart(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    (tmp_path / "other").mkdir()
+    certificate(tmp_path / "other", "scheduler")
+    paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
+    ours = ssl.create_default_context(cafile=paths[2])
+    ours.load_cert_chain(tmp_path / "other" / "scheduler.crt", tmp_path / "other" / "scheduler.key")
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2]) as (verbs, _):
+        url = f"https://127.0.0.1:{verbs}/filter"
+        async with httpx.AsyncClient(verify=ours) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        both = (tmp_path / "ca.crt").read_text() + (tmp_path / "other" / "ca.crt").read_text()
+        (tmp_path / "ca.crt").write_text(both)
+        await answers(url, 405, verify=ours)
+
+
+def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 verifies strictly by default and refuses an authority without the key usage extension."""
+    made = ssl.create_default_context
+
+    def strict(**kwargs: object) -> ssl.SSLContext:
+        context = made(**kwargs)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "t"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }))
+    found = load_credentials(tmp_path / "kubeconfig").tls
+    assert found is not None and found.verify_mode is ssl.CERT_REQUIRED and not found.verify_flags & ssl.VERIFY_X509_STRICT
+
+
 def test_policies_are_checked_offline(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("weights: {links: 3}")
@@ -232,7 +274,7 @@ def test_policies_are_checked_offline(tmp_path: Path) -> None:
     assert load_policy(shown.output) == Policy(), "the manifest says what the default says"
 
 
-@pytest.mark.parametrize(("options", "words"), [(["--tls-cert", "x"], "--tls-key"), (["--client-ca", "x"], "--tls-cert"), (["--pages", "nowhere"], "--pages")])
+@pytest.mark.parametrize(("options", "words"), [(["--tls-cert", "x"], "--tls-key"), (["--client-ca", "x"], "--tls-cert"), (["--tls-cert", "x", "--tls-key", "y", "--client-name", "x"], "--client-ca"), (["--pages", "nowhere"], "--pages")])
 def test_options_that_do_not_go_together(options: list[str], words: str) -> None:
     found = CliRunner().invoke(cli, ["serve", *options])
     assert words in str(found.exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -35,6 +36,19 @@ app.command("snapshot")(explain.snapshot_command)
 def version_command() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
+    if asked:
+        version_command()
+        raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")] = False,  # noqa: FBT002 - as typer reads it
+) -> None:
+    pass
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ def serve_command(
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the verbs' address; read again when it changes.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     client_ca: Annotated[Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")] = None,
+    client_name: Annotated[str | None, typer.Option(help="Of those, only the one with this common name or DNS name.")] = None,
     page_token_file: Annotated[Path | None, typer.Option(help="A file with the token that explain and the page ask for.")] = None,
     log_level: Annotated[Level, typer.Option(help="The least that is logged; one line per decision is info.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
@@ -46,8 +47,10 @@ def serve_command(
         raise WireError("--tls-cert", "goes with --tls-key")
     if client_ca is not None and tls_cert is None:
         raise WireError("--client-ca", "goes with --tls-cert and --tls-key")
+    if client_name is not None and client_ca is None:
+        raise WireError("--client-name", "goes with --client-ca")
     address = parse_listen(pages, "--pages") if pages is not None else None
-    where = Listen(*parse_listen(listen), address, tls_cert, tls_key, client_ca, page_token_file)
+    where = Listen(*parse_listen(listen), address, tls_cert, tls_key, client_ca, client_name, page_token_file)
     serve(kubeconfig, where, Policies(policy, candidate, _config_map(policy_configmap)))
 
 

@@ -137,7 +137,7 @@ class Reflector:
 
     async def _back_off(self, error: ClusterError) -> None:
         self.failures += 1
-        self.problem = str(error)
+        self.problem = str(error).split(f"{self.kind.path}: ", 1)[-1]  # the kind is said beside it; equal causes read alike
         low, high = _BACKOFF_SECONDS
         delay = min(high, low * 2 ** min(self.failures, 10))
         if isinstance(error, TooMany):

@@ -141,7 +141,7 @@ class Writer:
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"generateName": f"{key.name}.", "namespace": key.namespace},
+            "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
             "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling", "reason": reason, "note": note,
             "reportingController": "berth.dev/berth", "reportingInstance": "berth", "regarding": about,
         }

@@ -89,12 +89,15 @@ class Service:
     @property
     def not_ready(self) -> str:
         """'' when every kind has been listed, else what is missing and why."""
-        missing = [
-            name + (f" ({reflector.problem})" if reflector.problem else "")
-            for name, reflector in self.reflectors.items() if not reflector.listed
-        ]
-        hint = "; berth doctor names what mends it" if any(reflector.problem for reflector in self.reflectors.values()) else ""
-        return f"not listed yet: {', '.join(missing)}{hint}" if missing else ""
+        missing: dict[str, list[str]] = {}  # by what stands in the way, as one cause often does for all
+        for name, reflector in self.reflectors.items():
+            if not reflector.listed:
+                missing.setdefault(reflector.problem, []).append(name)
+        if not missing:
+            return ""
+        told = [", ".join(names) + (f" ({problem})" if problem else "") for problem, names in missing.items()]
+        hint = "; berth doctor names what mends it" if any(missing) else ""
+        return f"not listed yet: {', '.join(told)}{hint}"
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         """See Judge.filter. A pod without devices passes even while Berth is not ready."""

@@ -117,6 +117,12 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
         return "".join(c.get("message", "") for c in found.get("status", {}).get("conditions", []))
 
     plane.wait(lambda: "no device matches request gpu" in condition(), 30)
+
+    def told() -> list[str]:
+        events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        return [e["note"] for e in events if e.get("reportingController") == "berth.dev/berth" and e["regarding"]["name"] == "waits"]
+
+    plane.wait(lambda: len(told()) == 1 and "Tesla T4" in told()[0], 30)
     time.sleep(3)
     slice_ = gpu_slice("late-node", machine)
     plane.create(slice_)
@@ -176,3 +182,9 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
     assert bound() == 2
     results = [r for c in plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"] for r in c["status"].get("allocation", {}).get("devices", {}).get("results", []) if r["device"] == "shared"]
     assert len(results) == 2 and all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)
+
+
+def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
+    """After the tests above: no write that the real server refused, and no object that was not understood."""
+    said = [line for line in (plane.folder / "berth.log").read_text().splitlines() if '"level": "warning"' in line or '"level": "error"' in line]
+    assert not said, said[:3]

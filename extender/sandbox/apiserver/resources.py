@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import re
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from extender.sandbox.apiserver import claims, patch
 from extender.sandbox.apiserver.errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.store import Json, Key, ObjectStore
 
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vowels
 
 
@@ -58,7 +61,10 @@ class Registry:
 
     def create(self, resource: Resource, namespace: str, obj: Json) -> Json:
         metadata = dict(obj.get("metadata") or {})
-        name = metadata.get("name") or self._generated(metadata.get("generateName"))
+        prefix = str(metadata.get("generateName") or "")
+        if prefix and not _SUBDOMAIN.fullmatch(prefix.removesuffix("-")):
+            raise invalid(resource.name, prefix, f"metadata.generateName: Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required")
+        name = metadata.get("name") or self._generated(prefix)
         if not name:
             raise invalid(resource.name, "", "metadata.name: Required value: name or generateName is required")
         key = (namespace if resource.namespaced else "", name)
@@ -156,14 +162,14 @@ class Registry:
         found = self.store.get("namespaces", ("", namespace)) or {}
         return (found.get("metadata") or {}).get("labels") or {}
 
-    def _generated(self, prefix: Any) -> str:
+    def _generated(self, prefix: str) -> str:
         if not prefix:
             return ""
         number, suffix = next(self._names) * 7919 + 12345, ""  # any spread will do: names only need to differ
         for _ in range(5):
             number, digit = divmod(number, len(_SUFFIX_ALPHABET))
             suffix += _SUFFIX_ALPHABET[digit]
-        return f"{prefix}{suffix}"
+        return f"{prefix[:_PREFIX_LENGTH]}{suffix}"
 
 
 def _same(new: Json, old: Json) -> bool:
