@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -270,3 +272,19 @@ async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:
             await agent.step()
         assert agent.writes == 3
         assert cluster.store.get("resourceslices", NAME)["spec"]["devices"][0]["attributes"]["readAt"] == {"int": 1010}
+
+
+async def test_the_command_ends_when_it_is_told(tmp_path: Path) -> None:
+    """As a container's first process it would never see a SIGTERM that it does not ask for."""
+    cluster = Cluster()
+    cluster.apply(node_object("n", MACHINES["t4-4"], {}))
+    async with cluster.serving() as api:
+        (tmp_path / "kubeconfig").write_text(json.dumps({
+            "clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c", "users": [{"name": "u", "user": {}}]}))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "extender", "agent", "--node", "n", "--kubeconfig", str(tmp_path / "kubeconfig"), stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        await process.stderr.readline()  # it says that there is no driver, or what it published
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 20) == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +26,16 @@ def agent_command(
 
     Example: berth agent --node gpu-worker-1
     """
-    asyncio.run(_run(node, kubeconfig))
+    asyncio.run(_until_told(_run(node, kubeconfig)))
+
+
+async def _until_told(running: Coroutine[None, None, None]) -> None:
+    """A container's first process ignores SIGTERM unless it asks for it. The slice stays: the next agent takes it over."""
+    work = asyncio.create_task(running)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    with suppress(asyncio.CancelledError):
+        await work
 
 
 async def _run(node: str, kubeconfig: Path | None) -> None:

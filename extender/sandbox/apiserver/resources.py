@@ -7,7 +7,6 @@ import itertools
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 from extender.sandbox.apiserver import claims, patch
 from extender.sandbox.apiserver.errors import ApiError, conflict, invalid, not_found
