@@ -7,7 +7,7 @@ RUN python -m venv /opt/build \
  && /opt/build/bin/pip install --no-cache-dir build \
  && /opt/build/bin/python -m build --wheel --outdir /wheels . \
  && python -m venv /opt/berth \
- && /opt/berth/bin/pip install --no-cache-dir --constraint constraints.txt /wheels/*.whl
+ && /opt/berth/bin/pip install --no-cache-dir --constraint constraints.txt "$(echo /wheels/*.whl)[traces]"
 
 FROM python:3.13-slim
 COPY --from=build /opt/berth /opt/berth

@@ -20,6 +20,7 @@ from extender.model.claim import ObjectKey
 from extender.policy import Policy, load_policy
 from extender.service.policies import CandidateFile, PolicyFile
 from extender.service.service import Service
+from extender.service.tracing import Traces, no_span
 from extender.web.app import App, Pages
 from extender.web.clients import only_client
 from extender.web.metrics import Metrics
@@ -57,20 +58,22 @@ def read_policy(path: Path | None) -> Policy:
     return load_policy(path.read_text()) if path is not None else Policy()
 
 
-def serve(kubeconfig: Path | None, listen: Listen, policies: Policies) -> None:
+def serve(kubeconfig: Path | None, listen: Listen, policies: Policies, traces: Traces | None = None) -> None:
     """Serve until a signal ends the process."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(load_credentials(kubeconfig), listen, policies))
+        runner.run(run(load_credentials(kubeconfig), listen, policies, traces))
+    if traces is not None:
+        traces.close()
 
 
-async def run(credentials: Credentials, listen: Listen, policies: Policies) -> None:
+async def run(credentials: Credentials, listen: Listen, policies: Policies, traces: Traces | None = None) -> None:
     """Serve in the running loop. Binds in flight are finished before this returns."""
     policy = read_policy(policies.active)
     token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
-    async with ApiClient(credentials) as client, Service(client, policy) as service:
+    async with ApiClient(credentials) as client, Service(client, policy, span=traces.span if traces else no_span) as service:
         metrics = Metrics(service)
         pages = Pages(service, metrics, token)
-        main = server(App(service, metrics, pages if listen.pages is None else None), listen.host, listen.port, listen)
+        main = server(App(service, metrics, pages if listen.pages is None else None, traces), listen.host, listen.port, listen)
         servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
         watchers = [asyncio.create_task(one) for one in (_watch_certificates(main, listen), _watch_policies(service, policies))]
         try:

@@ -11,6 +11,7 @@ from extender.cli.logs import Form, Level, set_up_logging
 from extender.model.claim import ObjectKey
 from extender.model.errors import WireError
 from extender.serve import Listen, Policies, serve
+from extender.service.tracing import Traces
 
 _PORTS = 65536
 
@@ -35,6 +36,7 @@ def serve_command(
     client_ca: Annotated[Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")] = None,
     client_name: Annotated[str | None, typer.Option(help="Of those, only the one with this common name or DNS name.")] = None,
     page_token_file: Annotated[Path | None, typer.Option(help="A file with the token that explain and the page ask for.")] = None,
+    traces: Annotated[str | None, typer.Option(help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth[traces]).", metavar="URL")] = None,
     log_level: Annotated[Level, typer.Option(help="The least that is logged; one line per decision is info.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
@@ -51,7 +53,7 @@ def serve_command(
         raise WireError("--client-name", "goes with --client-ca")
     address = parse_listen(pages, "--pages") if pages is not None else None
     where = Listen(*parse_listen(listen), address, tls_cert, tls_key, client_ca, client_name, page_token_file)
-    serve(kubeconfig, where, Policies(policy, candidate, _config_map(policy_configmap)))
+    serve(kubeconfig, where, Policies(policy, candidate, _config_map(policy_configmap)), Traces(traces) if traces else None)
 
 
 def _config_map(text: str | None) -> ObjectKey | None:

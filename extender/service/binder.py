@@ -25,6 +25,7 @@ from extender.service.fence import FenceCount, lost_device
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.progress import Progress
+from extender.service.tracing import Spanner, no_span
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal
 from extender.verdict.explain import Candidate, candidate
@@ -60,6 +61,7 @@ class Surroundings:
     age_seconds: Callable[[Claim], float]  # since the claim was allocated
     new_share: Callable[[], str]
     journal: Journal
+    span: Spanner = no_span
 
 
 class Binder:
@@ -148,11 +150,14 @@ class Binder:
         work.group = demand.group[1] if demand.group is not None else ""
         demand, planned, chosen = self._decide(work, demand)
         try:
-            await self._write(work, demand, planned)
-            await self._fence(work, demand)
+            with self._surroundings.span(work.pod.uid, "write claims"):
+                await self._write(work, demand, planned)
+            with self._surroundings.span(work.pod.uid, "fence"):
+                await self._fence(work, demand)
             await self._devices_ready(work, demand)
             second = self._judge.runner_up(work.pod.uid, work.node)
-            await self._bind_pod(work, note_of(chosen, second))
+            with self._surroundings.span(work.pod.uid, "write binding"):
+                await self._bind_pod(work, note_of(chosen, second))
             self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, second)
             self._log.info(
                 "bound", pod=str(work.pod.key), node=work.node, claims=[str(c.key) for c in (*work.allocated, *demand.settled)],

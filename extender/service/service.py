@@ -30,6 +30,7 @@ from extender.service.progress import Progress
 from extender.service.shadow import Shadow
 from extender.service.surveying import Surveyor
 from extender.service.telling import Teller
+from extender.service.tracing import Spanner, no_span
 from extender.service.turns import Turns
 from extender.service.waking import Waker
 from extender.service.watching import kinds
@@ -41,7 +42,7 @@ _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events t
 class Service:
     """Use as an async context manager; `not_ready` says what is missing."""
 
-    def __init__(self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic, span: Spanner = no_span) -> None:
         features = Features()
         self.mirror = Mirror(features)
         self.journal = Journal(_now_rfc3339)
@@ -53,7 +54,7 @@ class Service:
         self._progress = Progress()
         self.binder = Binder(
             self.mirror, self.judge, writer, self._progress,
-            Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal),
+            Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal, span),
         )
         self.collector = Collector(self.mirror, writer, clock)
         self.auditor = Auditor(self.mirror, client, writer, lambda: not self.not_ready)

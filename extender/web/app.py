@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from extender import __version__
 from extender.service.service import Service
+from extender.service.tracing import TracedService, Traces
 from extender.web import explain, fleet, page, policy
 from extender.web.metrics import Metrics
 from extender.web.verbs import Receive, Scope, Send, Verbs
@@ -21,9 +22,9 @@ _OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
 class App:
     """The verbs first, so that hot paths never enter FastAPI; then the pages, unless they have an address of their own."""
 
-    def __init__(self, service: Service, metrics: Metrics, pages: Pages | None) -> None:
+    def __init__(self, service: Service, metrics: Metrics, pages: Pages | None, traces: Traces | None = None) -> None:
         self.service = service
-        self._verbs = Verbs(service, metrics)
+        self._verbs = Verbs(service if traces is None else TracedService(service, traces), metrics)
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,6 +13,7 @@ import structlog
 
 from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
+from extender.service.tracing import TracedService
 from extender.web.metrics import Metrics
 from extender.wire import extender_v1 as wire
 
@@ -31,7 +32,7 @@ class TooLarge(BerthError):
 class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
 
-    def __init__(self, service: Service, metrics: Metrics) -> None:
+    def __init__(self, service: Service | TracedService, metrics: Metrics) -> None:
         self._service = service
         self._metrics = metrics
         self._log = structlog.get_logger("berth.web")
