@@ -25,6 +25,7 @@ from pathlib import Path
 BIND_PODS = 200  # made by benchmarks.servers
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, CALLS = 20, 300
+ROUNDS, CALLS_A_ROUND = 8, 400  # where the effect of somebody else is measured
 
 
 def free_port() -> int:
@@ -56,14 +57,22 @@ class Http:
 
 def measure(http: Http, path: str, body: bytes, calls: int = CALLS) -> tuple[float, float]:
     """(median, 99th percentile) in microseconds."""
-    for _ in range(WARM_UP):
-        http.post(path, body)
+    timed(http, path, body, WARM_UP)
+    return summary(timed(http, path, body, calls))
+
+
+def timed(http: Http, path: str, body: bytes, calls: int) -> list[float]:
+    """Microseconds of each call."""
     times = []
     for _ in range(calls):
         start = time.perf_counter_ns()
         http.post(path, body)
         times.append((time.perf_counter_ns() - start) / 1000)
-    times.sort()
+    return times
+
+
+def summary(times: list[float]) -> tuple[float, float]:
+    times = sorted(times)
     return statistics.median(times), times[int(len(times) * 0.99)]
 
 
@@ -149,7 +158,8 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
             result["scrape_ms"] = scraping(port)
-            result["explain_ms"], result["filter_one_explaining_us"] = explaining(bench, port, http, body_for(pods["one"], names))
+            result["explain_ms"], found = beside(bench, port, http, body_for(pods["one"], names))
+            result |= {f"filter_one_{name}_us": measured for name, measured in found.items()}
             if mix != "mig":
                 fleet.send_signal(signal.SIGUSR1)
                 time.sleep(0.5)
@@ -194,20 +204,28 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[float, floa
     return (statistics.median(times), times[int(len(times) * 0.99)]) if times else (0.0, 0.0)
 
 
-def explaining(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float, tuple[float, float]]:
-    """(median milliseconds of explaining a pod that fits nowhere, filter's median and tail meanwhile)."""
-    asker = bench.start("benchmarks.servers", "asker", "--port", str(port), wait_line=True)
-    found = measure(http, "filter", body)
-    asker.terminate()
-    assert asker.stdout is not None
-    return float(asker.stdout.readline()), found
+def beside(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float, dict[str, tuple[float, float]]]:
+    """(median milliseconds of explaining a pod that fits nowhere; filter's median and tail alone, while somebody asks for
+    /livez ten times a second, and for that explanation), in rounds by turns: the machine changes faster than a run."""
+    pages = {"alone": "", "livez": "/livez", "explaining": "/v1/explain/default/never"}
+    times: dict[str, list[float]] = {name: [] for name in pages}
+    took = []
+    for _ in range(ROUNDS):
+        for name, path in pages.items():
+            asker = bench.start("benchmarks.servers", "asker", "--port", str(port), "--path", path, wait_line=True) if path else None
+            times[name] += timed(http, "filter", body, CALLS_A_ROUND)
+            if asker is not None:
+                asker.terminate()
+                assert asker.stdout is not None
+                took.append((name, float(asker.stdout.readline())))
+    return statistics.median(ms for name, ms in took if name == "explaining"), {name: summary(found) for name, found in times.items()}
 
 
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
     print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
-    for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_explaining", "filter_one_churn", "bind"):
+    for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_alone", "filter_one_livez", "filter_one_explaining", "filter_one_churn", "bind"):
         if f"{key}_us" in result:
             median, tail = result[f"{key}_us"]
             print(f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}")

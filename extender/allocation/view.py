@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -10,6 +10,7 @@ from extender.allocation.pools import Inventory
 from extender.allocation.problem import Usage
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
 from extender.model.demand import DEFAULT_MIX, Mix
+from extender.model.device import PoolKey
 from extender.model.fabric import Fabric
 
 
@@ -62,6 +63,7 @@ class Snapshot:
     in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
     groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
+    claims_on: Callable[[PoolKey], Iterable[str]] = lambda _: ()  # pool to the UIDs of claims that have its devices
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """Nodes whose view changed after `version`; None where that is no longer known."""

@@ -117,7 +117,7 @@ class ViewBuilder:
             fabric, gpu_bits = self._fabric(live, found)
             partitions = _partitions(found, gpu_bits)
             look = self._look(found, fabric, gpu_bits, partitions)
-            seen = tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places)
+            seen = (look[0], tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
             appearance = self._appearances.setdefault(seen, len(self._appearances))
             known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, partitions, appearance, look)
         return known

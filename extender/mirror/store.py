@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
-from extender.mirror.usage import UsageBook
+from extender.mirror.usage import CLAIM, UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
 from extender.model.device import PoolKey, Slice, TaintRule
 
@@ -119,7 +119,7 @@ class Store:
         """The answer is what the claim was before. A list does not tell when an allocation was written."""
         old = self.claims.get(key)
         if old is not None and (new is None or new.uid != old.uid):
-            self.touch_pools(self._usage.drop(("claim", old.uid)))
+            self.touch_pools(self._usage.drop((CLAIM, old.uid)))
             self.allocated_at.pop(old.uid, None)
         _replace(self.claims, key, new)
         self._index_special(key, old, new)
@@ -134,7 +134,7 @@ class Store:
                 self.allocated_at.pop(new.uid, None)
             elif not listed and (old is None or old.uid != new.uid or old.allocation is None):
                 self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
-            self.touch_pools(self._usage.put(("claim", new.uid), results))
+            self.touch_pools(self._usage.put((CLAIM, new.uid), results))
         return old
 
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:

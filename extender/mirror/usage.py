@@ -12,7 +12,7 @@ from extender.model.claim import Result
 from extender.model.device import DeviceId, PoolKey
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID or pod UID)
-HOLD = "hold"
+CLAIM, HOLD = "claim", "hold"
 
 
 class UsageBook:
@@ -85,6 +85,10 @@ class UsageBook:
         """Everyone on a device."""
         entries = self._by_pool.get(PoolKey(device.driver, device.pool), {}).get(device.device, {})
         return [(holder, result) for (holder, _), result in entries.items()]
+
+    def claims(self, key: PoolKey) -> set[str]:
+        """UIDs of the claims on devices of a pool."""
+        return {uid for entries in self._by_pool.get(key, {}).values() for (kind, uid), _ in entries if kind == CLAIM}
 
     def pools(self) -> set[PoolKey]:
         return set(self._by_pool)

@@ -49,6 +49,7 @@ class Explainer:
 
     async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None, narrated: str = "") -> Json:
         """The explanation of a pod that exists. Raises UnknownPod."""
+        await self._turns.pause()
         entry = self._journal.of(key)
         pod = next((pod for pod in self._mirror.store.pods.values() if pod.key == key), None)
         if pod is None:
@@ -84,6 +85,7 @@ class Explainer:
         chosen = policy or self._judge.policy
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
+        await self._turns.pause()
         steps = explain(pod, snapshot, chosen, rules, ranking, narrated)
         answer: Json = plain(await self._turns.run(steps))
         return answer

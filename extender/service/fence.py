@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from extender.mirror.mirror import Mirror
+from extender.mirror.usage import CLAIM
 from extender.model.claim import Claim, Result
 from extender.model.device import DeviceId, PoolKey
 
@@ -35,7 +36,7 @@ def _lost(mirror: Mirror, uid: str, result: Result) -> bool:
     earlier = [
         other
         for (kind, holder), other in mirror.usage.holders(result.device)
-        if kind == "claim" and holder != uid and written.get(holder, 0) < mine
+        if kind == CLAIM and holder != uid and written.get(holder, 0) < mine
     ]
     if not earlier:
         return False

@@ -12,7 +12,7 @@ from extender.mirror.mirror import Mirror
 from extender.service.explaining import Explainer, UnknownPod
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
-from extender.verdict.nearest import claims_by_pool
+from extender.verdict.nearest import claims_on
 from extender.verdict.overview import claim_rows, node_detail, row, totals
 
 Json = dict[str, Any]
@@ -55,7 +55,7 @@ class Overview:
         if view is None:
             return None
         holders = None
-        for holders in claims_by_pool(snapshot):  # noqa: B007 - the last step is the answer
+        for holders in claims_on([view], snapshot):  # noqa: B007 - the last step is the answer
             await asyncio.sleep(0)
         return node_detail(view, holders or {})
 

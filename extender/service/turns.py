@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-_SLICE_SECONDS = 0.0002  # work between two looks at who else is waiting
-_YIELD_SECONDS = 0.02  # the longest that one slice waits for calls to end: under constant load work goes on, slowly
-_REST_SECONDS = 0.001  # between slices while calls come: most of them then find the loop free
+_SLICE_SECONDS = 0.00015  # work between two looks at who else is waiting
+_PATIENCE_SECONDS = 0.02  # the longest that one slice waits for a call in hand: under constant load work goes on, slowly
+_NEXT_SECONDS = 0.002  # how long the next call is waited for while calls come
 
 
 class Turns:
@@ -19,6 +19,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._calls = self._answered = 0
+        self._waiting: list[asyncio.Future[None]] = []
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -28,6 +29,10 @@ class Turns:
             yield
         finally:
             self._answered += 1
+            if self._waiting:
+                waiting, self._waiting = self._waiting, []
+                for future in waiting:
+                    _wake(future)
 
     async def run(self, steps: Iterator[T | None]) -> T:
         """The first step that is not None, with calls let in between."""
@@ -40,12 +45,30 @@ class Turns:
                 started = time.perf_counter()
         raise AssertionError("the last step is the answer")
 
+    async def pause(self) -> None:
+        """Let calls in that came meanwhile."""
+        await self._give_way(self._calls)
+
     async def _give_way(self, seen: int) -> int:
-        """Let the loop turn, and again while it has a call in hand: reading one takes several turns. Calls so far."""
-        until = time.perf_counter() + _YIELD_SECONDS
+        """Let the loop turn. While calls come, go on right after one was answered: then its caller needs time of its own
+        before the next. Calls so far."""
         await asyncio.sleep(0)
-        while self._calls > self._answered and time.perf_counter() < until:  # noqa: ASYNC110 - an event would cost every call
-            await asyncio.sleep(0)
-        if self._calls > seen:
-            await asyncio.sleep(_REST_SECONDS)
+        if self._calls > self._answered:
+            await self._call_to_end(_PATIENCE_SECONDS)
+        elif self._calls > seen:
+            await self._call_to_end(_NEXT_SECONDS)
         return self._calls
+
+    async def _call_to_end(self, seconds: float) -> None:
+        """Until a call is answered, or so long."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        timer = loop.call_later(seconds, _wake, future)
+        self._waiting.append(future)
+        await future
+        timer.cancel()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

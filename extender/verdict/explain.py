@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -16,16 +16,16 @@ from extender.policy import Policy
 from extender.scoring.parts import Part
 from extender.verdict import nearest
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
+from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, problem_for
 from extender.verdict.narrate import narrate
-from extender.verdict.nearest import Holders, Miss
-from extender.verdict.ranking import Ranking
+from extender.verdict.nearest import Alike, Holders, Miss
+from extender.verdict.ranking import Ranking, is_blind
 from extender.verdict.terms import TermFinding, term_findings
 from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
-_STEP = 50  # verdicts looked at between two breaths
+_STEP = 25  # states of nodes looked at between two breaths
 _ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
 _CAUSES = 4  # device-level causes named per group
 
@@ -70,6 +70,40 @@ class Explanation:
     narration: tuple[str, ...] = ()  # the search on one node, where somebody asked for it
 
 
+@dataclass(slots=True)
+class ByReason:
+    """Nodes refused for one reason, and the first of them that looks as `shown` does."""
+
+    shown: Alike
+    nodes: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, alike: Alike) -> None:
+        self.nodes += len(alike.names)
+        if alike.names[0] < self.shown.names[0]:
+            self.shown = alike
+        for name in alike.names[:_EXAMPLES]:
+            if len(self.examples) < _EXAMPLES or name < self.examples[-1]:
+                insort(self.examples, name)
+                del self.examples[_EXAMPLES:]
+
+
+@dataclass(slots=True)
+class Refused:
+    """Refused nodes: in one state, by the text of their reason, and by how their devices look."""
+
+    alike: list[Alike] = field(default_factory=list)
+    reasons: dict[str, ByReason] = field(default_factory=dict)
+    looks: dict[int, list[str]] = field(default_factory=dict)
+    nodes: int = 0
+
+    def add(self, alike: Alike) -> None:
+        self.alike.append(alike)
+        self.nodes += len(alike.names)
+        self.looks.setdefault(alike.view.appearance, []).extend(alike.names)
+        self.reasons.setdefault(alike.refusal.text, ByReason(alike)).add(alike)
+
+
 def explain(
     pod: Pod, snapshot: Snapshot, policy: Policy, rules: Rules, ranking: Ranking | None = None, narrated: str = ""
 ) -> Iterator[Explanation | None]:
@@ -102,46 +136,64 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot.
     states = ranking.states()
     allowed = _allowed(demand, snapshot) if demand.pins else None
-    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in ranking.best(allowed, _BEST))
+    leading = ranking.best(allowed, _BEST)
     yield None
-    refusals: dict[str, Refusal] = {}
-    members: dict[Reason, list[str]] = {}
-    nodes = sum(len(names) for _, names in states)
-    for position, (node, verdict) in enumerate(((name, verdict) for verdict, names in states for name in names), 1):
-        refusal = _ELSEWHERE if allowed is not None and node not in allowed else verdict
-        if isinstance(refusal, Refusal):
-            refusals[node] = refusal
-            members.setdefault(refusal.reason, []).append(node)
+    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading)
+    yield None
+    refused = Refused()
+    for position, (verdict, names) in enumerate(states):
+        for alike in _refused(verdict, names, allowed, snapshot):
+            refused.add(alike)
         if position % _STEP == 0:
             yield None
-    fitting = nodes - len(refusals)
+    nodes = sum(len(names) for _, names in states)
+    fitting = nodes - refused.nodes
+    yield None
+    tried: list[NodeView] = []
+    for views in nearest.worth_trying(refused.alike):
+        tried = views or tried
+        yield None
     holders: Holders = {}
-    for index in nearest.claims_by_pool(snapshot) if refusals else ():
+    for index in nearest.claims_on((*(one.shown.view for one in refused.reasons.values()), *tried), snapshot) if refused.alike else ():
         holders = index or holders
         yield None
-    groups = tuple(_groups(members, demand, snapshot, rules, holders))
+    groups: list[Group] = []
+    for one in sorted(refused.reasons.values(), key=lambda one: (-one.nodes, one.shown.refusal.text)):
+        groups.append(_group(one, demand, rules, holders))
+        yield None
     if fitting:
         where = f"{best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}"
         sentence = f"pod {name} fits on {fitting} of {nodes} nodes; {where}"
-        yield Explanation(name, "fits", sentence, nodes, fitting, best, groups)
+        yield Explanation(name, "fits", sentence, nodes, fitting, best, tuple(groups))
         return
     terms: list[TermFinding] = []
-    for step in term_findings(demand, snapshot):
+    blind = is_blind(demand, rules)
+    for step in term_findings(demand, snapshot, refused.looks if blind else None):
         terms = step or terms
         yield None
     misses: list[Miss] = []
-    for steps in (nearest.by_count(demand, refusals, snapshot, rules), nearest.by_giving_back(demand, refusals, snapshot, rules, holders)):
+    for steps in (nearest.by_count(demand, refused.alike, rules, blind=blind), nearest.by_giving_back(tried, demand, rules, holders)):
         for found in steps:
             misses += found or []
             yield None
-    misses += nearest.by_capacity(demand, snapshot) + nearest.by_terms(terms)
+    misses += nearest.by_capacity(demand, refused.looks.values(), snapshot) + nearest.by_terms(terms)
     told = tuple(dict.fromkeys(miss.sentence for miss in sorted(misses, key=lambda miss: miss.cost)))
     yield Explanation(
-        name, "refused", _why(name, groups, told), nodes, 0, (), groups, told, tuple(term.sentence() for term in terms)
+        name, "refused", _why(name, groups, told), nodes, 0, (), tuple(groups), told, tuple(term.sentence() for term in terms)
     )
 
 
-def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
+def _refused(verdict: Verdict, names: list[str], allowed: set[str] | None, snapshot: Snapshot) -> Iterator[Alike]:
+    """Of nodes that share a verdict, those that are refused, and why: some only because a claim lies elsewhere."""
+    elsewhere = [name for name in names if name not in allowed] if allowed is not None else []
+    if elsewhere:
+        yield Alike(_ELSEWHERE, elsewhere, snapshot.views[elsewhere[0]])
+        names = [name for name in names if allowed is None or name in allowed]
+    if isinstance(verdict, Refusal) and names:
+        yield Alike(verdict, names, snapshot.views[names[0]])
+
+
+def _why(name: str, groups: list[Group], misses: tuple[str, ...]) -> str:
     if not groups:
         return f"pod {name} fits nowhere: Berth knows no node"
     most = groups[0]
@@ -154,16 +206,10 @@ def _allowed(demand: Demand, snapshot: Snapshot) -> set[str]:
     return {n for n, v in snapshot.views.items() if all(pin.matches(n, v.node.labels) for pin in demand.pins)}
 
 
-def _groups(
-    members: dict[Reason, list[str]], demand: Demand, snapshot: Snapshot, rules: Rules, holders: Holders
-) -> Iterator[Group]:
-    """Refused nodes by reason, the largest group first."""
-    for reason, names in sorted(members.items(), key=lambda item: (-len(item[1]), str(item[0]))):
-        first = heapq.nsmallest(_EXAMPLES, names)
-        view = snapshot.views[first[0]]
-        others = nearest.holders_on(view, holders) if reason.code in nearest.CAN_BE_FREED else ()
-        causes = _causes(view, demand, rules, others)
-        yield Group(reason.code.name, str(reason), len(names), tuple(first), causes)
+def _group(one: ByReason, demand: Demand, rules: Rules, holders: Holders) -> Group:
+    view, reason = one.shown.view, one.shown.refusal.reason
+    others = nearest.holders_on(view, holders) if reason.code in nearest.CAN_BE_FREED else ()
+    return Group(reason.code.name, one.shown.refusal.text, one.nodes, tuple(one.examples), _causes(view, demand, rules, others))
 
 
 def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Claim]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from extender.allocation.view import NodeView, Snapshot
 from extender.fabric.sets import largest_joined
@@ -20,8 +21,8 @@ from extender.verdict.whatif import freed
 
 _NODES = 24  # distinct nodes on which giving back is tried
 _TRIES = 160  # evaluations in all
-_ALIKE = 50  # nodes sorted by state between two breaths
-_CLAIMS = 100  # claims looked at between two breaths
+_STATES = 25  # states of nodes looked at between two breaths
+_CLAIMS = 300  # claims looked at between two breaths
 _FOUND = 3  # sentences of one kind
 _NAMED = 4  # devices or claims named in a sentence
 CAN_BE_FREED = frozenset(
@@ -37,22 +38,28 @@ class Miss:
     sentence: str
 
 
-Refusals = Mapping[str, Refusal]
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Nodes in one state that are refused for one reason, in order of their names."""
+
+    refusal: Refusal
+    names: list[str]
+    view: NodeView  # of the first of them
 
 
 Holders = Mapping[PoolKey, list[Claim]]
 
 
-def claims_by_pool(snapshot: Snapshot) -> Iterator[Holders | None]:
-    """Steps that end with the claims on each pool's devices, the smallest first."""
-    found: dict[PoolKey, list[Claim]] = {}
-    for position, claim in enumerate(snapshot.claims.values()):
-        if position % _CLAIMS == 0:
-            yield None
-        results = claim.allocation.results if claim.allocation is not None else ()
-        for pool in {PoolKey(result.device.driver, result.device.pool) for result in results}:
-            found.setdefault(pool, []).append(claim)
-    yield found
+def claims_on(views: Iterable[NodeView], snapshot: Snapshot) -> Iterator[Holders | None]:
+    """Steps that end with the claims on the devices of some nodes, by pool."""
+    wanted = {pool.key: set(snapshot.claims_on(pool.key)) for view in views for pool in view.inventory.pools}
+    uids = frozenset().union(*wanted.values())
+    near: list[Claim] = []
+    left = iter(list(snapshot.claims.values()))
+    while some := list(islice(left, _CLAIMS)):
+        near += [claim for claim in some if claim.uid in uids]
+        yield None
+    yield {key: [claim for claim in near if claim.uid in held] for key, held in wanted.items()}
 
 
 def holders_on(view: NodeView, holders: Holders) -> list[Claim]:
@@ -61,14 +68,8 @@ def holders_on(view: NodeView, holders: Holders) -> list[Claim]:
     return sorted(found.values(), key=lambda c: (len(c.allocation.results) if c.allocation else 0, c.key))
 
 
-def by_giving_back(
-    demand: Demand, refusals: Refusals, snapshot: Snapshot, rules: Rules, holders: Holders
-) -> Iterator[list[Miss] | None]:
+def by_giving_back(views: Iterable[NodeView], demand: Demand, rules: Rules, holders: Holders) -> Iterator[list[Miss] | None]:
     """Steps that end with claims whose devices would make a node fit; None stands for a breath."""
-    views: list[NodeView] = []
-    for step in _worth_trying(refusals, snapshot):
-        views = step or views
-        yield None
     found: list[Miss] = []
     tries = 0
     for view in views:
@@ -106,43 +107,46 @@ def held_by(claim: Claim) -> str:
     return f"{shown}, held by {claim.key}"
 
 
-def _worth_trying(refusals: Refusals, snapshot: Snapshot) -> Iterator[list[NodeView] | None]:
-    """Steps that end with one node of each kind and state that is refused for what others hold; those with most free first."""
-    kinds: dict[int, NodeView] = {}
-    for position, (name, refusal) in enumerate(refusals.items()):
-        if position % _ALIKE == 0:
+def worth_trying(refused: Iterable[Alike]) -> Iterator[list[NodeView] | None]:
+    """Steps that end with one node of each state that is refused for what others hold; those with most free first."""
+    by_busy: dict[int, dict[int, NodeView]] = {}
+    for position, alike in enumerate(refused):
+        if position % _STATES == 0:
             yield None
-        view = snapshot.views.get(name)
-        if view is not None and refusal.reason.code in CAN_BE_FREED and view.signature not in kinds:
-            kinds[view.signature] = view
-    yield sorted(kinds.values(), key=lambda view: (view.busy.bit_count(), view.node.name))[:_NODES]
+        if alike.refusal.reason.code in CAN_BE_FREED:
+            by_busy.setdefault(alike.view.busy.bit_count(), {}).setdefault(alike.view.signature, alike.view)
+    found: list[NodeView] = []
+    for busy in sorted(by_busy):
+        if len(found) < _NODES:
+            found += sorted(by_busy[busy].values(), key=lambda view: view.node.name)
+    yield found[:_NODES]
 
 
-def by_count(demand: Demand, refusals: Refusals, snapshot: Snapshot, rules: Rules) -> Iterator[list[Miss] | None]:
-    """Steps that end with how many free devices the best nodes have, where a request counts more. Nodes in one state
-    that are refused for one reason are looked at once."""
+def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: bool) -> Iterator[list[Miss] | None]:
+    """Steps that end with how many free devices the best nodes have, where a request counts more. A `blind` demand matches
+    the same devices on nodes that look alike."""
     wanted = [o for spec in demand.specs for r in spec.requests for o in r.alternatives if o.mode == "ExactCount"]
     free: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
     linked: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
-    alike: dict[tuple[int, object], list[NodeView]] = {}
-    for position, (name, refusal) in enumerate(refusals.items()):
-        if position % _ALIKE == 0:
+    known: dict[tuple[object, int], list[tuple[DeviceRequest, int]]] = {}
+    for position, alike in enumerate(refused):
+        if position % _STATES == 0 or demand.topology == "required":
             yield None
-        view = snapshot.views[name]
-        alike.setdefault((view.signature, refusal.reason), []).append(view)
-    for views in alike.values():
-        yield None
-        for option, mask in _matching(views[0], demand, rules):
-            left = mask & ~views[0].busy
-            free[option.name][left.bit_count()] += len(views)
+        local = demand.on(alike.view.node)
+        key = (local.key, alike.view.appearance)
+        masks = known.get(key) if blind else None
+        if masks is None:
+            masks = known[key] = list(_matching(alike.view, local, rules))
+        for option, mask in masks:
+            left = mask & ~alike.view.busy
+            free[option.name][left.bit_count()] += len(alike.names)
             if demand.topology == "required":
-                linked[option.name][_largest_joined(views[0], left, option.count)] += len(views)
+                linked[option.name][_largest_joined(alike.view, left, option.count)] += len(alike.names)
     yield [miss for option in wanted if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
 
 
 def _matching(view: NodeView, demand: Demand, rules: Rules) -> Iterator[tuple[DeviceRequest, int]]:
-    local = demand.on(view.node)
-    problem = problem_for(view, local, rules)
+    problem = problem_for(view, demand, rules)
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             for option in request.alternatives:
@@ -176,12 +180,12 @@ def _nodes(count: int) -> str:
     return f"{count} node has" if count == 1 else f"{count} nodes have"
 
 
-def by_capacity(demand: Demand, snapshot: Snapshot) -> list[Miss]:
-    """Requests for more of a capacity than any device has."""
+def by_capacity(demand: Demand, alike: Iterable[list[str]], snapshot: Snapshot) -> list[Miss]:
+    """Requests for more of a capacity than any device has; `alike` are names of nodes whose devices look the same."""
     if not any(option.capacity for spec in demand.specs for r in spec.requests for option in r.alternatives):
         return []
     most: Counter[str] = Counter()
-    for kind in {id(place.device.capacity): place for view in snapshot.views.values() for place in view.inventory.places}.values():
+    for kind in {id(place.device.capacity): place for names in alike for place in snapshot.views[names[0]].inventory.places}.values():
         for name, capacity in kind.device.capacity.items():
             short = name.rpartition("/")[2]
             most[short] = max(most[short], capacity.value.nanos)

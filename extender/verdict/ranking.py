@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
+from itertools import islice
 
 from extender.allocation.constraints import attribute_values
 from extender.allocation.view import Fleet, NodeView, Snapshot
@@ -24,6 +25,7 @@ from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
 
 _STEP = 25  # nodes sorted between two steps
+_GATHERED = 500  # nodes gathered by looks between two steps
 _REFRESHED = 25  # groups judged again in one call when facts about the fleet changed
 _MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
 
@@ -150,24 +152,28 @@ class Ranking:
     def _sort_at_once(self, views: Mapping[str, NodeView], rules: Rules) -> Iterator[None]:
         """All nodes of a ranking that has none yet: a group is looked up once for all nodes that look alike."""
         alike: dict[tuple[int, int], list[str]] = {}
-        for name, view in views.items():
-            state = (view.signature, view.appearance)
-            names = alike.get(state)
-            if names is None:
-                alike[state] = [name]
-            else:
-                names.append(name)
-        for (_, appearance), names in alike.items():
-            latest = self._latest[0] if self._latest is not None else views
-            if latest is not views:  # somebody went on with a newer picture between two steps
-                names = [name for name in names if name in self._todo and latest.get(name) is views[name]]  # noqa: PLW2901 - fewer of them
-            if appearance < 0 or not names:
-                continue
-            group = self._group(views[names[0]], rules)
-            group.names = sorted([*group.names, *names])
-            self._group_of.update(dict.fromkeys(names, group))
-            self._todo.difference_update(names)
+        left = iter(list(views.items()))
+        while some := list(islice(left, _GATHERED)):
+            for name, view in some:
+                state = (view.signature, view.appearance)
+                names = alike.get(state)
+                if names is None:
+                    alike[state] = [name]
+                else:
+                    names.append(name)
             yield
+        for (_, appearance), names in alike.items():
+            for start in range(0, len(names) if appearance >= 0 else 0, _GATHERED):
+                # Between two steps somebody may have gone on, with this picture or a newer one.
+                latest = self._latest[0] if self._latest is not None else views
+                fresh = [name for name in names[start : start + _GATHERED] if name in self._todo and latest.get(name) is views[name]]
+                if not fresh:
+                    continue
+                group = self._group(views[fresh[0]], rules)
+                group.names = sorted([*group.names, *fresh])
+                self._group_of.update(dict.fromkeys(fresh, group))
+                self._todo.difference_update(fresh)
+                yield
 
     def _sort(self, name: str, view: NodeView | None, rules: Rules) -> None:
         """Put a node into the group that it belongs to now."""
@@ -197,7 +203,7 @@ class Ranking:
         """Whether the demand looks at no identity of a device."""
         found = self._blind.get(demand.key)
         if found is None:
-            found = self._blind[demand.key] = not any(map(is_identity, _looked_at(demand, rules)))
+            found = self._blind[demand.key] = is_blind(demand, rules)
         return found
 
     def _rank(self, group: _Group) -> None:
@@ -233,6 +239,11 @@ class Ranking:
         self._scores.clear()
         for group in self._groups.values():
             self._rank(group)
+
+
+def is_blind(demand: Demand, rules: Rules) -> bool:
+    """Whether a demand looks at no identity of a device, such as its UUID."""
+    return not any(map(is_identity, _looked_at(demand, rules)))
 
 
 def _looked_at(demand: Demand, rules: Rules) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -46,15 +46,17 @@ class TermFinding:
         return found
 
 
-Devices = dict[str, list[Device]]
-"""By driver. Lists of what exists already: forty thousand new pairs would set the garbage collector to work."""
+Devices = dict[tuple[str, int], list[Device]]
+"""By driver and by how many devices each stands for. Lists of what exists already: forty thousand new pairs would set the
+garbage collector to work."""
 
 
-def term_findings(demand: Demand, snapshot: Snapshot) -> Iterator[list[TermFinding] | None]:
-    """Steps that end with the findings of every request; None stands for a breath in between."""
+def term_findings(demand: Demand, snapshot: Snapshot, alike: Mapping[int, list[str]] | None) -> Iterator[list[TermFinding] | None]:
+    """Steps that end with the findings of every request; None stands for a breath in between. `alike` are names of all nodes
+    by how their devices look to the terms, where only that counts: one of each is then asked for all."""
     devices: Devices = {}
-    for position, slice_ in enumerate(_slices(snapshot)):
-        devices.setdefault(slice_.pool.driver, []).extend(slice_.devices)
+    for position, (slice_, weight) in enumerate(_slices(snapshot, alike.values() if alike is not None else ([name] for name in snapshot.views))):
+        devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
         if position % _SLICES == 0:
             yield None
     found: list[TermFinding] = []
@@ -64,10 +66,10 @@ def term_findings(demand: Demand, snapshot: Snapshot) -> Iterator[list[TermFindi
             for term in split_terms(expression):
                 finding = TermFinding(source, term)
                 kept: Devices = {}
-                for driver, some in alive.items():
-                    kept[driver] = []
+                for key, some in alive.items():
+                    kept[key] = []
                     for start in range(0, len(some), _CHUNK):
-                        _judge(finding, driver, some[start : start + _CHUNK], kept[driver])
+                        _judge(finding, key, some[start : start + _CHUNK], kept[key])
                         yield None
                 found.append(finding)
                 alive = kept
@@ -89,29 +91,37 @@ def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
                 yield f"request {option.name} (class {option.class_name})", list(texts)
 
 
-def _slices(snapshot: Snapshot) -> Iterator[Slice]:
-    """Every slice once, however many nodes reach it."""
+def _slices(snapshot: Snapshot, alike: Iterable[list[str]]) -> Iterator[tuple[Slice, int]]:
+    """Slices and how many each stands for: those that nodes have to themselves by one node of a kind, others once each."""
     seen: set[int] = set()
-    for view in snapshot.views.values():
-        for slice_, _ in view.inventory.offsets:
-            if id(slice_) not in seen:
-                seen.add(id(slice_))
-                yield slice_
+    for names in alike:
+        shared = False
+        for slice_, _ in snapshot.views[names[0]].inventory.offsets:
+            own = bool(slice_.selection.node_name)
+            shared |= not own
+            if own:
+                yield slice_, len(names)
+        for name in names if shared else ():
+            for slice_, _ in snapshot.views[name].inventory.offsets:
+                if not slice_.selection.node_name and id(slice_) not in seen:
+                    seen.add(id(slice_))
+                    yield slice_, 1
 
 
 Read = tuple[str, Callable[[Device, str], object]]
 
 
-def _judge(finding: TermFinding, driver: str, devices: list[Device], kept: list[Device]) -> None:
+def _judge(finding: TermFinding, key: tuple[str, int], devices: list[Device], kept: list[Device]) -> None:
     """Devices that look the same to a term are asked once."""
-    finding.asked += len(devices)
+    driver, weight = key
+    finding.asked += weight * len(devices)
     selector = _compiled(finding.term)
     if selector is None:  # makes sense inside the whole only
         kept.extend(devices)
-        finding.passed += len(devices)
+        finding.passed += weight * len(devices)
         return
     for group in _alike(_reads(selector), driver, devices):
-        _judge_group(finding, selector, driver, group, kept)
+        _judge_group(finding, selector, key, group, kept)
 
 
 def _alike(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
@@ -128,22 +138,23 @@ def _alike(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iter
     return groups.values()
 
 
-def _judge_group(finding: TermFinding, selector: Selector, driver: str, group: list[Device], kept: list[Device]) -> None:
-    device = group[0]
+def _judge_group(finding: TermFinding, selector: Selector, key: tuple[str, int], group: list[Device], kept: list[Device]) -> None:
+    driver, weight = key
+    device, count = group[0], weight * len(group)
     for name, read in _reads(selector) or ():
         has = read(device, driver) is not None
-        finding.published[name] = finding.published.get(name, 0) + (len(group) if has else 0)
+        finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
     try:
         if selector.match(device, driver):
-            finding.passed += len(group)
+            finding.passed += count
             kept.extend(group)
             return
     except CelError:
-        finding.failed += len(group)
+        finding.failed += count
     # With so many different values, such as UUIDs, none is worth telling.
     value = seen_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
     if value:
-        finding.instead[value] += len(group)
+        finding.instead[value] += count
 
 
 @lru_cache(maxsize=256)
