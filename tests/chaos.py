@@ -82,13 +82,14 @@ def _remove(cluster: Cluster, name: str) -> None:
             cluster.store.remove("resourceclaims", key)
 
 
-async def two_replicas(seed: int, pods: int, seconds: float) -> dict[str, int]:
-    """Both active at once on the same few devices, with late events, cut watches, conflicts and refusals."""
+async def two_replicas(seed: int, pods: int, seconds: float, *, jumps: bool = False) -> dict[str, int]:
+    """Both active at once on the same few devices, with late events, cut watches, conflicts and refusals; perhaps under
+    wall clocks that jump by up to a day."""
     rng = random.Random(seed)
     async with chaotic(seed) as (cluster, faults, berths):
         ports = [free_port(), free_port()]
         for port in ports:
-            await berths.start(port)
+            await berths.start(port, jumps=jumps)
         faults.delay, faults.conflicts, faults.refusals = 0.05, 0.1, 0.05
         for i in range(pods):
             cluster.apply(claim(f"c{i}", rng.choice((1, 1, 2, 4))))
@@ -252,6 +253,7 @@ async def everything(seed: int, times: int, old: Path) -> None:
     for name, scenario in (
         ("killed at every write point", killed_at_every_write(seed, times)),
         *((f"two replicas, seed {s}", two_replicas(s, 16, 30)) for s in range(seed, seed + 5)),
+        *((f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 30, jumps=True)) for s in range(seed, seed + 3)),
         ("bind storm", bind_storm(seed, 1000)),
         ("rolling update and back", rolling_update(seed, 400, old)),
         ("outages of the API server", outages(seed, 200, 20)),

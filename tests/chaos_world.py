@@ -112,9 +112,9 @@ class Berths:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.kills = 0
 
-    async def start(self, port: int, root: Path = ROOT) -> None:
-        """The Berth of a checkout, until it is ready."""
-        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{port}"]
+    async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False) -> None:
+        """The Berth of a checkout, until it is ready; its wall clock may jump."""
+        command = [sys.executable, "-m", *(("tests.chaos_clock", str(port)) if jumps else ("extender",)), "serve", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{port}"]
         self._processes[port] = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         async with aiohttp.ClientSession() as session:
             for _ in range(400):

@@ -17,6 +17,10 @@ async def test_two_replicas_at_once() -> None:
     assert (await two_replicas(seed=3, pods=12, seconds=8))["bound"]
 
 
+async def test_wall_clocks_that_jump() -> None:
+    assert (await two_replicas(seed=5, pods=12, seconds=8, jumps=True))["bound"]
+
+
 async def test_bind_storm() -> None:
     assert await bind_storm(seed=1, pods=100) == {"bound": 100}
 
