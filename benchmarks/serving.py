@@ -151,6 +151,7 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
                 http.post("filter", body_for(pods[name], names))
                 result[f"cold_{name}_us"] = (time.perf_counter_ns() - start) / 1000
             result["noop_us"] = measure(noop, "filter", body_for(pods["one"], names))
+            result["noop_pass_us"] = measure(noop, "pass", body_for(pods["plain"], names))
             before = cpu_seconds(berth.pid)
             for name in ("plain", "one", "four", "never"):
                 result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names))
@@ -218,13 +219,16 @@ def beside(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float, dic
                 asker.terminate()
                 assert asker.stdout is not None
                 took.append((name, float(asker.stdout.readline())))
-    return statistics.median(ms for name, ms in took if name == "explaining"), {name: summary(found) for name, found in times.items()}
+    known = [ms for name, ms in took if name == "explaining" and not math.isnan(ms)]
+    return statistics.median(known) if known else math.nan, {name: summary(found) for name, found in times.items()}
 
 
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
     print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
+    passing = result["noop_pass_us"][0]
+    print(f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours takes {result['filter_plain_us'][0] / passing:.2f} times that")
     for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_alone", "filter_one_livez", "filter_one_explaining", "filter_one_churn", "bind"):
         if f"{key}_us" in result:
             median, tail = result[f"{key}_us"]

@@ -18,19 +18,25 @@ _STEP_BYTES = 8 << 30  # overuse is told in steps, so that equal nodes stay equa
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
-def live_use(
-    found: Inventory, use: Usage, fabric: Fabric | None, gpu_bits: tuple[int, ...], busy: int
-) -> tuple[int, dict[int, int]]:
+Uses = tuple[int, ...]
+
+
+def uses_of(fabric: Fabric | None) -> Uses:
+    """Bytes in use on each GPU of a fabric; () where none is in use or nobody knows."""
+    found = tuple(_used(state) for state in fabric.gpus) if fabric is not None else ()
+    return found if any(found) else ()
+
+
+def live_use(found: Inventory, use: Usage, uses: Uses, gpu_bits: tuple[int, ...], busy: int) -> tuple[int, dict[int, int]]:
     """(drifting GPUs as a mask, bit of a shared GPU to the bytes it uses beyond its claims)."""
     drift, overuse = 0, {}
-    for state, bit in zip(fabric.gpus if fabric is not None else (), gpu_bits, strict=True):
-        used = _used(state) if bit >= 0 and not busy >> bit & 1 else None
-        if used is None:
+    for used, bit in zip(uses, gpu_bits, strict=False):
+        if not used or bit < 0 or busy >> bit & 1:
             continue
         place = found.places[bit]
         shares = use.pools.get(found.pools[place.pool].key, UNUSED).shares.get(place.id.device)
         if shares is None:
-            drift |= (used > 0) << bit
+            drift |= 1 << bit
         else:
             beyond = used - max(shares.get(name, 0) for name in _MEMORY) // NANO
             if beyond > 0:
@@ -38,10 +44,10 @@ def live_use(
     return drift, overuse
 
 
-def _used(state: GpuState) -> int | None:
-    """Bytes in use beyond what an idle card shows; None where the agent does not know."""
+def _used(state: GpuState) -> int:
+    """Bytes in use beyond what an idle card shows; 0 where the agent does not know."""
     if state.memory_free_bytes is None or not state.memory_total_bytes:
-        return None
+        return 0
     reserved, floor = state.memory_reserved_bytes, _FLOOR_BYTES
     if reserved is None:
         reserved, floor = 0, _UNKNOWN_FLOOR_BYTES

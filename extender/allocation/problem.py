@@ -85,9 +85,9 @@ class Solution(NamedTuple):
 def taken_mask(inventory: Inventory, usage: Usage) -> int:
     """Devices that are allocated exclusively, or that are exclusive now and still have shares."""
     found = 0
+    uses = [usage.pools.get(pool.key, UNUSED) for pool in inventory.pools]
     for bit, place in enumerate(inventory.places):
-        use = usage.pools.get(inventory.pools[place.pool].key, UNUSED)
-        name = place.id.device
+        use, name = uses[place.pool], place.id.device
         if name in use.taken or (name in use.shares and not place.device.allow_multiple):
             found |= 1 << bit
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from extender.allocation.features import Features
-from extender.allocation.live import live_use
+from extender.allocation.live import Uses, live_use, uses_of
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
@@ -37,6 +37,7 @@ class _Hardware:
     live: Slice | None  # the agent's slice
     fabric: Fabric | None
     gpu_bits: tuple[int, ...]
+    uses: Uses
     partitions: tuple[int, ...] | None
     appearance: int  # what selectors can see but identities
     look: tuple[object, ...]  # equal for nodes that search and scoring cannot tell apart when idle
@@ -66,7 +67,7 @@ class ViewBuilder:
         use = Usage(pools, lambda pool: counters.get(pool.key, {}))
         busy, held = taken_mask(found, use), _held(found, usage)
         believed = node.name not in store.silent_agents
-        drift, overuse = live_use(found, use, fabric, gpu_bits, busy) if believed else (0, {})
+        drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if believed else (0, {})
         consumed = tuple(tuple(sorted(amounts.items())) for amounts in counters.values())
         key = (hardware.look, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
         signature = self._signatures.setdefault(key, len(self._signatures))
@@ -119,7 +120,7 @@ class ViewBuilder:
             look = self._look(found, fabric, gpu_bits, partitions)
             seen = (look[0], tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
             appearance = self._appearances.setdefault(seen, len(self._appearances))
-            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, partitions, appearance, look)
+            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, appearance, look)
         return known
 
     def _fabric(self, live: Slice | None, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:
@@ -165,6 +166,8 @@ def _held(found: Inventory, usage: UsageBook) -> int:
 
 def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> tuple[object, ...]:
     """What is shared out of each device, by bit."""
+    if not any(use.shares for use in pools.values()):
+        return ()
     return tuple(
         (bit, tuple(sorted(amounts.items())))
         for bit, place in enumerate(found.places)

@@ -21,6 +21,7 @@ class UsageBook:
     def __init__(self) -> None:
         self._by_holder: dict[Holder, tuple[Result, ...]] = {}
         self._by_pool: dict[PoolKey, dict[str, dict[tuple[Holder, int], Result]]] = {}
+        self._holds = 0
 
     def put(self, holder: Holder, results: Iterable[Result]) -> set[PoolKey]:
         """Replace what a holder has; the answer is the pools whose use changed."""
@@ -28,6 +29,7 @@ class UsageBook:
         before = self._by_holder.get(holder, ())
         if kept == before:
             return set()
+        self._holds += (bool(kept) - bool(before)) * (holder[0] == HOLD)
         touched = self._remove(holder, before)
         if kept:
             self._by_holder[holder] = kept
@@ -78,7 +80,9 @@ class UsageBook:
 
     def only_held(self, key: PoolKey) -> frozenset[str]:
         """Devices of a pool that nothing but holds keeps in use."""
-        devices = self._by_pool.get(key, {})
+        devices = self._by_pool.get(key) if self._holds else None
+        if not devices:
+            return frozenset()
         return frozenset(d for d, entries in devices.items() if all(holder[0] == HOLD for holder, _ in entries))
 
     def holders(self, device: DeviceId) -> list[tuple[Holder, Result]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from extender.allocation.live import live_use
+from extender.allocation.live import live_use, uses_of
 from extender.allocation.offline import consumed_counters
 from extender.allocation.problem import UNUSED, PoolUse, Usage, taken_mask
 from extender.allocation.view import NodeView
@@ -27,7 +27,7 @@ def freed(view: NodeView, results: Iterable[Result]) -> NodeView:
     }
     usage = Usage(pools, lambda pool: counters.get(pool.key, {}))
     busy = taken_mask(view.inventory, usage)
-    drift, overuse = live_use(view.inventory, usage, view.fabric, view.gpu_bits, busy) if view.believed else (0, {})
+    drift, overuse = live_use(view.inventory, usage, uses_of(view.fabric), view.gpu_bits, busy) if view.believed else (0, {})
     return replace(view, usage=usage, busy=busy, held=view.held & busy, drift=drift, overuse=overuse, signature=-1)
 
 

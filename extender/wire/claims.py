@@ -41,6 +41,8 @@ from extender.wire.fields import (
     strings,
 )
 
+_ALWAYS = 4  # fields that every result of an allocation has; most have no other
+
 
 def decode_claim(obj: Json) -> Claim:
     """A claim. One whose spec or status cannot be read carries `problem` with the field's path."""
@@ -185,6 +187,8 @@ def _device_id(obj: Json, path: str) -> DeviceId:
 
 
 def _result(obj: Json, path: str) -> Result:
+    if len(obj) == _ALWAYS:
+        return Result(need(obj, "request", path), _device_id(obj, path))
     consumed = quantities(obj, "consumedCapacity", path)
     return Result(
         need(obj, "request", path), _device_id(obj, path),
