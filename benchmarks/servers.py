@@ -24,8 +24,10 @@ ASK_SECONDS = 0.1  # between two questions
 MIXES = {
     "uniform": ["hgx-h100-8"],
     "mixed": ["hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"],
+    "kinds": sorted(carried_machines()),
     "mig": [],
 }
+KINDS = 16  # of devices in that mix: machines that come round again have a little less memory
 MIG_CLASS = {
     "kind": "DeviceClass", "metadata": {"name": "mig.example.com"},
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'mig.example.com'"}}]},
@@ -33,6 +35,7 @@ MIG_CLASS = {
 CHURN_PER_SECOND = 500
 BIND_SECONDS = 0.001  # what every write takes on the API server at least
 BIND_PODS = 200
+COLD_PODS = 9
 
 
 def fill(cluster: Cluster, count: int, mix: str, occupancy: int) -> None:
@@ -47,13 +50,20 @@ def fill(cluster: Cluster, count: int, mix: str, occupancy: int) -> None:
                 cluster.apply({"kind": "ResourceSlice", **one})
             driver, devices = "mig.example.com", [f"gpu-{g}-7g-0" for g in range(8)]
         else:
-            machine: Machine = machines[kinds[i % len(kinds)]]
+            machine: Machine = machines[kinds[(i % KINDS if mix == "kinds" else i) % len(kinds)]]
             cluster.apply(node_object(name, machine, {}))
-            cluster.apply(gpu_slice(name, machine))
+            cluster.apply(with_less_memory(gpu_slice(name, machine), i % KINDS // len(kinds) if mix == "kinds" else 0))
             driver, devices = "gpu.nvidia.com", [f"gpu-{g}" for g in range(len(machine.readings))]
         taken = [d for d in devices if rng.random() * 100 < occupancy]
         if taken:
             cluster.store.put("resourceclaims", ("default", f"held-{i}"), held(i, name, driver, taken))
+
+
+def with_less_memory(slice_: dict, gibibytes: int) -> dict:
+    for device in slice_["spec"]["devices"] if gibibytes else ():
+        memory = device["capacity"]["memory"]
+        memory["value"] = f"{int(memory['value'].removesuffix('Mi')) - 1024 * gibibytes}Mi"
+    return slice_
 
 
 def held(number: int, node: str, driver: str, devices: list[str]) -> dict:
@@ -87,6 +97,7 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
     of_mig = {"deviceClassName": "mig.example.com"} if mix == "mig" else {}
     memory = "" if of_mig else 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
     shapes = [("one", 1, ""), ("four", 4, memory), ("never", 9, ""), *((f"bind-{i}", 1, "") for i in range(BIND_PODS))]
+    shapes += [(f"cold-{i}", 1 + i % 4, "" if of_mig else memory.replace("40Gi", f"{4 + i}Gi")) for i in range(COLD_PODS)]
     for name, gpus, selector in shapes:
         cluster.apply(claim(name, gpus, selector or ('device.attributes["mig.example.com"].profile == "1g"' if of_mig else ""), **of_mig))
         cluster.apply(pod(name, name))

@@ -63,6 +63,7 @@ class Snapshot:
     in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
     groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
+    alike: Callable[[int], Mapping[tuple[int, int], Mapping[str, None]] | None] = lambda _: None  # of a version: nodes by (signature, appearance)
     claims_on: Callable[[PoolKey], Iterable[str]] = lambda _: ()  # pool to the UIDs of claims that have its devices
 
     def changed_since(self, version: int) -> frozenset[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from extender.allocation.features import Features
@@ -28,6 +29,7 @@ class Mirror:
         self.ledger = Ledger(self.usage)
         self._builder = ViewBuilder(features or Features())
         self._views: dict[str, NodeView] = {}
+        self._alike: dict[tuple[int, int], dict[str, None]] = {}  # (signature, appearance) to nodes
         self._fleet = FleetCounter()
         self._demand = DemandBook()
         self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
@@ -158,16 +160,31 @@ class Mirror:
         if node is None:
             self._builder.forget(name)
             views.pop(name, None)
+            self._regroup(name, old, None)
             self._fleet.replace(old, None)
             return
         views[name] = new = self._builder.build(node, self.store, self.usage, old, only_use=only_use)
+        self._regroup(name, old, new)
         self._fleet.replace(old, new)
+
+    def _regroup(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
+        if old is not None:
+            state = (old.signature, old.appearance)
+            del self._alike[state][name]
+            if not self._alike[state]:
+                del self._alike[state]
+        if new is not None:
+            self._alike.setdefault((new.signature, new.appearance), {})[name] = None
+
+    def _alike_at(self, version: int) -> Mapping[tuple[int, int], Mapping[str, None]] | None:
+        """Nodes by state, as long as the version is the newest."""
+        return self._alike if version == self._version else None
 
     def _make(self) -> Snapshot:
         store = self.store
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(self._demand), store.classes_version, tuple(self._changes), store.extended_resources(),
-            store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups, self.usage.claims,
+            store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups, self._alike_at, self.usage.claims,
         )
 

@@ -31,7 +31,7 @@ def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Sn
     views: dict[str, NodeView] = {n: v for n, v in snapshot.views.items() if n not in changes.without_nodes}
     views = _given_back(views, changes.given_back)
     known: Mapping[ObjectKey, Claim] = {**snapshot.claims, **added}
-    return replace(snapshot, views=views, claims=known, changes=())
+    return replace(snapshot, views=views, claims=known, changes=(), alike=lambda _: None)
 
 
 def _given_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:

@@ -53,6 +53,7 @@ class Ranking:
         self._blind: dict[object, bool] = {}  # by key of the demand as nodes have to serve it
         self._version = -1
         self._todo: set[str] = set()  # nodes that changed and are not sorted yet
+        self._runs = 0  # times that somebody began to catch up
         self._latest: tuple[Mapping[str, NodeView], Rules] | None = None  # whoever works on, works on the newest
         self._fleet: Fleet | None = None
         self._stale: list[_Group] = []  # judged by older facts about the fleet
@@ -83,11 +84,12 @@ class Ranking:
         self._todo |= changed if changed is not None else {*snapshot.views, *self._group_of}
         self._version = snapshot.version
         self._latest = snapshot.views, rules
+        self._runs += 1
         if rules.fleet is not self._fleet:
             self._fleet = rules.fleet
             self._stale = list(self._groups.values())
         if not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules):
-            yield from self._sort_at_once(snapshot.views, rules)
+            yield from self._sort_at_once(snapshot, rules)
         position = 0
         while self._todo:
             name = self._todo.pop()
@@ -149,24 +151,18 @@ class Ranking:
                     return found
         return found
 
-    def _sort_at_once(self, views: Mapping[str, NodeView], rules: Rules) -> Iterator[None]:
+    def _sort_at_once(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
         """All nodes of a ranking that has none yet: a group is looked up once for all nodes that look alike."""
-        alike: dict[tuple[int, int], list[str]] = {}
-        left = iter(list(views.items()))
-        while some := list(islice(left, _GATHERED)):
-            for name, view in some:
-                state = (view.signature, view.appearance)
-                names = alike.get(state)
-                if names is None:
-                    alike[state] = [name]
-                else:
-                    names.append(name)
+        views, mine = snapshot.views, self._runs
+        states: list[tuple[int, list[str]]] = []
+        for states in _by_state(snapshot):  # noqa: B007 - the last step is the answer
             yield
-        for (_, appearance), names in alike.items():
+        for appearance, names in states:
             for start in range(0, len(names) if appearance >= 0 else 0, _GATHERED):
-                # Between two steps somebody may have gone on, with this picture or a newer one.
-                latest = self._latest[0] if self._latest is not None else views
-                fresh = [name for name in names[start : start + _GATHERED] if name in self._todo and latest.get(name) is views[name]]
+                fresh = names[start : start + _GATHERED]
+                if mine != self._runs and self._latest is not None:  # between two steps somebody went on
+                    latest = self._latest[0]
+                    fresh = [name for name in fresh if name in self._todo and latest.get(name) is views[name]]
                 if not fresh:
                     continue
                 group = self._group(views[fresh[0]], rules)
@@ -239,6 +235,20 @@ class Ranking:
         self._scores.clear()
         for group in self._groups.values():
             self._rank(group)
+
+
+def _by_state(snapshot: Snapshot) -> Iterator[list[tuple[int, list[str]]]]:
+    """Steps that end with all nodes by state, each with its appearance."""
+    known = snapshot.alike(snapshot.version)
+    if known is None:
+        gathered: dict[tuple[int, int], dict[str, None]] = {}
+        left = iter(list(snapshot.views.items()))
+        while some := list(islice(left, _GATHERED)):
+            for name, view in some:
+                gathered.setdefault((view.signature, view.appearance), {})[name] = None
+            yield []
+        known = gathered
+    yield [(appearance, list(names)) for (_, appearance), names in known.items()]
 
 
 def is_blind(demand: Demand, rules: Rules) -> bool:
