@@ -37,7 +37,8 @@ def free_port() -> int:
 class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *api_args: str) -> None:
+        self._api_args = api_args
         self.bin = Path(os.environ["BERTH_KUBE_BIN"])
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -64,7 +65,7 @@ class ControlPlane:
                    "--bind-address=127.0.0.1", f"--cert-dir={self.folder / 'certs'}", f"--token-auth-file={self.folder / 'tokens.csv'}",
                    "--authorization-mode=RBAC", f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
                    "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
-                   "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000")
+                   "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000", *self._api_args)
         self.kubeconfig.write_text(yaml.safe_dump({
             "apiVersion": "v1", "kind": "Config", "current-context": "e2e",
             "clusters": [{"name": "e2e", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],

@@ -45,10 +45,14 @@ spec: {devices: {requests: [{name: g, exactly: {deviceClassName: gpu.nvidia.com}
 """
 
 
+# As manifests/overlays/mutating-v1beta1 says for servers before 1.36; later ones have it on.
+MUTATING = ("--feature-gates=MutatingAdmissionPolicy=true", "--runtime-config=admissionregistration.k8s.io/v1beta1=true")
+
+
 def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> None:
-    with ControlPlane(tmp_path) as plane:
+    with ControlPlane(tmp_path, *MUTATING) as plane:
         minor = int(plane.get("/version")["minor"].rstrip("+"))
-        overlays = ["mtls", "separate", "trial", *(["mutating"] if minor >= 36 else []), "admission"]
+        overlays = ["mtls", "separate", "trial", "mutating" if minor >= 36 else "mutating-v1beta1", "admission"]
         for folder in ("manifests", *(f"manifests/overlays/{name}" for name in overlays)):
             started = time.perf_counter()
             plane.wait(lambda folder=folder: applied(plane, folder), 60)
@@ -58,13 +62,13 @@ def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> No
         examined = subprocess.run([sys.executable, "-m", "extender", "doctor", "--kubeconfig", str(plane.kubeconfig)], capture_output=True, text=True, cwd=ROOT, check=False)
         assert (examined.returncode, examined.stdout) == (0, "0 findings\n"), "as installed, nothing hurts"
         kubectl(plane, "create", "namespace", "plain")
-        if minor >= 36:
-            pod_of = lambda: plane.get("/api/v1/namespaces/default/pods/p")["spec"]["schedulerName"]
-            made = lambda: kubectl(plane, "create", "-f", "-", text=POD.format(namespace="default", scheduler="default-scheduler")).returncode == 0
-            removed = lambda: kubectl(plane, "delete", "pod", "p", "--grace-period=0", "--force").returncode == 0
-            plane.wait(lambda: made() and (pod_of() == "berth-scheduler" or not removed()), 30)
-            assert removed()
-            assert kubectl(plane, "delete", "-f", str(ROOT / "manifests/overlays/mutating/policy.yaml")).returncode == 0
+        pod_of = lambda: plane.get("/api/v1/namespaces/default/pods/p")["spec"]["schedulerName"]
+        made = lambda: kubectl(plane, "create", "-f", "-", text=POD.format(namespace="default", scheduler="default-scheduler")).returncode == 0
+        removed = lambda: kubectl(plane, "delete", "pod", "p", "--grace-period=0", "--force").returncode == 0
+        plane.wait(lambda: made() and (pod_of() == "berth-scheduler" or not removed()), 30)
+        assert removed()
+        for kind in ("mutatingadmissionpolicy", "mutatingadmissionpolicybinding"):
+            assert kubectl(plane, "delete", kind, "berth-set-scheduler-name").returncode == 0
         refused = lambda text, words: words in kubectl(plane, "create", "-f", "-", text=text).stderr
         plane.wait(lambda: refused(POD.format(namespace="default", scheduler="default-scheduler"), "need schedulerName: berth-scheduler"), 30)
         plane.wait(lambda: refused(CLAIM, "need the label berth.dev/gpu"), 30)
