@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def needed(name: str, found: dict[str, metadata.Distribution]) -> None:
-    """The distribution and what it needs at run time, extras aside."""
+    """The distribution and what it needs at run time, extras aside but for the one that the image has."""
     key = re.sub(r"[-_.]+", "-", name).lower()
     if key in found:
         return
@@ -21,7 +21,7 @@ def needed(name: str, found: dict[str, metadata.Distribution]) -> None:
     except metadata.PackageNotFoundError:
         return  # a requirement of another platform or Python version
     for line in found[key].requires or ():
-        if "extra ==" not in line:
+        if "extra ==" not in line or (key == "berth" and re.search(r"extra == .traces.", line)):
             needed(re.split(r"[\s;<>=!~\[(]", line, maxsplit=1)[0], found)
 
 
