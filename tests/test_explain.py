@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from extender.cli.main import app as cli
 from extender.cli.picture import take_picture
-from extender.model.claim import ObjectKey
+from extender.model.claim import Node, ObjectKey
 from extender.serve import application
+from extender.verdict.explain import explain
 from tests.berthing import Berthing, berthing, claim, pod, until
 
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
@@ -59,6 +60,22 @@ def test_what_a_claim_would_have_to_give_back() -> None:
             assert gone["outcome"] == "refused" and gone["nodes"] == 1
 
     asyncio.run(body())
+
+
+async def test_nodes_that_come_while_it_is_explained_are_left_out() -> None:
+    """A filter in between takes the ranking on to a newer picture, with a node that the explanation does not know."""
+    async with berthing({"n2": A100, "n3": H100}) as b:
+        await _run(b, "many", [claim("many", 9)])
+        judge, mirror = b.app.service.judge, b.app.service.mirror
+        (waiting,) = mirror.store.pods.values()
+        snapshot = mirror.snapshot()
+        ranking = judge.ranking_at_hand(waiting, snapshot)
+        assert ranking is not None
+        mirror.apply_node("n1", Node("n1", {}))
+        later = mirror.snapshot()
+        ranking.follow(later, judge.rules(later))
+        found = list(explain(waiting, snapshot, judge.policy, judge.rules(snapshot), ranking))[-1]
+        assert found is not None and found.nodes == 2 and "n1" not in str(found)
 
 
 def test_selector_terms_say_what_devices_have_instead() -> None:

@@ -133,22 +133,22 @@ def _known(node: str, snapshot: Snapshot) -> NodeView:
 def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking) -> Iterator[Explanation | None]:
     for _ in ranking.catch_up(snapshot, rules):
         yield None
-    # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot.
+    # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot; nodes that only that one has are left out.
     states = ranking.states()
     allowed = _allowed(demand, snapshot) if demand.pins else None
     leading = ranking.best(allowed, _BEST)
     yield None
-    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading)
+    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
     yield None
-    refused = Refused()
+    refused, nodes = Refused(), 0
     for position, (verdict, names) in enumerate(states):
-        for alike in _refused(verdict, names, allowed, snapshot):
+        here = [name for name in names if name in snapshot.views]
+        nodes += len(here)
+        for alike in _refused(verdict, here, allowed, snapshot):
             refused.add(alike)
         if position % _STEP == 0:
             yield None
-    nodes = sum(len(names) for _, names in states)
     fitting = nodes - refused.nodes
-    yield None
     tried: list[NodeView] = []
     for views in nearest.worth_trying(refused.alike):
         tried = views or tried
@@ -162,8 +162,8 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
         groups.append(_group(one, demand, rules, holders))
         yield None
     if fitting:
-        where = f"{best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}"
-        sentence = f"pod {name} fits on {fitting} of {nodes} nodes; {where}"
+        where = f"; {best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}" if best else ""
+        sentence = f"pod {name} fits on {fitting} of {nodes} nodes{where}"
         yield Explanation(name, "fits", sentence, nodes, fitting, best, tuple(groups))
         return
     terms: list[TermFinding] = []
