@@ -11,6 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 _SLICE_SECONDS = 0.00015  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits for a call in hand: under constant load work goes on, slowly
+_CALLS_BETWEEN = 3  # two slices, while calls come: most of them then meet none
 _NEXT_SECONDS = 0.002  # how long the next call is waited for while calls come
 
 
@@ -56,7 +57,8 @@ class Turns:
         if self._calls > self._answered:
             await self._call_to_end(_PATIENCE_SECONDS)
         elif self._calls > seen:
-            await self._call_to_end(_NEXT_SECONDS)
+            for _ in range(_CALLS_BETWEEN):
+                await self._call_to_end(_NEXT_SECONDS)
         return self._calls
 
     async def _call_to_end(self, seconds: float) -> None:

@@ -141,8 +141,9 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
     yield None
     refused, nodes = Refused(), 0
+    newest = snapshot.alike(snapshot.version) is not None
     for position, (verdict, names) in enumerate(states):
-        here = [name for name in names if name in snapshot.views]
+        here = names if newest else [name for name in names if name in snapshot.views]
         nodes += len(here)
         for alike in _refused(verdict, here, allowed, snapshot):
             refused.add(alike)
