@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 _SLICE_SECONDS = 0.00015  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits for a call in hand: under constant load work goes on, slowly
-_CALLS_BETWEEN = 3  # two slices, while calls come: most of them then meet none
+_CALLS_BETWEEN = 3  # that pass between two slices while they come: most then meet none
 _NEXT_SECONDS = 0.002  # how long the next call is waited for while calls come
 
 
