@@ -30,7 +30,7 @@ def uses_of(fabric: Fabric | None) -> Uses:
 def live_use(found: Inventory, use: Usage, uses: Uses, gpu_bits: tuple[int, ...], busy: int) -> tuple[int, dict[int, int]]:
     """(drifting GPUs as a mask, bit of a shared GPU to the bytes it uses beyond its claims)."""
     drift, overuse = 0, {}
-    for used, bit in zip(uses, gpu_bits, strict=False):
+    for used, bit in zip(uses, gpu_bits, strict=True) if uses else ():
         if not used or bit < 0 or busy >> bit & 1:
             continue
         place = found.places[bit]
