@@ -1,26 +1,21 @@
-"""The processes that a measurement needs: a sandbox fleet, Berth, and a handler that does nothing."""
+"""The processes that a measurement needs: a sandbox fleet, a handler that does nothing, and somebody who asks for pages."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import signal
-import statistics
 import sys
-import time
-import urllib.request
 
 import uvicorn
 
+from benchmarks import beside
 from benchmarks.allocation import mig_slices
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice, node_object
 from tests.berthing import claim, pod
 
-ASKS = 1000
-ASK_SECONDS = 0.1  # between two questions
 MIXES = {
     "uniform": ["hgx-h100-8"],
     "mixed": ["hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix"],
@@ -140,23 +135,6 @@ async def noop(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def ask(port: int, path: str) -> None:
-    """Asks for a page ten times a second until it is ended; then prints the median milliseconds. It never takes a core from
-    the others, as whoever asks sits elsewhere."""
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    took: list[float] = []
-    ended: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
-    print("ready", flush=True)
-    while not ended and len(took) < ASKS:
-        start = time.perf_counter()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as reply:
-            reply.read()
-        took.append(1000 * (time.perf_counter() - start))
-        time.sleep(ASK_SECONDS)
-    print(statistics.median(took) if took else "nan", flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["fleet", "noop", "asker"])
@@ -167,7 +145,7 @@ def main() -> None:
     parser.add_argument("--occupancy", type=int, default=0, help="percent of devices that are held")
     args = parser.parse_args()
     if args.what == "asker":
-        ask(args.port, args.path)
+        beside.ask(args.port, args.path)
     elif args.what == "noop":
         uvicorn.run(noop, host="127.0.0.1", port=args.port, log_level="error", access_log=False, lifespan="off", http="httptools", loop="uvloop")
     else:

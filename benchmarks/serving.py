@@ -22,10 +22,12 @@ import time
 import urllib.request
 from pathlib import Path
 
+from benchmarks import beside
+from benchmarks.beside import summary
+
 BIND_PODS, COLD_PODS = 200, 9  # made by benchmarks.servers
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, CALLS = 20, 300
-ROUNDS, CALLS_A_ROUND = 8, 400  # where the effect of somebody else is measured
 
 
 def free_port() -> int:
@@ -69,11 +71,6 @@ def timed(http: Http, path: str, body: bytes, calls: int) -> list[float]:
         http.post(path, body)
         times.append((time.perf_counter_ns() - start) / 1000)
     return times
-
-
-def summary(times: list[float]) -> tuple[float, float]:
-    times = sorted(times)
-    return statistics.median(times), times[int(len(times) * 0.99)]
 
 
 class Bench:
@@ -158,8 +155,10 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
             result["scrape_ms"] = scraping(port)
-            result["explain_ms"], found = beside(bench, port, http, body_for(pods["one"], names))
-            result |= {f"filter_one_{name}_us": measured for name, measured in found.items()}
+            body = body_for(pods["one"], names)
+            for page, path in beside.PAGES.items():
+                asker = bench.start("benchmarks.servers", "asker", "--port", str(port), "--path", path, wait_line=True)
+                result[f"beside_{page}"] = beside.compared(asker, lambda: http.post("filter", body))._asdict()
             if mix != "mig":
                 fleet.send_signal(signal.SIGUSR1)
                 time.sleep(0.5)
@@ -204,37 +203,25 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[float, floa
     return (statistics.median(times), times[int(len(times) * 0.99)]) if times else (0.0, 0.0)
 
 
-def beside(bench: Bench, port: int, http: Http, body: bytes) -> tuple[float, dict[str, tuple[float, float]]]:
-    """(median milliseconds of explaining a pod that fits nowhere; filter's median and tail alone, while somebody asks for
-    /livez ten times a second, and for that explanation), in rounds by turns: the machine changes faster than a run."""
-    pages = {"alone": "", "livez": "/livez", "explaining": "/v1/explain/default/never"}
-    times: dict[str, list[float]] = {name: [] for name in pages}
-    took = []
-    for _ in range(ROUNDS):
-        for name, path in pages.items():
-            asker = bench.start("benchmarks.servers", "asker", "--port", str(port), "--path", path, wait_line=True) if path else None
-            times[name] += timed(http, "filter", body, CALLS_A_ROUND)
-            if asker is not None:
-                asker.terminate()
-                assert asker.stdout is not None
-                took.append((name, float(asker.stdout.readline())))
-    known = [ms for name, ms in took if name == "explaining" and not math.isnan(ms)]
-    return statistics.median(known) if known else math.nan, {name: summary(found) for name, found in times.items()}
-
-
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
     print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
     passing = result["noop_pass_us"][0]
     print(f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours takes {result['filter_plain_us'][0] / passing:.2f} times that")
-    for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_alone", "filter_one_livez", "filter_one_explaining", "filter_one_churn", "bind"):
+    for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_churn", "bind"):
         if f"{key}_us" in result:
             median, tail = result[f"{key}_us"]
             print(f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}")
     cold, worst = result["cold_us"]
     print(f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst")
-    print(f"  an explanation takes {result['explain_ms']:.0f} ms, a scrape {result['scrape_ms']:.1f} ms", flush=True)
+    for page in beside.PAGES:
+        found = beside.Beside(**result[f"beside_{page}"])
+        print(
+            f"  beside {page:25} {found.beside[0]:9.0f} us {found.beside[0] / floor:6.2f}x   p99 {found.beside[1]:.0f}; other filters meanwhile {found.others[0]:.0f}, "
+            f"p99 {found.others[1]:.0f}; each of {found.questions} questions took {found.took_ms:.1f} ms and kept filters waiting {found.waited:.0f} us in all"
+        )
+    print(f"  a scrape takes {result['scrape_ms']:.1f} ms", flush=True)
 
 
 def growth(results: list[dict]) -> None:

@@ -23,7 +23,6 @@ from extender.service.service import Service
 from extender.service.tracing import Traces, no_span
 from extender.web.app import App, Pages
 from extender.web.clients import only_client
-from extender.web.metrics import Metrics
 
 # kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
 _KEEP_ALIVE_SECONDS = 120
@@ -71,9 +70,8 @@ async def run(credentials: Credentials, listen: Listen, policies: Policies, trac
     policy = read_policy(policies.active)
     token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
     async with ApiClient(credentials) as client, Service(client, policy, span=traces.span if traces else no_span) as service:
-        metrics = Metrics(service)
-        pages = Pages(service, metrics, token)
-        main = server(App(service, metrics, pages if listen.pages is None else None, traces), listen.host, listen.port, listen)
+        pages = Pages(service, token)
+        main = server(App(service, pages if listen.pages is None else None, traces), listen.host, listen.port, listen)
         servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
         watchers = [asyncio.create_task(one) for one in (_watch_certificates(main, listen), _watch_policies(service, policies))]
         try:
@@ -140,8 +138,7 @@ async def application(api_url: str, policy: Policy | None = None) -> AsyncIterat
     """The ASGI application against an API server without credentials, and what it still lacks to be ready."""
     credentials = Credentials(api_url, None, lambda: None)
     async with ApiClient(credentials) as client, Service(client, policy or Policy()) as service:
-        metrics = Metrics(service)
-        yield App(service, metrics, Pages(service, metrics)), lambda: service.not_ready
+        yield App(service, Pages(service)), lambda: service.not_ready
 
 
 def server(app: App | Pages, host: str, port: int, listen: Listen | None = None) -> uvicorn.Server:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import allocation, cel, mixed, openb, quality, serving
+from benchmarks import allocation, beside, cel, mixed, openb, quality, serving
 from extender.model.demand import Shape
 from extender.policy import Policy
 from tests.berthing import claim
@@ -25,3 +25,10 @@ def test_demand_of_a_trace() -> None:
 
 def test_the_others_are_whole() -> None:
     assert quality.predictions() and callable(serving.main) and callable(cel.main)
+
+
+def test_filters_beside_a_question_are_told_from_others() -> None:
+    filters = [(0, 1000), (2000, 3000), (4000, 7000), (8000, 9000)]
+    found = beside.comparison(filters, [(2500, 4500), (9500, 9900)])
+    assert (found.questions, found.beside[0], found.others[0]) == (2, 2.0, 1.0)
+    assert found.waited == (0.0 + 2.0) / 2, "the one at 2000 takes what others take, the one at 4000 two more"

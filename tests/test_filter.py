@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation.features import Features
+from extender.allocation.view import Snapshot
 from extender.cel.masks import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
@@ -17,6 +19,7 @@ from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, gpu_slice, node_object
 from extender.verdict.demand import demand_of
 from extender.verdict.evaluate import Rules
+from extender.verdict import ranking as ranking_module
 from extender.verdict.ranking import Ranking
 from extender.wire import extender_v1 as wire
 from extender.wire.claims import decode_claim, decode_class
@@ -35,6 +38,18 @@ async def test_first_choice_is_held() -> None:
         answers = [await b.filter(f"p{i}") for i in range(5)]
         assert [bool(a["NodeNames"]) for a in answers] == [True] * 4 + [False]
         assert answers[4]["FailedAndUnresolvableNodes"] == {"n1": "matching devices are held by a pod being scheduled"}
+
+
+async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
+    """The best nodes of all are looked at first; where the scheduler has ruled one of them out, the best of the rest come."""
+    async with berthing({f"n{i}": "t4-4" if i % 2 else "hgx-h100-8" for i in range(6)}) as b:
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        everybody = (await b.filter("p"))["NodeNames"]
+        assert len(everybody) == 6
+        assert (await b.filter("p", [*everybody[1:], "n-unheard-of"]))["NodeNames"] == everybody[1:]
+        assert (await b.filter("p", everybody[4:]))["NodeNames"] == everybody[4:]
 
 
 async def test_filtering_again_replaces_the_hold() -> None:
@@ -200,38 +215,80 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), max_size=30), st.integers(0, 12))
+_MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
+
+
+class World:
+    """A mirror filled by hand, and a demand with its rankings."""
+
+    def __init__(self, nodes: str) -> None:
+        self.mirror, self._decoder, self._masks = Mirror(), SliceDecoder(), Masks()
+        self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+        for kind, name in enumerate(nodes):
+            self.change(name, kind % 2)
+        asked = decode_claim(claim("c", 2, 'device.attributes["gpu.nvidia.com"].brand == "Nvidia"'))
+        self.mirror.apply_claim(asked.key, asked)
+        self.demand = demand_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy())
+
+    def change(self, name: str, kind: int) -> None:
+        machine = _MACHINES[kind % 3]
+        self.mirror.apply_node(name, decode_node(node_object(name, machine, {})) if kind < 3 else None)
+        self.mirror.apply_slice(name, self._decoder.decode(gpu_slice(name, machine)) if kind < 3 else None)
+
+    def newest(self) -> tuple[Snapshot, Rules]:
+        snapshot = self.mirror.snapshot()
+        return snapshot, Rules(self._masks, Features(), snapshot.fleet)
+
+    def assert_right(self, ranking: Ranking) -> None:
+        """As one made anew and at once."""
+        for _ in range(20):
+            ranking.follow(*self.newest())
+        fresh, names = Ranking(self.demand), self.mirror.snapshot().views
+        fresh.follow(*self.newest())
+        assert ranking.best(None, 99) == fresh.best(None, 99) and ranking.refused() == fresh.refused()
+        assert [ranking.verdict(name) for name in names] == [fresh.verdict(name) for name in names]
+        assert sum(state.nodes for state in ranking.states()) == ranking.nodes == len(names)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=30), st.integers(0, 12))
 def test_a_ranking_made_in_steps_equals_one_made_at_once(changes: list[tuple[str, int]], interrupted: int) -> None:
-    """Nodes come, go and change while a ranking is made in steps and others follow in between."""
-    mirror, decoder = Mirror(), SliceDecoder()
-    mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
-    machines = [carried_machines()[name] for name in ("t4-4", "dgx1-v100")]
-
-    def change(name: str, kind: int) -> None:
-        machine = machines[kind % 2]
-        mirror.apply_node(name, decode_node(node_object(name, machine, {})) if kind < 2 else None)
-        mirror.apply_slice(name, decoder.decode(gpu_slice(name, machine)) if kind < 2 else None)
-
-    for name in "abcd":
-        change(name, 0)
-    asked = decode_claim(claim("c", 2, 'device.attributes["gpu.nvidia.com"].brand == "Nvidia"'))
-    mirror.apply_claim(asked.key, asked)
-    demand = demand_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), mirror.snapshot(), Policy())
-    masks, stepped = Masks(), Ranking(demand)
-    rules = lambda snapshot: Rules(masks, Features(), snapshot.fleet)
-    steps = stepped.catch_up(mirror.snapshot(), rules(mirror.snapshot()))
+    """Nodes come, go and change while a ranking is made in steps and others follow in between. States that somebody reads
+    meanwhile are those of when he began."""
+    world = World("abcd")
+    ranking = Ranking(world.demand)
+    steps = ranking.catch_up(*world.newest())
+    states = expected = None
     for number, (name, kind) in enumerate(changes):
-        change(name, kind)
+        world.change(name, kind)
+        if number >= interrupted:
+            ranking.follow(*world.newest())
         if number == interrupted:
-            stepped.follow(mirror.snapshot(), rules(mirror.snapshot()))
+            expected, states = list(ranking.states()), ranking.states()
+            assert next(states) == expected[0] if expected else next(states, None) is None
         next(steps, None)
     for _ in steps:
         pass
-    for _ in range(20):
-        stepped.follow(mirror.snapshot(), rules(mirror.snapshot()))
-    fresh = Ranking(demand)
-    fresh.follow(mirror.snapshot(), rules(mirror.snapshot()))
-    assert stepped.best(None, 99) == fresh.best(None, 99) and stepped.refused() == fresh.refused()
-    by_node = lambda ranking: {name: verdict for verdict, names in ranking.states() for name in names}
-    assert by_node(stepped) == by_node(fresh)
-    assert sum(len(names) for _, names in stepped.states()) == len(by_node(stepped)) == len(stepped._group_of)
+    assert states is None or list(states) == expected[1:]
+    assert not ranking._readers
+    world.assert_right(ranking)
+
+
+@patch.multiple(ranking_module, _STEP=1, _GATHERED=1, _PLACED=1)
+def test_a_ranking_far_behind_starts_over_though_others_go_on_meanwhile() -> None:
+    for steps_before in range(40):
+        world = World("abcdef")
+        ranking = Ranking(world.demand)
+        ranking.follow(*world.newest())
+        for name, kind in (("a", 2), ("b", 3), ("g", 0)):
+            world.change(name, kind)
+            world.mirror.snapshot()
+        world.mirror._changes.clear()
+        world.change("c", 1)
+        steps = ranking.catch_up(*world.newest())
+        for _ in range(steps_before):
+            next(steps, None)
+        world.change("d", 2)
+        ranking.follow(*world.newest())
+        for _ in steps:
+            pass
+        world.assert_right(ranking)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from extender.web.metrics import READINGS, SUMMARY
+from extender.verdict.facts import Facts
+from extender.web.metrics import HISTOGRAM, READINGS, SUMMARY
 from tests.berthing import berthing, claim, pod
 
 BAD = [
@@ -71,10 +73,21 @@ async def test_metrics_count_what_happened() -> None:
         assert node == "n1" and await b.bind("pair", node) == ""
         await b.settled()
         await b.app.service.surveyor.survey()
+        hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
+        b.app.service.surveyor.facts[hostile] = Facts(gpus=3)
         text = (await b.client.get("/metrics")).text
-    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        again = (await b.client.get("/metrics")).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert {r.name.removesuffix("_total") for r in READINGS} == set(families)
+    assert {s.labels["product"]: s.value for s in families["berth_gpus"].samples}[hostile] == 3
+    calls = [s for s in families["berth_call_seconds"].samples if s.labels["verb"] == "filter" and s.labels["status"] == "200"]
+    assert calls[0].labels["le"] == "0.0005" and calls[-3].labels["le"] == "+Inf"
+    assert (calls[-3].value, calls[-2].name, calls[-2].value, calls[-1].name) == (2, "berth_call_seconds_count", 2, "berth_call_seconds_sum")
+    assert sorted(s.value for s in calls[:-2]) == [s.value for s in calls[:-2]] and calls[-1].value > 0
+    assert {f.name: f.type for f in text_string_to_metric_families(again)} == {name: f.type for name, f in families.items()}
+    samples = dict(line.rsplit(" ", 1) for line in text.strip().split("\n") if not line.startswith("#"))
     names = {name.partition("{")[0] for name in samples}
-    assert {r.name + ("_count" if r.kind is SUMMARY else "") for r in READINGS} <= names
+    assert {r.name + ("_count" if r.kind in (SUMMARY, HISTOGRAM) else "") for r in READINGS} <= names
     assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == ("1.0", "2.0", "2.0")
     assert samples['berth_call_seconds_count{status="400",verb="filter"}'] == "1.0"
     assert samples['berth_refusals_total{code="TOO_FEW"}'] == "1.0"

@@ -18,7 +18,6 @@ from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice,
 from extender.service.service import Service
 from extender.service.watching import kinds
 from extender.web.app import App, Pages
-from extender.web.metrics import Metrics
 from tests.berthing import berthing, claim, pod
 from tests.browser import CHROMIUM, Page, browsing
 
@@ -150,8 +149,7 @@ async def unattended() -> AsyncIterator[tuple[Service, str]]:
     service = Service(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
     for reflector in service.reflectors.values():
         reflector.listed = True
-    metrics = Metrics(service)
-    async with listening(App(service, metrics, Pages(service, metrics)), "127.0.0.1", 0) as url:
+    async with listening(App(service, Pages(service)), "127.0.0.1", 0) as url:
         yield service, url
 
 

@@ -49,9 +49,9 @@ class Explainer:
 
     async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None, narrated: str = "") -> Json:
         """The explanation of a pod that exists. Raises UnknownPod."""
-        await self._turns.pause()
-        entry = self._journal.of(key)
-        pod = next((pod for pod in self._mirror.store.pods.values() if pod.key == key), None)
+        entry, pods = self._journal.of(key), self._mirror.store.pods
+        pod = pods.get(entry.uid) if entry is not None else None
+        pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
         if pod is None:
             if entry is None or entry.decision is None:
                 return await self._noted(key)
@@ -60,6 +60,7 @@ class Explainer:
         # What filter holds for this very pod is no obstacle to it.
         asked = replace(asked, given_back=(*asked.given_back, *self._mirror.held_for(pod.uid)))
         found = await self.imagined(pod, (), asked, policy, narrated)
+        await self._turns.pause()
         return {**found, **(_record(entry) if entry is not None else {})}
 
     async def _noted(self, key: ObjectKey) -> Json:
@@ -86,8 +87,9 @@ class Explainer:
         as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
         await self._turns.pause()
-        steps = explain(pod, snapshot, chosen, rules, ranking, narrated)
-        answer: Json = plain(await self._turns.run(steps))
+        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, narrated))
+        await self._turns.pause()
+        answer: Json = plain(found)
         return answer
 
 

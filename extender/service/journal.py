@@ -61,6 +61,7 @@ class Journal:
     def __init__(self, now_rfc3339: Callable[[], str]) -> None:
         self._now = now_rfc3339
         self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._newest: dict[ObjectKey, str] = {}  # UID of the pod of that name heard of last
         self.version = 0  # grows with every note
         self.joined = 0  # pods bound with two GPUs or more
         self.joined_share = 0.0  # sum over them of bandwidth achieved over the fleet's best
@@ -79,7 +80,7 @@ class Journal:
 
     def of(self, pod: ObjectKey) -> Entry | None:
         """The newest entry of a pod by name."""
-        return next((entry for entry in reversed(self._entries.values()) if entry.pod == pod), None)
+        return self._entries.get(self._newest.get(pod, ""))
 
     def entry(self, uid: str) -> Entry | None:
         return self._entries.get(uid)
@@ -98,9 +99,12 @@ class Journal:
         if entry is None:
             entry = self._entries[uid] = Entry(pod, uid)
             if len(self._entries) > _PODS:
-                self._entries.popitem(last=False)
+                oldest, gone = self._entries.popitem(last=False)
+                if self._newest[gone.pod] == oldest:
+                    del self._newest[gone.pod]
         else:
             self._entries.move_to_end(uid)
+        self._newest[pod] = uid
         self.version += 1
         entry.noted = self.version
         return entry

@@ -159,11 +159,9 @@ class Judge:
         return name, known[node] - score
 
     def ranking_at_hand(self, pod: Pod, snapshot: Snapshot) -> Ranking | None:
-        """The ranking that filter uses for this pod, where one exists."""
+        """The ranking that filter uses for this pod, where one exists; it may lag behind the snapshot."""
         demand = demand_of(pod, snapshot, self.policy)
-        if not isinstance(demand, Demand) or not self.rankings.known(demand):
-            return None
-        return self.rankings.of(demand, snapshot, self.rules(snapshot))
+        return self.rankings.at_hand(demand) if isinstance(demand, Demand) and self.rankings.known(demand) else None
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""

@@ -21,6 +21,7 @@ from extender.model.claim import Claim, ObjectKey, Pod
 from extender.policy import Policy
 from extender.service.auditing import Auditor
 from extender.service.binder import Binder, Surroundings
+from extender.service.calls import Calls
 from extender.service.collecting import Collector
 from extender.service.explaining import Explainer
 from extender.service.journal import Journal
@@ -49,6 +50,7 @@ class Service:
         self.judge = Judge(self.mirror, policy, features, clock, self.journal)
         writer = Writer(client, f"berth-{uuid.uuid4()}")
         self.turns = Turns()
+        self.calls = Calls()
         self.explainer = Explainer(self.mirror, self.judge, self.journal, self.turns, writer.read_pod)
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer)
         self._progress = Progress()

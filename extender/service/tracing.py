@@ -82,6 +82,7 @@ class TracedService:
         self._service = service
         self._traces = traces
         self.turns = service.turns
+        self.calls = service.calls
 
     def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
         with self._traces.span(pod.uid, "filter") as span:

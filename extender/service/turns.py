@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-_SLICE_SECONDS = 0.00015  # work between two looks at who else is waiting
-_PATIENCE_SECONDS = 0.02  # the longest that one slice waits for a call in hand: under constant load work goes on, slowly
-_CALLS_BETWEEN = 3  # that pass between two slices while they come: most then meet none
-_NEXT_SECONDS = 0.002  # how long the next call is waited for while calls come
+_SLICE_SECONDS = 0.00003  # work between two looks at who else is waiting
+_PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
+_LULL_SECONDS = 0.004  # after the last call, until which another is expected and waited for
 
 
 class Turns:
-    """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`."""
+    """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, one slice of work
+    is done right after each was answered: then its caller needs time of its own before the next."""
 
     def __init__(self) -> None:
-        self._calls = self._answered = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._calls = 0  # in hand
+        self._answered = -_LULL_SECONDS  # when the last was
+        self._waiting: deque[asyncio.Future[bool]] = deque()
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -29,48 +31,47 @@ class Turns:
         try:
             yield
         finally:
-            self._answered += 1
-            if self._waiting:
-                waiting, self._waiting = self._waiting, []
-                for future in waiting:
-                    _wake(future)
+            self._calls -= 1
+            self._answered = time.perf_counter()
+            while self._waiting:
+                first = self._waiting.popleft()
+                if not first.done():
+                    first.set_result(True)
+                    break
 
     async def run(self, steps: Iterator[T | None]) -> T:
         """The first step that is not None, with calls let in between."""
-        started, seen = time.perf_counter(), self._calls
+        started = time.perf_counter()
         for step in steps:
             if step is not None:
                 return step
             if time.perf_counter() - started > _SLICE_SECONDS:
-                seen = await self._give_way(seen)
+                await self.pause()
                 started = time.perf_counter()
         raise AssertionError("the last step is the answer")
 
     async def pause(self) -> None:
-        """Let calls in that came meanwhile."""
-        await self._give_way(self._calls)
-
-    async def _give_way(self, seen: int) -> int:
-        """Let the loop turn. While calls come, go on right after one was answered: then its caller needs time of its own
-        before the next. Calls so far."""
+        """Let calls in; go on when it is one's turn, or when nobody calls."""
         await asyncio.sleep(0)
-        if self._calls > self._answered:
-            await self._call_to_end(_PATIENCE_SECONDS)
-        elif self._calls > seen:
-            for _ in range(_CALLS_BETWEEN):
-                await self._call_to_end(_NEXT_SECONDS)
-        return self._calls
+        until = time.perf_counter() + _PATIENCE_SECONDS
+        while (now := time.perf_counter()) < until:
+            expected = self._answered + _LULL_SECONDS - now
+            if not self._calls and expected <= 0:
+                return
+            if await self._turn(until - now if self._calls else expected):
+                return
 
-    async def _call_to_end(self, seconds: float) -> None:
-        """Until a call is answered, or so long."""
+    async def _turn(self, seconds: float) -> bool:
+        """Whether it is one's turn within so long."""
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        timer = loop.call_later(seconds, _wake, future)
-        self._waiting.append(future)
-        await future
+        turn: asyncio.Future[bool] = loop.create_future()
+        self._waiting.append(turn)
+        timer = loop.call_later(seconds, _not_yet, turn)
+        mine = await turn
         timer.cancel()
+        return mine
 
 
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _not_yet(turn: asyncio.Future[bool]) -> None:
+    if not turn.done():
+        turn.set_result(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 
 from extender.allocation.observe import CAUSES, Recorder
 from extender.allocation.search import Search
@@ -16,11 +17,12 @@ from extender.policy import Policy
 from extender.scoring.parts import Part
 from extender.verdict import nearest
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, problem_for
+from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
 from extender.verdict.narrate import narrate
 from extender.verdict.nearest import Alike, Holders, Miss
-from extender.verdict.ranking import Ranking, is_blind
-from extender.verdict.terms import TermFinding, term_findings
+from extender.verdict.ranking import Ranking, State
+from extender.verdict.seen import is_blind
+from extender.verdict.terms import Look, TermFinding, term_findings
 from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
@@ -79,10 +81,10 @@ class ByReason:
     examples: list[str] = field(default_factory=list)
 
     def add(self, alike: Alike) -> None:
-        self.nodes += len(alike.names)
-        if alike.names[0] < self.shown.names[0]:
+        self.nodes += alike.nodes
+        if alike.first[0] < self.shown.first[0]:
             self.shown = alike
-        for name in alike.names[:_EXAMPLES]:
+        for name in alike.first[:_EXAMPLES]:
             if len(self.examples) < _EXAMPLES or name < self.examples[-1]:
                 insort(self.examples, name)
                 del self.examples[_EXAMPLES:]
@@ -94,13 +96,14 @@ class Refused:
 
     alike: list[Alike] = field(default_factory=list)
     reasons: dict[str, ByReason] = field(default_factory=dict)
-    looks: dict[int, list[str]] = field(default_factory=dict)
+    looks: dict[int, Look] = field(default_factory=dict)
     nodes: int = 0
 
     def add(self, alike: Alike) -> None:
         self.alike.append(alike)
-        self.nodes += len(alike.names)
-        self.looks.setdefault(alike.view.appearance, []).extend(alike.names)
+        self.nodes += alike.nodes
+        view, nodes = self.looks.get(alike.view.appearance, (alike.view, 0))
+        self.looks[alike.view.appearance] = view, nodes + alike.nodes
         self.reasons.setdefault(alike.refusal.text, ByReason(alike)).add(alike)
 
 
@@ -111,6 +114,7 @@ def explain(
     a node whose search is told in full. Raises WireError where that is not known."""
     demand = demand_of(pod, snapshot, policy)
     name = str(pod.key)
+    yield None
     match demand:
         case NotOurs():
             yield Explanation(name, "not-ours", f"pod {name} asks for no devices: Berth lets it pass")
@@ -133,22 +137,17 @@ def _known(node: str, snapshot: Snapshot) -> NodeView:
 def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking) -> Iterator[Explanation | None]:
     for _ in ranking.catch_up(snapshot, rules):
         yield None
-    # Taken in one go: from the next breath on `ranking` may belong to a newer snapshot; nodes that only that one has are left out.
-    states = ranking.states()
     allowed = _allowed(demand, snapshot) if demand.pins else None
     leading = ranking.best(allowed, _BEST)
-    yield None
-    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
-    yield None
     refused, nodes = Refused(), 0
-    newest = snapshot.alike(snapshot.version) is not None
-    for position, (verdict, names) in enumerate(states):
-        here = names if newest else [name for name in names if name in snapshot.views]
-        nodes += len(here)
-        for alike in _refused(verdict, here, allowed, snapshot):
-            refused.add(alike)
+    for position, state in enumerate(_states(ranking, snapshot, allowed)):
+        first = [name for name in state.first if name in snapshot.views]
+        nodes += state.nodes if first else 0
+        if first and isinstance(state.verdict, Refusal):
+            refused.add(Alike(state.verdict, state.nodes, first, snapshot.views[first[0]]))
         if position % _STEP == 0:
             yield None
+    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
     fitting = nodes - refused.nodes
     tried: list[NodeView] = []
     for views in nearest.worth_trying(refused.alike):
@@ -169,7 +168,7 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
         return
     terms: list[TermFinding] = []
     blind = is_blind(demand, rules)
-    for step in term_findings(demand, snapshot, refused.looks if blind else None):
+    for step in term_findings(demand, snapshot, refused.looks.values() if blind else None):
         terms = step or terms
         yield None
     misses: list[Miss] = []
@@ -177,21 +176,28 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
         for found in steps:
             misses += found or []
             yield None
-    misses += nearest.by_capacity(demand, refused.looks.values(), snapshot) + nearest.by_terms(terms)
+    misses += nearest.by_capacity(demand, (view for view, _ in refused.looks.values())) + nearest.by_terms(terms)
     told = tuple(dict.fromkeys(miss.sentence for miss in sorted(misses, key=lambda miss: miss.cost)))
+    while refused.alike:  # let go of in steps too: at once it would take as long as many of them
+        del refused.alike[-_STEP:]
+        yield None
     yield Explanation(
         name, "refused", _why(name, groups, told), nodes, 0, (), tuple(groups), told, tuple(term.sentence() for term in terms)
     )
 
 
-def _refused(verdict: Verdict, names: list[str], allowed: set[str] | None, snapshot: Snapshot) -> Iterator[Alike]:
-    """Of nodes that share a verdict, those that are refused, and why: some only because a claim lies elsewhere."""
-    elsewhere = [name for name in names if name not in allowed] if allowed is not None else []
+def _states(ranking: Ranking, snapshot: Snapshot, allowed: set[str] | None) -> Iterator[State]:
+    """States of the snapshot's nodes; those that are not allowed are in one, because a claim lies elsewhere."""
+    known = snapshot.views
+    if allowed is None:
+        # `ranking` may belong to a newer snapshot by now: nodes that only that one has are left out. One that took the place
+        # of another meanwhile passes here, and is left out by its name.
+        yield from ranking.states(known if ranking.nodes != len(known) else None)
+        return
+    elsewhere = nsmallest(_EXAMPLES, known.keys() - allowed)
     if elsewhere:
-        yield Alike(_ELSEWHERE, elsewhere, snapshot.views[elsewhere[0]])
-        names = [name for name in names if allowed is None or name in allowed]
-    if isinstance(verdict, Refusal) and names:
-        yield Alike(verdict, names, snapshot.views[names[0]])
+        yield State(_ELSEWHERE, len(known) - len(allowed), elsewhere)
+    yield from ranking.states(allowed)
 
 
 def _why(name: str, groups: list[Group], misses: tuple[str, ...]) -> str:

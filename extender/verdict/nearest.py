@@ -43,8 +43,9 @@ class Alike:
     """Nodes in one state that are refused for one reason, in order of their names."""
 
     refusal: Refusal
-    names: list[str]
-    view: NodeView  # of the first of them
+    nodes: int
+    first: list[str]  # a few of them
+    view: NodeView  # of the first
 
 
 Holders = Mapping[PoolKey, list[Claim]]
@@ -139,9 +140,9 @@ def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: b
             masks = known[key] = list(_matching(alike.view, local, rules))
         for option, mask in masks:
             left = mask & ~alike.view.busy
-            free[option.name][left.bit_count()] += len(alike.names)
+            free[option.name][left.bit_count()] += alike.nodes
             if demand.topology == "required":
-                linked[option.name][_largest_joined(alike.view, left, option.count)] += len(alike.names)
+                linked[option.name][_largest_joined(alike.view, left, option.count)] += alike.nodes
     yield [miss for option in wanted if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
 
 
@@ -180,12 +181,12 @@ def _nodes(count: int) -> str:
     return f"{count} node has" if count == 1 else f"{count} nodes have"
 
 
-def by_capacity(demand: Demand, alike: Iterable[list[str]], snapshot: Snapshot) -> list[Miss]:
-    """Requests for more of a capacity than any device has; `alike` are names of nodes whose devices look the same."""
+def by_capacity(demand: Demand, views: Iterable[NodeView]) -> list[Miss]:
+    """Requests for more of a capacity than any device has; `views` are nodes whose devices look different."""
     if not any(option.capacity for spec in demand.specs for r in spec.requests for option in r.alternatives):
         return []
     most: Counter[str] = Counter()
-    for kind in {id(place.device.capacity): place for names in alike for place in snapshot.views[names[0]].inventory.places}.values():
+    for kind in {id(place.device.capacity): place for view in views for place in view.inventory.places}.values():
         for name, capacity in kind.device.capacity.items():
             short = name.rpartition("/")[2]
             most[short] = max(most[short], capacity.value.nanos)

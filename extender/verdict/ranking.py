@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
+from typing import NamedTuple
 
-from extender.allocation.constraints import attribute_values
 from extender.allocation.view import Fleet, NodeView, Snapshot
-from extender.cel.errors import CompileError
-from extender.model.device import is_identity
-from extender.model.errors import InvalidClaim
 from extender.model.reasons import Code
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
+from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate
+from extender.verdict.seen import is_blind, seen
 
-_STEP = 25  # nodes sorted between two steps
-_GATHERED = 500  # nodes gathered by looks between two steps
+_STEP = 8  # nodes sorted between two steps
+_GATHERED = 250  # nodes gathered between two steps
+_PLACED = 1000  # nodes in one state put into their group between two steps
+_FIRST = 3  # nodes named per state
 _REFRESHED = 25  # groups judged again in one call when facts about the fleet changed
 _MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
 
@@ -39,6 +39,30 @@ class _Group:
     fleet: Fleet  # facts that the verdict is relative to
     verdict: Verdict
     names: list[str] = field(default_factory=list)
+
+
+Alike = Mapping[tuple[int, int], Mapping[str, None]]
+"""Names of nodes by (signature, appearance)."""
+
+
+class State(NamedTuple):
+    """Nodes that share a verdict."""
+
+    verdict: Verdict
+    nodes: int
+    first: list[str]  # the first few of them by name
+
+
+class _Reader:
+    """Somebody who reads states in steps; `before` are groups as they were before they changed meanwhile."""
+
+    def __init__(self, among: Container[str] | None) -> None:
+        self._among = among
+        self.before: dict[_Group, State] = {}
+
+    def look(self, group: _Group) -> State:
+        names = group.names if self._among is None else [name for name in group.names if name in self._among]
+        return State(group.verdict, len(names), names[:_FIRST])
 
 
 class Ranking:
@@ -57,12 +81,13 @@ class Ranking:
         self._latest: tuple[Mapping[str, NodeView], Rules] | None = None  # whoever works on, works on the newest
         self._fleet: Fleet | None = None
         self._stale: list[_Group] = []  # judged by older facts about the fleet
+        self._readers: list[_Reader] = []
         self.evaluations = 0  # searches made; the rest was remembered
 
     def follow(self, snapshot: Snapshot, rules: Rules, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Catch up with a snapshot; the work grows with what changed. False where `give_up` said so before the end: what
         was done stays done. Facts about the fleet change scores only, so they reach the groups a few at a time."""
-        for _ in self._sort_all(snapshot, rules):
+        for _ in self._sort_all(snapshot, rules, snapshot.alike(snapshot.version)):
             if give_up():
                 return False
         for _ in zip(range(_REFRESHED), self._refresh(), strict=False):
@@ -71,7 +96,7 @@ class Ranking:
 
     def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
         """Catch up with everything in steps, for callers that others must not wait for."""
-        yield from self._sort_all(snapshot, rules)
+        yield from self._sort_all(snapshot, rules, None)
         yield from self._refresh()
 
     @property
@@ -79,17 +104,21 @@ class Ranking:
         """Nodes that are not sorted yet."""
         return len(self._todo)
 
-    def _sort_all(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+    def _sort_all(self, snapshot: Snapshot, rules: Rules, alike: Alike | None) -> Iterator[None]:
+        """`alike` are the snapshot's nodes by state, for those who read all of it at once."""
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        self._todo |= changed if changed is not None else {*snapshot.views, *self._group_of}
-        self._version = snapshot.version
         self._latest = snapshot.views, rules
         self._runs += 1
         if rules.fleet is not self._fleet:
             self._fleet = rules.fleet
             self._stale = list(self._groups.values())
+        if changed is None:
+            yield from self._start_over(snapshot)
+        else:
+            self._todo |= changed
+            self._version = snapshot.version
         if not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules):
-            yield from self._sort_at_once(snapshot, rules)
+            yield from self._sort_at_once(snapshot, rules, alike)
         position = 0
         while self._todo:
             name = self._todo.pop()
@@ -104,9 +133,18 @@ class Ranking:
         group = self._group_of.get(name)
         return group.verdict if group is not None else None
 
-    def states(self) -> list[tuple[Verdict, list[str]]]:
-        """Verdicts with their nodes, as they are now: later changes do not reach into it."""
-        return [(group.verdict, group.names.copy()) for group in self._groups.values() if group.names]
+    def states(self, among: Container[str] | None = None) -> Iterator[State]:
+        """All states of nodes, as they are when the first is taken: what changes before the last is not seen. With `among`,
+        other nodes do not count."""
+        reader = _Reader(among)
+        self._readers.append(reader)
+        try:
+            for group in list(self._groups.values()):
+                state = reader.before.pop(group, None) or reader.look(group)
+                if state.nodes:
+                    yield state
+        finally:
+            self._readers.remove(reader)
 
     def reasons(self) -> dict[str, str]:
         """Why each node that cannot serve the demand cannot."""
@@ -137,6 +175,11 @@ class Ranking:
         """Distinct states of nodes that are remembered."""
         return len(self._groups)
 
+    @property
+    def nodes(self) -> int:
+        """Nodes that have a verdict."""
+        return len(self._group_of)
+
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Grant]]:
         """The best nodes among `names` (None: all), ties by name."""
         found: list[tuple[str, Grant]] = []
@@ -151,33 +194,54 @@ class Ranking:
                     return found
         return found
 
-    def _sort_at_once(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+    def _sort_at_once(self, snapshot: Snapshot, rules: Rules, alike: Alike | None) -> Iterator[None]:
         """All nodes of a ranking that has none yet: a group is looked up once for all nodes that look alike."""
         views, mine = snapshot.views, self._runs
         states: list[tuple[int, list[str]]] = []
-        for states in _by_state(snapshot):  # noqa: B007 - the last step is the answer
+        for states in _by_state(snapshot, alike):  # noqa: B007 - the last step is the answer
             yield
         for appearance, names in states:
-            for start in range(0, len(names) if appearance >= 0 else 0, _GATHERED):
-                fresh = names[start : start + _GATHERED]
+            for start in range(0, len(names) if appearance >= 0 else 0, _PLACED):
+                fresh = names[start : start + _PLACED]
                 if mine != self._runs and self._latest is not None:  # between two steps somebody went on
                     latest = self._latest[0]
                     fresh = [name for name in fresh if name in self._todo and latest.get(name) is views[name]]
                 if not fresh:
                     continue
-                group = self._group(views[fresh[0]], rules)
+                group = self._changing(self._group(views[fresh[0]], rules))
                 group.names = sorted([*group.names, *fresh])
                 self._group_of.update(dict.fromkeys(fresh, group))
                 self._todo.difference_update(fresh)
                 yield
 
+    def _start_over(self, snapshot: Snapshot) -> Iterator[None]:
+        """Every node is to be sorted again; verdicts of states stay known. The version comes last: who goes on between two
+        steps starts over as well, and then nothing is left here."""
+        mine, self._version = self._runs, -1
+        old, self._group_of = self._group_of, {}
+        left, groups = iter(snapshot.views), iter(list(self._groups.values()))
+        while some := list(islice(left, _GATHERED)):
+            self._todo.update(some)
+            for group in islice(groups, _GATHERED):
+                self._changing(group).names = []
+            yield
+            if mine != self._runs:
+                return
+        for group in groups:
+            self._changing(group).names = []
+        self._version = snapshot.version
+        while old:  # freeing all of it at once takes long, too
+            for _ in range(min(_GATHERED, len(old))):
+                old.popitem()
+            yield
+
     def _sort(self, name: str, view: NodeView | None, rules: Rules) -> None:
         """Put a node into the group that it belongs to now."""
         old = self._group_of.pop(name, None)
         if old is not None:
-            del old.names[bisect_left(old.names, name)]
+            del self._changing(old).names[bisect_left(old.names, name)]
         if view is not None:
-            group = self._group_of[name] = self._group(view, rules)
+            group = self._group_of[name] = self._changing(self._group(view, rules))
             insort(group.names, name)
 
     def _group(self, view: NodeView, rules: Rules) -> _Group:
@@ -185,7 +249,7 @@ class Ranking:
         if view.appearance >= 0 and self._is_blind(demand, rules):
             key: tuple[object, ...] = (demand.key, view.signature, view.appearance)
         else:
-            key = (demand.key, view.signature, *_seen(view, demand, rules))
+            key = (demand.key, view.signature, *seen(view, demand, rules))
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= _MAX_GROUPS:
@@ -193,6 +257,12 @@ class Ranking:
             group = self._groups[key] = _Group(view, demand, rules.fleet, evaluate(view, demand, rules))
             self.evaluations += 1
             self._rank(group)
+        return group
+
+    def _changing(self, group: _Group) -> _Group:
+        for reader in self._readers:
+            if group not in reader.before:
+                reader.before[group] = reader.look(group)
         return group
 
     def _is_blind(self, demand: Demand, rules: Rules) -> bool:
@@ -222,7 +292,7 @@ class Ranking:
             group, (_, rules) = self._stale.pop(), self._latest
             if group.fleet is rules.fleet:
                 continue
-            self._unrank(group)
+            self._unrank(self._changing(group))
             group.verdict, group.fleet = evaluate(group.view, group.demand, rules), rules.fleet
             self.evaluations += 1
             self._rank(group)
@@ -237,67 +307,17 @@ class Ranking:
             self._rank(group)
 
 
-def _by_state(snapshot: Snapshot) -> Iterator[list[tuple[int, list[str]]]]:
+def _by_state(snapshot: Snapshot, alike: Alike | None) -> Iterator[list[tuple[int, list[str]]]]:
     """Steps that end with all nodes by state, each with its appearance."""
-    known = snapshot.alike(snapshot.version)
-    if known is None:
+    if alike is None:
         gathered: dict[tuple[int, int], dict[str, None]] = {}
-        left = iter(list(snapshot.views.items()))
+        left = iter(snapshot.views.items())
         while some := list(islice(left, _GATHERED)):
             for name, view in some:
                 gathered.setdefault((view.signature, view.appearance), {})[name] = None
             yield []
-        known = gathered
-    yield [(appearance, list(names)) for (_, appearance), names in known.items()]
-
-
-def is_blind(demand: Demand, rules: Rules) -> bool:
-    """Whether a demand looks at no identity of a device, such as its UUID."""
-    return not any(map(is_identity, _looked_at(demand, rules)))
-
-
-def _looked_at(demand: Demand, rules: Rules) -> Iterator[str]:
-    """Names of the attributes that selectors and constraints look at; 'uuid' where they look at all."""
-    selectors = [text for class_ in demand.classes for text in class_.selectors]
-    for spec in demand.specs:
-        yield from (constraint.attribute for constraint in spec.constraints)
-        selectors += [text for request in spec.requests for option in request.alternatives for text in option.selectors]
-    for text in selectors:
-        selector = rules.masks.selector(text)
-        for path in () if isinstance(selector, CompileError) else selector.reads:
-            yield "uuid" if path.startswith("attributes:") and path.endswith("*") else path
-
-
-def _seen(view: NodeView, demand: Demand, rules: Rules) -> Iterator[object]:
-    """What the demand's selectors and constraints see of a node."""
-    problem = problem_for(view, demand, rules)
-    for name, spec in zip(problem.names, problem.specs, strict=True):
-        for request in spec.requests:
-            for alternative in request.alternatives:
-                try:
-                    selection = problem.select(name, alternative)
-                except InvalidClaim as error:
-                    yield str(error)
-                    return
-                yield selection.match
-                yield selection.error
-        for constraint in spec.constraints:
-            yield _pattern(view, constraint.attribute, rules)
-
-
-def _pattern(view: NodeView, attribute: str, rules: Rules) -> tuple[object, ...]:
-    """Values of an attribute, renamed by first occurrence: nodes that group their devices alike are alike."""
-    numbers: dict[object, int] = {}
-    found: list[object] = []
-    for place in view.inventory.places:
-        values = attribute_values(place.device, attribute, place.id.driver, lists=rules.features.list_attributes)
-        if values is None:
-            found.append(-1)
-        elif len(values[1]) == 1:
-            found.append(numbers.setdefault(values, len(numbers)))
-        else:
-            found.append(values)
-    return tuple(found)
+        alike = gathered
+    yield [(appearance, list(names)) for (_, appearance), names in alike.items()]
 
 
 class Rankings:

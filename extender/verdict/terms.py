@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from extender.allocation.view import Snapshot
+from extender.allocation.view import NodeView, Snapshot
 from extender.cel.errors import CelError, CompileError
 from extender.cel.selector import STORED, Selector, compile_selector
 from extender.cel.terms import seen_value, split_terms
@@ -51,15 +51,21 @@ Devices = dict[tuple[str, int], list[Device]]
 garbage collector to work."""
 
 
-def term_findings(demand: Demand, snapshot: Snapshot, alike: Mapping[int, list[str]] | None) -> Iterator[list[TermFinding] | None]:
-    """Steps that end with the findings of every request; None stands for a breath in between. `alike` are names of all nodes
-    by how their devices look to the terms, where only that counts: one of each is then asked for all."""
+Look = tuple[NodeView, int]
+"""One of some nodes whose devices look the same, and how many they are."""
+
+
+def term_findings(demand: Demand, snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[list[TermFinding] | None]:
+    """Steps that end with the findings of every request; None stands for a breath in between. `looks` are all nodes by how
+    their devices look to the terms, where only that counts: one of each is then asked for all."""
     devices: Devices = {}
-    for position, (slice_, weight) in enumerate(_slices(snapshot, alike.values() if alike is not None else ([name] for name in snapshot.views))):
-        devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
+    for position, found in enumerate(_slices(snapshot, looks)):
+        if found is not None:
+            slice_, weight = found
+            devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
         if position % _SLICES == 0:
             yield None
-    found: list[TermFinding] = []
+    findings: list[TermFinding] = []
     for source, expressions in _sources(demand):
         alive = devices
         for expression in expressions:
@@ -71,9 +77,9 @@ def term_findings(demand: Demand, snapshot: Snapshot, alike: Mapping[int, list[s
                     for start in range(0, len(some), _CHUNK):
                         _judge(finding, key, some[start : start + _CHUNK], kept[key])
                         yield None
-                found.append(finding)
+                findings.append(finding)
                 alive = kept
-    yield found
+    yield findings
 
 
 def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
@@ -91,21 +97,20 @@ def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
                 yield f"request {option.name} (class {option.class_name})", list(texts)
 
 
-def _slices(snapshot: Snapshot, alike: Iterable[list[str]]) -> Iterator[tuple[Slice, int]]:
+def _slices(snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[tuple[Slice, int] | None]:
     """Slices and how many each stands for: those that nodes have to themselves by one node of a kind, others once each."""
-    seen: set[int] = set()
-    for names in alike:
-        shared = False
-        for slice_, _ in snapshot.views[names[0]].inventory.offsets:
+    shared = False
+    for view, nodes in looks if looks is not None else ((view, 1) for view in snapshot.views.values()):
+        for slice_, _ in view.inventory.offsets:
             own = bool(slice_.selection.node_name)
             shared |= not own
-            if own:
-                yield slice_, len(names)
-        for name in names if shared else ():
-            for slice_, _ in snapshot.views[name].inventory.offsets:
-                if not slice_.selection.node_name and id(slice_) not in seen:
-                    seen.add(id(slice_))
-                    yield slice_, 1
+            yield (slice_, nodes) if own else None
+    seen: set[int] = set()
+    for view in snapshot.views.values() if shared else ():
+        for slice_, _ in view.inventory.offsets:
+            fresh = not slice_.selection.node_name and id(slice_) not in seen
+            seen.add(id(slice_))
+            yield (slice_, 1) if fresh else None
 
 
 Read = tuple[str, Callable[[Device, str], object]]

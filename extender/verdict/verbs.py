@@ -27,9 +27,14 @@ class Shortlist:
 
 def shortlist(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> Shortlist:
     """The best few of the named nodes that can serve the demand. The ranking is that of all demands with its key."""
+    near = nearness(demand, snapshot)
+    if near is None and not demand.pins:
+        # Mostly all nodes are named: then a set of all names, which takes longer than the rest, is not needed.
+        best = ranking.best(None, demand.policy.candidates)
+        if best and len({name for name, _ in best}.intersection(names)) == len(best):
+            return Shortlist(tuple(best))
     wanted = {n for n in names if _pinned(demand, snapshot.views.get(n))} if demand.pins else set(names)
     best = ranking.best(wanted, demand.policy.candidates)
-    near = nearness(demand, snapshot)
     if best:
         return Shortlist(tuple(best if near is None else _by_nearness(near, ranking, demand, snapshot, best, wanted)))
     return Shortlist(reasons=_reasons(ranking, demand, snapshot, names))

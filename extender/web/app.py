@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -22,9 +23,9 @@ _OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
 class App:
     """The verbs first, so that hot paths never enter FastAPI; then the pages, unless they have an address of their own."""
 
-    def __init__(self, service: Service, metrics: Metrics, pages: Pages | None, traces: Traces | None = None) -> None:
+    def __init__(self, service: Service, pages: Pages | None, traces: Traces | None = None) -> None:
         self.service = service
-        self._verbs = Verbs(service if traces is None else TracedService(service, traces), metrics)
+        self._verbs = Verbs(service if traces is None else TracedService(service, traces))
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,42 +38,56 @@ class App:
 
 
 class Pages:
-    """Probes, metrics, explain. With a token, all but probes and metrics ask for it as a bearer token."""
+    """Probes, metrics, explain, the page; nothing here is begun while kube-scheduler waits. With a token, all but probes,
+    metrics and the page's shell ask for it as a bearer token."""
 
-    def __init__(self, service: Service, metrics: Metrics, token: str = "") -> None:
+    def __init__(self, service: Service, token: str = "") -> None:
+        self._service = service
+        self._metrics = Metrics(service)
         self._token = token.encode()
-        self._app = _pages(service, metrics)
+        # What is asked for again and again is answered beside FastAPI, whose own work is longer than theirs.
+        self._polled = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._scrape}
+        self._app = _pages(service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._token and scope["path"] not in _OPEN and not self._allowed(scope):
-            refusal = PlainTextResponse("a bearer token is needed", 401, {"WWW-Authenticate": "Bearer"})
-            await refusal(scope, receive, send)  # type: ignore[arg-type] # as above
-            return
-        await self._app(scope, receive, send)  # type: ignore[arg-type] # as above
+        app: Any = self._app
+        if scope["type"] == "http":
+            await self._service.turns.pause()
+            app = await self._shortcut(scope) or app
+        await app(scope, receive, send)
+
+    async def _shortcut(self, scope: Scope) -> Response | None:
+        """What need not go through FastAPI."""
+        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        if reads and path in self._polled:
+            return await self._polled[path]()
+        if self._token and path not in _OPEN and not self._allowed(scope):
+            return PlainTextResponse("a bearer token is needed", 401, {"WWW-Authenticate": "Bearer"})
+        match path.split("/"):
+            case ["", "v1", "explain", namespace, pod] if reads:
+                return await explain.explain_pod(self._service, namespace, pod, scope["query_string"])
+        return None
+
+    async def _livez(self) -> Response:
+        return PlainTextResponse("ok")
+
+    async def _readyz(self) -> Response:
+        missing = self._service.not_ready
+        return PlainTextResponse(missing or "ok", status_code=503 if missing else 200)
+
+    async def _scrape(self) -> Response:
+        return Response(await self._service.turns.run(self._metrics.text()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def _allowed(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         return secrets.compare_digest(given, b"Bearer " + self._token)
 
 
-def _pages(service: Service, metrics: Metrics) -> FastAPI:
+def _pages(service: Service) -> FastAPI:
     app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
 
-    @app.get("/livez")
-    def livez() -> Response:
-        return PlainTextResponse("ok")
-
-    @app.get("/readyz")
-    def readyz() -> Response:
-        missing = service.not_ready
-        return PlainTextResponse(missing or "ok", status_code=503 if missing else 200)
-
-    @app.get("/metrics")
-    def scrape() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
     @app.get("/version")
-    def version() -> Response:
+    async def version() -> Response:
         return JSONResponse({"version": __version__})
 
     app.include_router(explain.router(service))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 from fastapi import APIRouter, Request
@@ -34,22 +35,26 @@ class Question(BaseModel):
     narrate: str = Field("", description="a node whose search is told line by line")
 
 
-def router(service: Service) -> APIRouter:
-    """The routes."""
-    routes = APIRouter(prefix="/v1")
+async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) -> Response:
+    """The answer to GET /v1/explain/NAMESPACE/POD, given the query string."""
+    missing = service.not_ready
+    if missing:
+        return _problem(503, f"berth is not ready, {missing}")
+    options = dict(parse_qsl(query.decode()))
+    try:
+        changes = _changes(service, _words(options.get("without", "")), _words(options.get("free", "")))
+        found = await service.explainer.pod(ObjectKey(namespace, pod), changes)
+        await service.turns.pause()
+        return _json(found)
+    except UnknownPod as error:
+        return _problem(404, str(error))
+    except BerthError as error:
+        return _problem(400, str(error))
 
-    @routes.get("/explain/{namespace}/{pod}")
-    async def explain_pod(namespace: str, pod: str, without: str = "", free: str = "") -> Response:
-        missing = service.not_ready
-        if missing:
-            return _problem(503, f"berth is not ready, {missing}")
-        try:
-            changes = _changes(service, _words(without), _words(free))
-            return _json(await service.explainer.pod(ObjectKey(namespace, pod), changes))
-        except UnknownPod as error:
-            return _problem(404, str(error))
-        except BerthError as error:
-            return _problem(400, str(error))
+
+def router(service: Service) -> APIRouter:
+    """The routes that take a body."""
+    routes = APIRouter(prefix="/v1")
 
     @routes.post("/explain")
     async def explain_imagined(request: Request) -> Response:

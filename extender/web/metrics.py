@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from extender.mirror.audit import KINDS
+from extender.service.calls import BOUNDS
 from extender.service.service import Service
 from extender.verdict.facts import Facts
 
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # kube-scheduler waits 5 s or more
-
-
-GAUGE, COUNTER, SUMMARY = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily
-Value = float | tuple[int, float]  # a summary is its count and its sum
+GAUGE, COUNTER, SUMMARY, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily, HistogramMetricFamily
+Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily | HistogramMetricFamily
+Value = float | tuple[float, ...]  # in the order of the lines of the exposition format: a summary is its count and its sum
+_NOTHING: dict[type[Family], tuple[Any, ...]] = {
+    GAUGE: (0,), COUNTER: (0,), SUMMARY: (0, 0), HISTOGRAM: ([(bound, 0) for bound in (*map(str, BOUNDS), "+Inf")], 0),
+}  # fmt: skip
 
 
 class Reading(NamedTuple):
     """One figure of the service. With labels, `value` gives one value per combination."""
 
     name: str
-    kind: type[CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily]
+    kind: type[Family]
     help: str
     value: Callable[[Service], Value | Mapping[tuple[str, ...], Value]]
     labels: tuple[str, ...] = ()
@@ -94,39 +97,67 @@ READINGS = (
             "Allocations by Berth that nobody reserved, taken back", lambda s: s.collector.collected),
     Reading("berth_extended_claims_removed_total", COUNTER,
             "Special claims of extended resources left by attempts that ended half way, deleted", lambda s: s.collector.removed),
+    Reading("berth_call_seconds", HISTOGRAM, "Seconds to answer a call of kube-scheduler, by verb and HTTP status",
+            lambda s: s.calls.values(), ("verb", "status")),
 )
-SECONDS = ("berth_call_seconds", "Seconds to answer a call of kube-scheduler, by verb and HTTP status")
 
 
 class Metrics:
-    """One registry per application: two services in one process do not mix."""
+    """The figures of one service as text. The library writes every line once; from then on only values are put in, because a
+    scrape shares the interpreter with kube-scheduler's calls."""
 
-    def __init__(self, service: Service) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_State(service))
-        self._seconds = Histogram(*SECONDS, ["verb", "status"], buckets=_BUCKETS, registry=self._registry)
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count a call."""
-        self._seconds.labels(path[1:], status).observe(seconds)
-
-    def text(self) -> bytes:
-        """The exposition format, text/plain version 0.0.4."""
-        return generate_latest(self._registry)
-
-
-class _State(Collector):
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._heads: dict[str, str] = {}
+        self._lines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        self._last: dict[str, tuple[object, str]] = {}  # what each figure was, and how that reads
 
-    def collect(self) -> Iterator[Metric]:
+    def text(self) -> Iterator[bytes | None]:
+        """Steps that end with the exposition format, text/plain version 0.0.4."""
+        parts: list[str] = []
         for reading in READINGS:
-            family = reading.kind(reading.name, reading.help, labels=reading.labels)
-            found = reading.value(self._service)
-            for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
-                family.add_metric(labels, *(value if isinstance(value, tuple) else (value,)))  # a summary has two
-            yield family
+            parts.append(self._text(reading))
+            yield None
+        yield "".join(parts).encode()
 
-    def describe(self) -> Iterable[Metric]:
-        """Names only: the service may not be readable yet."""
-        return [reading.kind(reading.name, reading.help, labels=reading.labels) for reading in READINGS]
+    def _text(self, reading: Reading) -> str:
+        found = reading.value(self._service)
+        last = self._last.get(reading.name)
+        if last is not None and last[0] == found:
+            return last[1]
+        lines = [self._head(reading)]
+        for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
+            lines += self._samples(reading, labels, value if isinstance(value, tuple) else (value,))
+        self._last[reading.name] = found, "".join(lines)
+        return self._last[reading.name][1]
+
+    def _head(self, reading: Reading) -> str:
+        """Help and type."""
+        if reading.name not in self._heads:
+            self._heads[reading.name] = _exposed(reading.kind(reading.name, reading.help))
+        return self._heads[reading.name]
+
+    def _samples(self, reading: Reading, labels: tuple[str, ...], values: tuple[float, ...]) -> Iterator[str]:
+        """Lines of one combination of labels."""
+        lines = self._lines.get((reading.name, labels))
+        if lines is None:
+            family = reading.kind(reading.name, reading.help, labels=reading.labels)
+            family.add_metric(labels, *_NOTHING[reading.kind])
+            text = _exposed(family).removeprefix(self._head(reading))
+            lines = self._lines[reading.name, labels] = [line.rpartition(" ")[0] for line in text.rstrip("\n").split("\n")]
+        return (f"{line} {_number(value)}\n" for line, value in zip(lines, values, strict=True))
+
+
+_number: Callable[[float], str] = floatToGoString
+
+
+class _Only(Collector):
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    def collect(self) -> list[Family]:
+        return [self._family]
+
+
+def _exposed(family: Family) -> str:
+    return generate_latest(_Only(family)).decode()

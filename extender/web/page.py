@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from importlib import resources
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -27,8 +28,8 @@ def router() -> APIRouter:
     return routes
 
 
-def _sender(content: bytes, kind: str) -> Callable[[], Response]:
-    def send() -> Response:
+def _sender(content: bytes, kind: str) -> Callable[[], Coroutine[Any, Any, Response]]:
+    async def send() -> Response:
         return Response(content, media_type=f"{kind}; charset=utf-8", headers=_HEADERS)
 
     return send

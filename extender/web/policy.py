@@ -16,7 +16,7 @@ def router(service: Service) -> APIRouter:
     judge, shadow = service.judge, service.shadow
 
     @routes.get("")
-    def status() -> Response:
+    async def status() -> Response:
         return _json({
             "generation": judge.policy_generation, "problem": judge.policy_problem,
             "policy": judge.policy.model_dump(mode="json"),
@@ -25,7 +25,7 @@ def router(service: Service) -> APIRouter:
         })
 
     @routes.get("/diff")
-    def diff() -> Response:
+    async def diff() -> Response:
         known = shadow.comparisons()
         return _json({
             "candidate": shadow.policy is not None, "problem": shadow.problem, "compared": len(known), "left_out": shadow.left_out,

@@ -14,7 +14,6 @@ import structlog
 from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
 from extender.service.tracing import TracedService
-from extender.web.metrics import Metrics
 from extender.wire import extender_v1 as wire
 
 Scope = dict[str, Any]
@@ -32,9 +31,8 @@ class TooLarge(BerthError):
 class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
 
-    def __init__(self, service: Service | TracedService, metrics: Metrics) -> None:
+    def __init__(self, service: Service | TracedService) -> None:
         self._service = service
-        self._metrics = metrics
         self._log = structlog.get_logger("berth.web")
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/filter": self._filter,
@@ -51,7 +49,7 @@ class Verbs:
         # A bind waits for the API server most of its time.
         with self._service.turns.call() if path != "/bind" else nullcontext():
             status, answer = await self._reply(scope["method"], path, receive)
-        self._metrics.answered(path, status, time.perf_counter() - start)
+        self._service.calls.answered(path[1:], status, time.perf_counter() - start)
         await _answer(send, status, answer)
 
     async def _reply(self, method: str, path: str, receive: Receive) -> tuple[int, bytes]:
