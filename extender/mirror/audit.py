@@ -14,7 +14,7 @@ from extender.mirror.store import Store
 from extender.model.claim import Claim, ObjectKey, Result
 from extender.model.device import Device, DeviceId, PoolKey, Slice
 
-_STEP = 200  # claims or pools looked at between two breaths
+_CLAIMS, _POOLS = 40, 2  # looked at between two breaths
 KINDS = {
     "double": "a device is allocated exclusively and to another claim too",
     "overdrawn-capacity": "shares of a device add up to more than it has",
@@ -36,10 +36,10 @@ class Finding:
 
 def audit(store: Store) -> Iterator[list[Finding] | None]:
     """Steps that end with all findings, in a stable order; None stands for a breath."""
-    holders: dict[DeviceId, list[tuple[Claim, Result]]] = {}
+    pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
     found: list[Finding] = []
     for position, claim in enumerate(list(store.claims.values())):
-        if position % _STEP == 0:
+        if position % _CLAIMS == 0:
             yield None
         if claim.allocation is None:
             continue
@@ -47,12 +47,10 @@ def audit(store: Store) -> Iterator[list[Finding] | None]:
             found.append(Finding("unreserved", str(claim.key), (claim.key,), f"claim {claim.key} has devices and is reserved for nobody"))
         for result in claim.allocation.results:
             if not result.admin_access:
-                holders.setdefault(result.device, []).append((claim, result))
-    pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
-    for device, entries in holders.items():
-        pools.setdefault(PoolKey(device.driver, device.pool), {})[device.device] = entries
+                device = result.device
+                pools.setdefault(PoolKey(device.driver, device.pool), {}).setdefault(device.device, []).append((claim, result))
     for position, (key, devices) in enumerate(pools.items()):
-        if position % _STEP == 0:
+        if position % _POOLS == 0:
             yield None
         found += _pool(key, devices, _newest(store.pools.get(key, {})))
     yield sorted(found)

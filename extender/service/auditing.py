@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import structlog
 
@@ -16,21 +17,27 @@ from extender.cluster.errors import ClusterError
 from extender.cluster.writer import Writer
 from extender.mirror.audit import Finding, audit
 from extender.mirror.mirror import Mirror
+from extender.service.turns import Turns
 from extender.wire.claims import decode_claim
 
+Json = dict[str, Any]
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds between two comparisons with a fresh list
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
-_PAGE = "500"
+_PAGE = "100"  # claims; a page is parsed in one go
+_CLAIMS = 2  # decoded between two looks at who else is waiting
 
 
 class Auditor:
     """Runs beside the service. `findings` are those of the last round that the round before saw too."""
 
-    def __init__(self, mirror: Mirror, client: ApiClient, writer: Writer, ready: Callable[[], bool], round_seconds: float = _ROUND_SECONDS) -> None:
+    def __init__(
+        self, mirror: Mirror, client: ApiClient, writer: Writer, turns: Turns, ready: Callable[[], bool], round_seconds: float = _ROUND_SECONDS
+    ) -> None:
         self._mirror = mirror
         self._client = client
         self._writer = writer
+        self._turns = turns
         self._ready = ready
         self._round_seconds = round_seconds
         self._seen: set[Finding] = set()
@@ -49,10 +56,7 @@ class Auditor:
 
     async def round(self) -> None:
         """One look."""
-        found: list[Finding] = []
-        for step in audit(self._mirror.store):
-            found = step or found
-            await asyncio.sleep(0)
+        found = await self._turns.run(audit(self._mirror.store))
         self.findings = [finding for finding in found if finding in self._seen]
         self._seen = set(found)
         for finding in self.findings:
@@ -85,11 +89,7 @@ class Auditor:
         try:
             while True:
                 page = await self._client.get(_CLAIMS_PATH, params)
-                for obj in page.get("items") or ():
-                    listed = decode_claim(obj)
-                    known = self._mirror.store.claims.get(listed.key)
-                    same = known is not None and known.resource_version == listed.resource_version
-                    wrong += same and known is not None and known.allocation != listed.allocation
+                wrong += await self._turns.run(self._wrong(page.get("items") or ()))
                 params["continue"] = (page.get("metadata") or {}).get("continue") or ""
                 if not params["continue"]:
                     break
@@ -97,3 +97,14 @@ class Auditor:
             self._log.warning("could not list claims to compare", problem=str(error))
             return
         self.drifted = wrong
+
+    def _wrong(self, listed: Iterable[Json]) -> Iterator[int | None]:
+        """Steps that end with how many claims the mirror has at the same version and otherwise."""
+        wrong = 0
+        for position, claim in enumerate(map(decode_claim, listed)):
+            known = self._mirror.store.claims.get(claim.key)
+            same = known is not None and known.resource_version == claim.resource_version
+            wrong += same and known is not None and known.allocation != claim.allocation
+            if position % _CLAIMS == 0:
+                yield None
+        yield wrong

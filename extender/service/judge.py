@@ -104,6 +104,9 @@ class Judge:
             self._unfinished[demand.key] = demand
             self.on_unfinished()
             return FilterAnswer(error=f"berth still judges {ranking.left} of {len(snapshot.views)} nodes for pod {pod.key}: ask again")
+        if ranking.stale:
+            self._unfinished[demand.key] = demand
+            self.on_unfinished()
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             _remember(self._rejected, pod.uid, demand)

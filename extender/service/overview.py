@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from extender.allocation.view import NodeView
+from extender.allocation.view import NodeView, Snapshot
 from extender.mirror.mirror import Mirror
 from extender.service.explaining import Explainer, UnknownPod
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
+from extender.service.turns import Turns
 from extender.verdict.nearest import claims_on
 from extender.verdict.overview import claim_rows, node_detail, row, totals
 
 Json = dict[str, Any]
-_STEP = 100  # nodes between two looks at who else is waiting
+_STEP = 5  # nodes between two looks at who else is waiting
 _PERIOD_SECONDS = 1.0  # between two updates to a page
 _DECISIONS = 100  # told in one update
 _EXPLAINED = 2  # pods whose nearest miss is looked for in one period
@@ -27,7 +28,8 @@ MOST_WATCHERS = 64
 class Overview:
     """Rows of all nodes, and what changes from second to second."""
 
-    def __init__(self, mirror: Mirror, judge: Judge, journal: Journal, explainer: Explainer) -> None:
+    def __init__(self, mirror: Mirror, judge: Judge, journal: Journal, explainer: Explainer, turns: Turns) -> None:
+        self._turns = turns
         self._mirror = mirror
         self._judge = judge
         self._journal = journal
@@ -38,15 +40,17 @@ class Overview:
 
     async def fleet(self) -> Json:
         """Everything a page starts with."""
-        snapshot = self._mirror.snapshot()
-        for position, view in enumerate(snapshot.views.values(), 1):
-            self._row(view)
+        return await self._turns.run(self._everything(self._mirror.snapshot()))
+
+    def _everything(self, snapshot: Snapshot) -> Iterator[Json | None]:
+        rows: list[Json] = []
+        for position, name in enumerate(sorted(snapshot.views)):
+            rows.append(self._row(snapshot.views[name]))
             if position % _STEP == 0:
-                await asyncio.sleep(0)
+                yield None
         for name in self._rows.keys() - snapshot.views.keys():
             del self._rows[name]
-        rows = [self._row(view) for _, view in sorted(snapshot.views.items())]
-        return {"version": snapshot.version, "nodes": rows, "totals": totals(rows), **self._pods(0)}
+        yield {"version": snapshot.version, "nodes": rows, "totals": totals(rows), **self._pods(0)}
 
     async def node(self, name: str) -> Json | None:
         """One node in full; None for a node that is not known."""
@@ -54,10 +58,7 @@ class Overview:
         view = snapshot.views.get(name)
         if view is None:
             return None
-        holders = None
-        for holders in claims_on([view], snapshot):  # noqa: B007 - the last step is the answer
-            await asyncio.sleep(0)
-        return node_detail(view, holders or {})
+        return node_detail(view, await self._turns.run(claims_on([view], snapshot)))
 
     def claims(self) -> list[Json]:
         return claim_rows(self._mirror.snapshot())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import gc
 import time
 import uuid
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from extender.service.progress import Progress
 from extender.service.shadow import Shadow
 from extender.service.surveying import Surveyor
 from extender.service.telling import Teller
+from extender.service.tidying import tidy
 from extender.service.tracing import Spanner, no_span
 from extender.service.turns import Turns
 from extender.service.waking import Waker
@@ -52,14 +52,14 @@ class Service:
         self.turns = Turns()
         self.calls = Calls()
         self.explainer = Explainer(self.mirror, self.judge, self.journal, self.turns, writer.read_pod)
-        self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer)
+        self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer, self.turns)
         self._progress = Progress()
         self.binder = Binder(
             self.mirror, self.judge, writer, self._progress,
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal, span),
         )
         self.collector = Collector(self.mirror, writer, clock)
-        self.auditor = Auditor(self.mirror, client, writer, lambda: not self.not_ready)
+        self.auditor = Auditor(self.mirror, client, writer, self.turns, lambda: not self.not_ready)
         self.surveyor = Surveyor(self.mirror, self.turns)
         self.client = client
         self.clock = clock
@@ -142,12 +142,11 @@ class Service:
         await self.surveyor.run()
 
     async def _settle_down(self) -> None:
-        """Once everything is listed, take it out of the garbage collector's sight: it would pause requests."""
+        """Once everything is listed."""
         await self._progress.until(lambda: not self.not_ready, float("inf"))
         self.mirror.snapshot()
-        gc.collect()
-        gc.freeze()
         self._log.info("ready", nodes=len(self.mirror.store.nodes), slices=len(self.mirror.store.slices))
+        await tidy(self.turns)
 
 
 def _age_seconds(claim: Claim) -> float:

@@ -39,6 +39,11 @@ class Turns:
                     first.set_result(True)
                     break
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last call was answered; 0 while one is in hand."""
+        return 0.0 if self._calls else time.perf_counter() - self._answered
+
     async def run(self, steps: Iterator[T | None]) -> T:
         """The first step that is not None, with calls let in between."""
         started = time.perf_counter()

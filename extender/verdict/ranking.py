@@ -26,7 +26,7 @@ _STEP = 8  # nodes sorted between two steps
 _GATHERED = 250  # nodes gathered between two steps
 _PLACED = 1000  # nodes in one state put into their group between two steps
 _FIRST = 3  # nodes named per state
-_REFRESHED = 25  # groups judged again in one call when facts about the fleet changed
+_REFRESHED = 2  # groups judged again in one call when facts about the fleet changed
 _MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
 
 
@@ -98,6 +98,11 @@ class Ranking:
         """Catch up with everything in steps, for callers that others must not wait for."""
         yield from self._sort_all(snapshot, rules, None)
         yield from self._refresh()
+
+    @property
+    def stale(self) -> bool:
+        """Whether some verdicts are of older facts about the fleet."""
+        return bool(self._stale)
 
     @property
     def left(self) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -13,6 +16,8 @@ from extender.service.explaining import plain
 from extender.service.overview import MOST_WATCHERS
 from extender.service.service import Service
 
+Json = dict[str, Any]
+_ROWS = 50  # of the fleet encoded between two looks at who else is waiting
 _WORTH_PACKING = 16 * 1024  # bytes
 
 
@@ -24,7 +29,8 @@ def router(service: Service) -> APIRouter:
     async def fleet(request: Request) -> Response:
         if service.not_ready:
             return _problem(503, f"berth is not ready, {service.not_ready}")
-        return _packed(request, orjson.dumps(await service.overview.fleet()))
+        found = await service.overview.fleet()
+        return await _packed(request, await service.turns.run(_encoded(found)))
 
     @routes.get("/nodes/{name}")
     async def node(name: str) -> Response:
@@ -33,7 +39,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/claims")
     async def claims(request: Request) -> Response:
-        return _packed(request, orjson.dumps(service.overview.claims()))
+        return await _packed(request, orjson.dumps(service.overview.claims()))
 
     @routes.get("/audit")
     async def audit() -> Response:
@@ -56,10 +62,19 @@ async def _events(stream: AsyncIterator[object]) -> AsyncIterator[bytes]:
         yield b"data: " + orjson.dumps(update) + b"\n\n"
 
 
-def _packed(request: Request, content: bytes) -> Response:
+def _encoded(found: Json) -> Iterator[bytes | None]:
+    """Steps that end with the JSON of the fleet."""
+    parts, left = [], iter(found.pop("nodes"))
+    while some := list(islice(left, _ROWS)):
+        parts.append(orjson.dumps(some)[1:-1])
+        yield None
+    yield b'{"nodes":[' + b",".join(parts) + b"]," + orjson.dumps(found)[1:]
+
+
+async def _packed(request: Request, content: bytes) -> Response:
     headers = {}
     if len(content) > _WORTH_PACKING and "gzip" in request.headers.get("accept-encoding", ""):
-        content, headers = gzip.compress(content, 1), {"Content-Encoding": "gzip"}
+        content, headers = await asyncio.to_thread(gzip.compress, content, 1), {"Content-Encoding": "gzip"}  # it leaves the interpreter to others
     return Response(content, media_type="application/json", headers=headers)
 
 

@@ -1,0 +1,40 @@
+"""The garbage collector works when nobody calls: by itself it would pause a request, and a full round takes tens of
+milliseconds. What Berth keeps has hardly any cycles, so there is next to nothing for it to find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from itertools import count
+
+from extender.service.turns import Turns
+
+_THRESHOLDS = (50_000, 20, 1_000)  # for when this task is late; Python's own are 700, 10, 10
+_PERIOD_SECONDS = 1.0
+_YOUNG = 10  # rounds among which one looks at what has survived one already
+_FULL_SECONDS = 60.0  # between full rounds, if kube-scheduler is silent for so long:
+_SILENCE_SECONDS = 2.0
+_LATEST_SECONDS = 900.0  # a full round is made at least so often, silence or not
+
+
+async def tidy(turns: Turns) -> None:
+    """Until cancelled. What exists at the beginning is taken out of the collector's sight."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+    try:
+        for number in count(1):
+            await asyncio.sleep(_PERIOD_SECONDS)
+            await turns.pause()
+            since = loop.time() - last
+            if since > _LATEST_SECONDS or (since > _FULL_SECONDS and turns.silence > _SILENCE_SECONDS):
+                gc.collect()
+                last = loop.time()
+            else:
+                gc.collect(0 if number % _YOUNG else 1)
+    finally:
+        gc.set_threshold(*before)
