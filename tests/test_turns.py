@@ -64,3 +64,16 @@ async def test_who_gives_up_is_not_waited_for() -> None:
         other = asyncio.create_task(turns.run(work(1, told)))
         await asyncio.sleep(0.001)
     assert await asyncio.wait_for(other, 1) == "done"
+
+
+async def test_chores_come_after_what_somebody_waits_for() -> None:
+    turns, told, chores = Turns(), [], []
+    with turns.call():
+        pass
+    tasks = [asyncio.create_task(turns.run(work(12, chores), chore=True)), asyncio.create_task(turns.run(work(12, told)))]
+    while len(told) < 12:
+        await asyncio.sleep(0.001)
+        with turns.call():
+            pass
+    assert len(chores) < 6
+    assert await asyncio.gather(*tasks) == ["done"] * 2

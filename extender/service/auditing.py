@@ -56,7 +56,7 @@ class Auditor:
 
     async def round(self) -> None:
         """One look."""
-        found = await self._turns.run(audit(self._mirror.store))
+        found = await self._turns.run(audit(self._mirror.store), chore=True)
         self.findings = [finding for finding in found if finding in self._seen]
         self._seen = set(found)
         for finding in self.findings:
@@ -89,7 +89,7 @@ class Auditor:
         try:
             while True:
                 page = await self._client.get(_CLAIMS_PATH, params)
-                wrong += await self._turns.run(self._wrong(page.get("items") or ()))
+                wrong += await self._turns.run(self._wrong(page.get("items") or ()), chore=True)
                 params["continue"] = (page.get("metadata") or {}).get("continue") or ""
                 if not params["continue"]:
                     break

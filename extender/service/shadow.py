@@ -85,7 +85,7 @@ class Shadow:
             while self._todo and self.policy is not None:
                 pod, snapshot, names, node, grant = self._todo.popleft()
                 active, policy = candidate(snapshot.views[node], grant, snapshot), self.policy
-                (other,) = await self._turns.run(self._choose(pod, snapshot, names, policy))
+                (other,) = await self._turns.run(self._choose(pod, snapshot, names, policy), chore=True)
                 if self.policy is policy:
                     self._known[pod.uid] = Comparison(str(pod.key), self._now(), active, other)
                     self._known.move_to_end(pod.uid)

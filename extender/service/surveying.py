@@ -30,5 +30,5 @@ class Surveyor:
         """Count again, if anything changed."""
         snapshot = self._mirror.snapshot()
         if snapshot.version != self._seen:
-            self.facts = await self._turns.run(fleet_facts(snapshot))
+            self.facts = await self._turns.run(fleet_facts(snapshot), chore=True)
             self._seen = snapshot.version

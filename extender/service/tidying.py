@@ -29,7 +29,7 @@ async def tidy(turns: Turns) -> None:
     try:
         for number in count(1):
             await asyncio.sleep(_PERIOD_SECONDS)
-            await turns.pause()
+            await turns.pause(chore=True)
             since = loop.time() - last
             if since > _LATEST_SECONDS or (since > _FULL_SECONDS and turns.silence > _SILENCE_SECONDS):
                 gc.collect()

@@ -12,17 +12,20 @@ from typing import TypeVar
 T = TypeVar("T")
 _SLICE_SECONDS = 0.00003  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
+_CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
 _LULL_SECONDS = 0.004  # after the last call, until which another is expected and waited for
 
 
 class Turns:
     """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, one slice of work
-    is done right after each was answered: then its caller needs time of its own before the next."""
+    is done right after each was answered: then its caller needs time of its own before the next. Chores, which nobody waits
+    for, come when nothing else does."""
 
     def __init__(self) -> None:
         self._calls = 0  # in hand
         self._answered = -_LULL_SECONDS  # when the last was
         self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._chores: deque[asyncio.Future[bool]] = deque()
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -33,48 +36,56 @@ class Turns:
         finally:
             self._calls -= 1
             self._answered = time.perf_counter()
-            while self._waiting:
-                first = self._waiting.popleft()
-                if not first.done():
-                    first.set_result(True)
-                    break
+            if not _next(self._waiting):
+                _next(self._chores)
 
     @property
     def silence(self) -> float:
         """Seconds since the last call was answered; 0 while one is in hand."""
         return 0.0 if self._calls else time.perf_counter() - self._answered
 
-    async def run(self, steps: Iterator[T | None]) -> T:
+    async def run(self, steps: Iterator[T | None], *, chore: bool = False) -> T:
         """The first step that is not None, with calls let in between."""
         started = time.perf_counter()
         for step in steps:
             if step is not None:
                 return step
             if time.perf_counter() - started > _SLICE_SECONDS:
-                await self.pause()
+                await self.pause(chore=chore)
                 started = time.perf_counter()
         raise AssertionError("the last step is the answer")
 
-    async def pause(self) -> None:
+    async def pause(self, *, chore: bool = False) -> None:
         """Let calls in; go on when it is one's turn, or when nobody calls."""
         await asyncio.sleep(0)
-        until = time.perf_counter() + _PATIENCE_SECONDS
+        until = time.perf_counter() + (_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS)
         while (now := time.perf_counter()) < until:
             expected = self._answered + _LULL_SECONDS - now
             if not self._calls and expected <= 0:
                 return
-            if await self._turn(until - now if self._calls else expected):
+            if await _turn(self._chores if chore else self._waiting, until - now if self._calls else expected):
                 return
 
-    async def _turn(self, seconds: float) -> bool:
-        """Whether it is one's turn within so long."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append(turn)
-        timer = loop.call_later(seconds, _not_yet, turn)
-        mine = await turn
-        timer.cancel()
-        return mine
+
+async def _turn(waiting: deque[asyncio.Future[bool]], seconds: float) -> bool:
+    """Whether it is one's turn within so long."""
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[bool] = loop.create_future()
+    waiting.append(turn)
+    timer = loop.call_later(seconds, _not_yet, turn)
+    mine = await turn
+    timer.cancel()
+    return mine
+
+
+def _next(waiting: deque[asyncio.Future[bool]]) -> bool:
+    """Give the turn to the first who still waits; False where nobody does."""
+    while waiting:
+        first = waiting.popleft()
+        if not first.done():
+            first.set_result(True)
+            return True
+    return False
 
 
 def _not_yet(turn: asyncio.Future[bool]) -> None:
