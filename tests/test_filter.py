@@ -23,7 +23,7 @@ from extender.verdict import ranking as ranking_module
 from extender.verdict.ranking import Ranking
 from extender.wire import extender_v1 as wire
 from extender.wire.claims import decode_claim, decode_class
-from extender.wire.core import decode_node
+from extender.wire.core import decode_node, decode_pod, may_need_devices
 from extender.wire.slices import SliceDecoder
 from tests.berthing import berthing, claim, pod, until
 
@@ -216,6 +216,20 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
 
 
 _MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
+
+
+_AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "example.com/x"]), st.sampled_from([1, "2", "0", "500m", "1Gi"]), max_size=2)
+_CONTAINERS = st.lists(st.fixed_dictionaries({"name": st.just("c")}, optional={"resources": st.fixed_dictionaries({}, optional={"limits": _AMOUNTS, "requests": _AMOUNTS})}), max_size=2)
+
+
+@given(st.fixed_dictionaries({"containers": _CONTAINERS}, optional={"initContainers": _CONTAINERS, "resourceClaims": st.lists(st.just({"name": "g", "resourceClaimName": "c"}), max_size=1)}))
+def test_no_pod_that_may_need_devices_is_passed_undecoded(spec: dict[str, object]) -> None:
+    found = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec}
+    assert may_need_devices(found) or not decode_pod(found).may_need_devices
+    plain = not spec.get("resourceClaims") and "/" not in json.dumps(spec)
+    assert not (plain and may_need_devices(found)), "pods without devices are not decoded"
+    for broken in ([3], {"a": 1}, "x", [{"resources": 3}]):
+        assert may_need_devices({**found, "spec": {**spec, "containers": broken}}), "decoding says what is wrong"
 
 
 class World:

@@ -64,14 +64,14 @@ class Verbs:
 
     async def _filter(self, body: bytes) -> bytes:
         args = wire.decode_args(body)
-        if not args.pod.may_need_devices:
+        if not args.may_need_devices:
             return wire.encode_passed(args)
-        names = args.names
+        pod, names = args.pod, args.names
         try:
-            answer = self._service.filter(args.pod, names)
+            answer = self._service.filter(pod, names)
         except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as a retryable error
-            self._log.exception("filter failed", pod=str(args.pod.key))
-            return wire.encode_filter_error(f"berth failed on pod {args.pod.key}: {type(error).__name__}: {error}")
+            self._log.exception("filter failed", pod=str(pod.key))
+            return wire.encode_filter_error(f"berth failed on pod {pod.key}: {type(error).__name__}: {error}")
         if answer.error:
             return wire.encode_filter_error(answer.error)
         if answer.passed is None:
@@ -80,12 +80,12 @@ class Verbs:
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = wire.decode_args(body)
-        names = args.names
+        pod, names = args.pod, args.names
         try:
-            return wire.encode_scores(self._service.prioritize(args.pod, names))
+            return wire.encode_scores(self._service.prioritize(pod, names))
         except Exception:  # noqa: BLE001 - see the comment
             # kube-scheduler would swallow an error silently: zeros say the same, and the log says why.
-            self._log.exception("prioritize failed", pod=str(args.pod.key))
+            self._log.exception("prioritize failed", pod=str(pod.key))
             return wire.encode_scores((name, 0) for name in names)
 
     async def _bind(self, body: bytes) -> bytes:

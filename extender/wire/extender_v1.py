@@ -11,7 +11,7 @@ import orjson
 
 from extender.model.claim import ObjectKey, Pod
 from extender.model.errors import WireError
-from extender.wire.core import decode_pod
+from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, get, need, string_list, wrong
 
 _NAMES = b',"NodeNames":["'  # as Go writes it, after the pod
@@ -21,12 +21,22 @@ _NAMES = b',"NodeNames":["'  # as Go writes it, after the pod
 class Args:
     """ExtenderArgs. `nodes` holds whole Node objects by name where the scheduler sent those.
 
-    Names are read only when somebody looks: a pod that is not ours gets them back as they came.
+    Pod and names are read only when somebody looks: a pod that is not ours gets its names back as they came.
     """
 
-    pod: Pod
+    pod_json: Json
     nodes: dict[str, Json] | None
     names_json: bytes = b""
+
+    @property
+    def may_need_devices(self) -> bool:
+        """False for a pod that surely asks for none."""
+        return may_need_devices(self.pod_json)
+
+    @cached_property
+    def pod(self) -> Pod:
+        """The pod. Raises WireError."""
+        return decode_pod(self.pod_json)
 
     @cached_property
     def names(self) -> list[str]:
@@ -66,9 +76,9 @@ def decode_args(body: bytes) -> Args:
     if not pod:
         raise WireError("Pod", "is missing")
     if names:
-        return Args(decode_pod(pod), None, names)
+        return Args(pod, None, names)
     if found.get("NodeNames") is not None:
-        return Args(decode_pod(pod), None, orjson.dumps(string_list(found, "NodeNames", "")))
+        return Args(pod, None, orjson.dumps(string_list(found, "NodeNames", "")))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
     listed = get(found, "Nodes", dict, "", {})
@@ -78,7 +88,7 @@ def decode_args(body: bytes) -> Args:
         if type(item) is not dict:
             raise wrong(path, dict, item)
         nodes[need(get(item, "metadata", dict, path, {}), "name", f"{path}.metadata")] = item
-    return Args(decode_pod(pod), nodes)
+    return Args(pod, nodes)
 
 
 def _without_names(body: bytes) -> tuple[Json, bytes] | None:
