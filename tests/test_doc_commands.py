@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.cli.main import app
+from extender.cli.main import commands
 from tests.berthing import berthing, claim, pod
 from tests.test_docs import DOCS, ROOT
+
+app = commands()
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
 _BERTH = re.compile(r"^berth [a-z].*", re.DOTALL)

@@ -11,12 +11,14 @@ import structlog
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.main import app as cli
+from extender.cli.main import commands
 from extender.cli.picture import take_picture
 from extender.model.claim import Node, ObjectKey
 from extender.serve import application
 from extender.verdict.explain import explain
 from tests.berthing import Berthing, berthing, claim, pod, until
+
+cli = commands()
 
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
 DRIVER = "gpu.nvidia.com"

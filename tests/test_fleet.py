@@ -10,8 +10,10 @@ from pathlib import Path
 import orjson
 from typer.testing import CliRunner
 
-from extender.cli.main import app as cli
+from extender.cli.main import commands
 from tests.berthing import Berthing, berthing, claim, pod
+
+cli = commands()
 
 
 async def command(b: Berthing, *args: str) -> tuple[int, str]:

@@ -8,8 +8,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.main import app
+from extender.cli.main import commands
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
+
+app = commands()
 
 RUNNER = CliRunner()
 ATTRIBUTES = 'device.attributes["gpu.nvidia.com"]'

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from extender.cli.main import app as cli
+from extender.cli.main import commands
 from extender.cluster.credentials import load_credentials
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
@@ -27,6 +27,8 @@ from extender.sandbox.machines import carried_machines
 from extender.serve import application
 from tests.berthing import claim, pod
 from tests.test_docs import ROOT
+
+cli = commands()
 
 
 def free_port() -> int:

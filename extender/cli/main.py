@@ -1,38 +1,47 @@
-"""`berth`: all commands in one place."""
+"""`berth`: all commands in one place. Only the module of the command that is asked for is loaded: `berth serve` runs for months."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from extender import __version__
-from extender.cli import agent, allocate, doctor, explain, fabric, fleet, lint, policy, run, select, serve
 from extender.cli.logs import set_up_logging
 from extender.model.errors import BerthError
 
-app = typer.Typer(
-    name="berth", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
-)
-app.command("serve")(serve.serve_command)
-app.command("agent")(agent.agent_command)
-app.command("fabric")(fabric.fabric_command)
-app.command("run")(run.run_command)
-app.command("allocate")(allocate.allocate_command)
-app.command("select")(select.select_command)
-app.command("lint")(lint.lint_command)
-app.command("explain")(explain.explain_command)
-app.command("doctor")(doctor.doctor_command)
-app.command("nodes")(fleet.nodes_command)
-app.command("claims")(fleet.claims_command)
-app.command("top")(fleet.top_command)
-app.add_typer(policy.policy_app, name="policy")
-app.command("snapshot")(explain.snapshot_command)
+_COMMANDS = {  # where each is: module of extender.cli, and its function or group
+    "serve": ("serve", "serve_command"), "agent": ("agent", "agent_command"), "fabric": ("fabric", "fabric_command"),
+    "run": ("run", "run_command"), "allocate": ("allocate", "allocate_command"), "select": ("select", "select_command"),
+    "lint": ("lint", "lint_command"), "explain": ("explain", "explain_command"), "doctor": ("doctor", "doctor_command"),
+    "nodes": ("fleet", "nodes_command"), "claims": ("fleet", "claims_command"), "top": ("fleet", "top_command"),
+    "policy": ("policy", "policy_app"), "snapshot": ("explain", "snapshot_command"),
+}  # fmt: skip
 
 
-@app.command("version")
+def commands(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command that the arguments begin with; all of them where they begin otherwise."""
+    app = typer.Typer(
+        name="berth", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
+    )
+    app.callback()(_all_commands)
+    app.command("version")(version_command)
+    first = arguments[0] if arguments else ""
+    for name, (module, attribute) in _COMMANDS.items():
+        if name != first and first in (*_COMMANDS, "version", "--version"):
+            continue
+        found = getattr(import_module(f"extender.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
 def version_command() -> None:
     """Print the version."""
     typer.echo(__version__)
@@ -44,7 +53,6 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
         raise typer.Exit
 
 
-@app.callback()
 def _all_commands(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")] = False,  # noqa: FBT002 - as typer reads it
 ) -> None:
@@ -55,7 +63,7 @@ def main() -> None:
     """Entry point: deliberate errors are one line on standard error and exit code 2."""
     set_up_logging()
     try:
-        app()
+        commands(sys.argv[1:])()
     except (BerthError, OSError) as error:
         typer.echo(f"berth: {error}", err=True)
         sys.exit(2)
