@@ -114,7 +114,7 @@ class Judge:
             self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused().items())
             self.refusals[(ranking.main_refusal() or Code.ELSEWHERE).name] += 1
             self.on_refused(pod.key, pod.uid)
-            return FilterAnswer([], dict(found.reasons))
+            return FilterAnswer([], found.reasons)
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())

@@ -22,7 +22,7 @@ class Shortlist:
     """Filter's answer: the best nodes first, or the reason of every node."""
 
     nodes: tuple[tuple[str, Grant], ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
 def shortlist(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> Shortlist:
@@ -31,7 +31,9 @@ def shortlist(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[
     if near is None and not demand.pins:
         # Mostly all nodes are named: then a set of all names, which takes longer than the rest, is not needed.
         best = ranking.best(None, demand.policy.candidates)
-        if best and len({name for name, _ in best}.intersection(names)) == len(best):
+        if not best:
+            return Shortlist(reasons=_reasons(ranking, demand, snapshot, names))
+        if len({name for name, _ in best}.intersection(names)) == len(best):
             return Shortlist(tuple(best))
     wanted = {n for n in names if _pinned(demand, snapshot.views.get(n))} if demand.pins else set(names)
     best = ranking.best(wanted, demand.policy.candidates)
