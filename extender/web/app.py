@@ -1,4 +1,4 @@
-"""The ASGI applications: the verbs, and FastAPI for probes and everything people read."""
+"""The ASGI applications: the verbs, and what people and machines read."""
 
 from __future__ import annotations
 
