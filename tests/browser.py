@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (found := shutil.which(name))), "")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), "")
 
 
 class Page:

@@ -19,9 +19,9 @@ from extender.service.service import Service
 from extender.service.watching import kinds
 from extender.web.app import App, Pages
 from tests.berthing import berthing, claim, pod
-from tests.browser import CHROMIUM, Page, browsing
+from tests.browser import CHROMIUM, NAMES, Page, browsing
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
 

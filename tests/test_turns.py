@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+import pytest
+
 from extender.service import turns as turns_module
 from extender.service.turns import Turns
 
@@ -23,7 +25,8 @@ def work(count: int, told: list[str]) -> Iterator[str | None]:
     yield "done"
 
 
-async def test_while_calls_come_each_is_followed_by_one_slice_at_most() -> None:
+async def test_while_calls_come_each_is_followed_by_one_slice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_LULL_SECONDS", 0.02)  # asyncio cannot sleep for less than a millisecond
     turns, told = Turns(), []
     with turns.call():
         pass
@@ -66,7 +69,19 @@ async def test_who_gives_up_is_not_waited_for() -> None:
     assert await asyncio.wait_for(other, 1) == "done"
 
 
-async def test_chores_come_after_what_somebody_waits_for() -> None:
+async def test_calls_that_come_now_and_then_do_not_hold_up_work() -> None:
+    """Between calls some milliseconds apart there is time for more than one slice."""
+    turns, told, calls = Turns(), [], 0
+    task = asyncio.create_task(turns.run(work(100, told)))
+    while not task.done():
+        await asyncio.sleep(0.003)
+        with turns.call():
+            calls += 1
+    assert calls < 50
+
+
+async def test_chores_come_after_what_somebody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_LULL_SECONDS", 0.02)
     turns, told, chores = Turns(), [], []
     with turns.call():
         pass

@@ -31,8 +31,9 @@ def commands(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_all_commands)
     app.command("version")(version_command)
     first = arguments[0] if arguments else ""
+    alone = first in (*_COMMANDS, "version", "--version")
     for name, (module, attribute) in _COMMANDS.items():
-        if name != first and first in (*_COMMANDS, "version", "--version"):
+        if alone and name != first:
             continue
         found = getattr(import_module(f"extender.cli.{module}"), attribute)
         if isinstance(found, typer.Typer):

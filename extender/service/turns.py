@@ -13,7 +13,7 @@ T = TypeVar("T")
 _SLICE_SECONDS = 0.00003  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
-_LULL_SECONDS = 0.004  # after the last call, until which another is expected and waited for
+_LULL_SECONDS = 0.001  # after the last call, until which another is expected: it bounds what one slice waits for, however calls come
 
 
 class Turns:

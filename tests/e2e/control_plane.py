@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
 import yaml
 
 TOKEN = "e2e-admin"
@@ -19,12 +20,18 @@ NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def missing() -> str:
+def needs(*more: str) -> pytest.MarkDecorator:
+    """Skip, saying what is missing, where BERTH_KUBE_BIN does not lead to the binaries of a control plane and `more`."""
+    reason = missing(*more)
+    return pytest.mark.skipif(bool(reason), reason=reason)
+
+
+def missing(*more: str) -> str:
     """Why these tests cannot run, or ''."""
     folder = os.environ.get("BERTH_KUBE_BIN")
     if not folder:
-        return f"BERTH_KUBE_BIN is not set: it names a folder with {' '.join(NEEDED)}"
-    absent = [name for name in NEEDED if not (Path(folder) / name).exists()]
+        return f"BERTH_KUBE_BIN is not set: it names a folder with {' '.join((*NEEDED, *more))}"
+    absent = [name for name in (*NEEDED, *more) if not (Path(folder) / name).exists()]
     return f"BERTH_KUBE_BIN={folder} lacks {' '.join(absent)}" if absent else ""
 
 

@@ -15,11 +15,11 @@ from extender.cluster.credentials import Credentials
 from extender.fabric.slices import fabric_of
 from extender.sandbox.machines import carried_machines, node_object
 from extender.wire.slices import SliceDecoder
-from tests.e2e.control_plane import ROOT, ControlPlane, missing
+from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import FakeNvml
 
 pytestmark = [
-    pytest.mark.skipif(bool(missing()), reason=missing() or "-"), pytest.mark.timeout(300),
+    needs(), pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}

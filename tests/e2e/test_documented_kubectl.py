@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.control_plane import ROOT, ControlPlane
-from tests.e2e.test_install import KUBECTL as REASON
+from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.test_docs import DOCS
 
-pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON or "-"), pytest.mark.timeout(300)]
+pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
 # What needs a kubelet, and how far such a command gets without one.
 WITHOUT_KUBELET = {"rollout status": "Waiting for deployment", "port-forward": "pod is not running|unable to forward|no pods|timed out", "rollout undo": "no rollout history found|rolled back|not found|skipped"}
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from benchmarks.install import install
-from tests.e2e.control_plane import ControlPlane, missing
+from tests.e2e.control_plane import ControlPlane, needs
 
-KUBECTL = missing() or ("" if (Path(os.environ["BERTH_KUBE_BIN"]) / "kubectl").exists() else "kubectl is not beside the other binaries")
-pytestmark = [pytest.mark.skipif(bool(KUBECTL), reason=KUBECTL or "-"), pytest.mark.timeout(300)]
+pytestmark = [needs("kubectl"), pytest.mark.timeout(300)]
 
 
 def test_first_pod_is_bound_by_the_service_account(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.control_plane import ROOT, ControlPlane, missing
+from tests.e2e.control_plane import ROOT, ControlPlane, needs
 
 KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", ".")) / "kubectl"
-REASON = missing() or ("" if KUBECTL.exists() else f"{KUBECTL} does not exist")
-pytestmark = [pytest.mark.skipif(bool(REASON), reason=REASON or "-"), pytest.mark.timeout(300),
+pytestmark = [needs("kubectl"), pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
 

@@ -13,10 +13,10 @@ import yaml
 
 from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from tests.e2e.control_plane import ROOT, ControlPlane, missing
+from tests.e2e.control_plane import ROOT, ControlPlane, needs
 
 pytestmark = [
-    pytest.mark.skipif(bool(missing()), reason=missing() or "-"), pytest.mark.timeout(900),
+    needs(), pytest.mark.timeout(900),
     # urllib leaves closed sockets to the collector when a poll is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 

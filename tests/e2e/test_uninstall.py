@@ -10,10 +10,10 @@ import yaml
 
 from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
 from tests.berthing import claim
-from tests.e2e.control_plane import ControlPlane, missing
+from tests.e2e.control_plane import ControlPlane, needs
 from tests.e2e.test_real_control_plane import make_fleet
 
-pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing() or "-"), pytest.mark.timeout(300)]
+pytestmark = [needs(), pytest.mark.timeout(300)]
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/shared"
 
 
