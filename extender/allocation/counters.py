@@ -5,7 +5,7 @@ Sets are keyed by driver and pool: two drivers may use one pool name. Amounts ar
 
 from __future__ import annotations
 
-from extender.allocation.pools import Inventory
+from extender.allocation.pools import Inventory, Pool
 from extender.allocation.problem import CounterKey, Usage
 
 
@@ -47,19 +47,35 @@ class Counters:
             for name, amount in use.counters:
                 left[use.counter_set, name] += amount
 
+    def fits(self, bit: int) -> bool:
+        """Whether a device could be taken."""
+        short = self.take(bit)
+        if not short:
+            self.give_back(bit)
+        return not short
+
+    def left(self, pool: int, key: CounterKey) -> int:
+        """Nanos of one counter that nothing takes."""
+        return self._pool(pool)[key]
+
     def _pool(self, position: int) -> dict[CounterKey, int]:
         left = self._left.get(position)
         if left is None:
-            pool = self._inventory.pools[position]
-            consumed = self._usage.counters(pool)
-            left = {
-                (set_name, name): amount - consumed.get((set_name, name), 0)
-                for set_name, counters in pool.counter_sets.items()
-                for name, amount in counters.items()
-            }
-            self._left[position] = left
+            left = self._left[position] = left_of(self._inventory.pools[position], self._usage)
             # Only what others consume can overdraw: what is taken here is checked first.
             overdrawn = next((key for key, amount in left.items() if amount < 0), None)
             if overdrawn is not None:
                 self._overdrawn[position] = "/".join(overdrawn)
         return left
+
+
+def left_of(pool: Pool, usage: Usage) -> dict[CounterKey, int]:
+    """Nanos of each counter of a pool that allocated devices leave; negative where it is overdrawn."""
+    if not pool.counter_sets:
+        return {}
+    consumed = usage.counters(pool)
+    return {
+        (set_name, name): amount - consumed.get((set_name, name), 0)
+        for set_name, counters in pool.counter_sets.items()
+        for name, amount in counters.items()
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from extender.allocation import capacity, constraints
+from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters
 from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution, taken_mask
@@ -22,6 +22,7 @@ from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.quantity import Quantity
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
+_EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
 MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
 
 EVERYTHING = -1  # a mask with all bits set
@@ -33,6 +34,10 @@ class Outcome(Enum):
     DONE = 0
     NO = 1
     TOO_MANY = 2  # the claim would exceed its 32 results: only an alternative with fewer devices can help
+
+
+class _ShortOfCounters(Exception):
+    """No combination has enough counters."""
 
 
 class Search:
@@ -67,7 +72,10 @@ class Search:
     def run(self) -> Solution | None:
         """The first solution, or None. Raises InvalidClaim or OutOfBudget."""
         self._validate()
-        if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
+        try:
+            if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
+                return None
+        except _ShortOfCounters:
             return None
         return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
 
@@ -102,13 +110,38 @@ class Search:
 
         Only where the search could not have ended in an error, which the reference reports instead.
         """
-        if self._all or any(selection.error for selection in self._selections.values()):
+        if self._can_fail():
             return False
         for claim, spec in enumerate(self._problem.specs):
             for request in spec.requests:
                 if all(self._free_count(claim, form) < form.count for form in request.alternatives):
                     return True
         return False
+
+    def _can_fail(self) -> bool:
+        return bool(self._all) or any(selection.error for selection in self._selections.values())
+
+    def _check_counters(self) -> None:
+        """Raise _ShortOfCounters where no search could succeed, as far as sums of counters tell."""
+        forms = [
+            [(form.name, form.count, self._selections[claim, form.name].match & self._allowed & ~self._in_use) for form in request.alternatives]
+            for claim, spec in enumerate(self._problem.specs)
+            for request in spec.requests
+        ]
+        inventory, usage = self._problem.inventory, self._problem.usage
+        if not self._is_plain() or not shortage.is_short(forms, inventory, Counters(inventory, usage)):
+            return
+        shortage.report(forms, Counters(inventory, usage), self._observer)
+        raise _ShortOfCounters
+
+    def _is_plain(self) -> bool:
+        """Whether every device is taken once at most and the search could not have ended in an error."""
+        if self._can_fail():
+            return False
+        requests = (form for spec in self._problem.specs for request in spec.requests for form in request.alternatives)
+        return not any(form.admin_access for form in requests) and not any(
+            place.device.allow_multiple and place.device.consumes for place in self._problem.inventory.places
+        )
 
     def _free_count(self, claim: int, request: DeviceRequest) -> int:
         match = self._selections[claim, request.name].match & self._allowed
@@ -225,6 +258,8 @@ class Search:
         self.steps += 1
         if self.steps > self._budget:
             raise OutOfBudget
+        if self.steps == _EASY:
+            self._check_counters()
 
     # -- one device ------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from extender.allocation.constraints import attribute_values
-from extender.allocation.pools import Place
-from extender.allocation.problem import UNUSED, Problem, Solution
+from extender.allocation.counters import left_of
+from extender.allocation.problem import UNUSED, CounterKey, Problem, Solution
 from extender.allocation.search import EVERYTHING
 from extender.allocation.view import NodeView
 from extender.fabric.sets import ranked
@@ -27,6 +27,7 @@ class ByTopology:
         self._view = view
         self._policy = policy
         self._weights: dict[tuple[int, str, str], int] | None = None
+        self._possible: int | None = None
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
         chosen = first.mask
@@ -95,8 +96,7 @@ class ByTopology:
 
     def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
         """Grow from the most preferred device until the search is content."""
-        possible = [bit for bit in members(eligible) if self._is_possible(self._view.inventory.places[bit])]
-        order = sorted(possible, key=self._device_key)
+        order = sorted(members(eligible & self._possible_mask()), key=self._device_key)
         count = chosen.bit_count()
         allowed = sum(1 << bit for bit in order[:count])
         for bit in order[count : count + _MAX_SETS]:
@@ -124,26 +124,31 @@ class ByTopology:
     def _counter_weights(self) -> dict[tuple[int, str, str], int]:
         """By pool and counter, how many counters the still possible partitions on it hold together."""
         if self._weights is None:
-            self._weights = {}
-            for bit, place in enumerate(self._view.inventory.places):
-                keys = _exclusive_counters(place.device)
-                if keys and not self._view.busy >> bit & 1 and self._is_possible(place):
-                    for key in keys:
-                        known = self._weights.get((place.pool, *key), 0)
-                        self._weights[place.pool, *key] = known + len(keys)
+            weights: dict[tuple[int, str, str], int] = {}
+            places = self._view.inventory.places
+            for bit in members(self._possible_mask() & ~self._view.busy):
+                pool, keys = places[bit].pool, _exclusive_counters(places[bit].device)
+                for set_name, name in keys:
+                    key = (pool, set_name, name)
+                    weights[key] = weights.get(key, 0) + len(keys)
+            self._weights = weights
         return self._weights
 
-    def _is_possible(self, place: Place) -> bool:
-        """Whether what its counters need is left."""
-        if not place.device.consumes:
-            return True
-        pool = self._view.inventory.pools[place.pool]
-        consumed = self._view.usage.counters(pool)
-        return all(
-            pool.counter_sets[use.counter_set][name] - consumed.get((use.counter_set, name), 0) >= amount
-            for use in place.device.consumes
-            for name, amount in use.counters
-        )
+    def _possible_mask(self) -> int:
+        """Devices whose counters are left."""
+        if self._possible is None:
+            view = self._view
+            left = [left_of(pool, view.usage) for pool in view.inventory.pools]
+            self._possible = sum(1 << bit for bit, place in enumerate(view.inventory.places) if _fits(place.device, left[place.pool]))
+        return self._possible
+
+
+def _fits(device: Device, left: dict[CounterKey, int]) -> bool:
+    for use in device.consumes:
+        for name, amount in use.counters:
+            if left[use.counter_set, name] < amount:
+                return False
+    return True
 
 
 def _exclusive_counters(device: Device) -> list[tuple[str, str]]:

@@ -1,0 +1,95 @@
+"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give up."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.allocation import search as search_module
+from extender.allocation.counters import Counters
+from extender.allocation.features import Features
+from extender.allocation.observe import Recorder
+from extender.allocation.offline import problem_of, usage_of
+from extender.allocation.problem import Problem
+from extender.allocation.search import Search
+from extender.allocation.shortage import most_together
+from extender.cel.masks import Masks
+from extender.model.device import DeviceId
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+
+DRIVER = "d.example.com"
+amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)
+devices = st.lists(st.tuples(st.sampled_from(["s", "t", ""]), amounts), min_size=1, max_size=7)
+budgets = st.fixed_dictionaries({name: st.fixed_dictionaries({c: st.integers(0, 6) for c in ("a", "b", "slice-0")}) for name in "st"})
+
+
+def problem(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int], taken: list[int]) -> Problem:
+    """Devices that consume from counter sets ('': from none), and one claim with a request per count."""
+    listed = []
+    for i, (counter_set, uses) in enumerate(found):
+        consumes = [{"counterSet": counter_set, "counters": {n: {"value": str(v)} for n, v in uses.items()}}] if counter_set else []
+        listed.append({"name": f"dev-{i}", **({"consumesCounters": consumes} if consumes else {})})
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
+    shared = [{"name": name, "counters": {n: {"value": str(v)} for n, v in counters.items()}} for name, counters in sets.items()]
+    slices = [
+        SliceDecoder().decode({"metadata": {"name": name}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, **content}})
+        for name, content in (("s1", {"devices": listed}), ("s2", {"sharedCounters": shared}))
+    ]
+    requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "any", "count": count}} for i, count in enumerate(counts)]
+    claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
+    classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
+    usage = usage_of(slices, [DeviceId(DRIVER, "p", f"dev-{i}") for i in taken], {})
+    return problem_of(decode_node({"metadata": {"name": "n"}}), slices, classes, [("c", claim.spec)], usage, Features(), Masks())
+
+
+def tried(world: Problem, bits: list[int]) -> int:
+    """How many can be taken together, by trying every combination."""
+    for size in range(len(bits), 0, -1):
+        for chosen in combinations(bits, size):
+            counters = Counters(world.inventory, world.usage)
+            if all(not counters.take(bit) for bit in chosen):
+                return size
+    return 0
+
+
+@given(devices, budgets, st.integers(0, 2))
+@settings(max_examples=300, deadline=None)
+def test_the_bound_is_never_too_low(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int) -> None:
+    world = problem(found, sets, [1], list(range(min(taken, len(found)))))
+    free = list(range(min(taken, len(found)), len(found)))
+    bound = most_together(sum(1 << bit for bit in free), world.inventory, Counters(world.inventory, world.usage))
+    assert tried(world, free) <= bound <= len(free)
+
+
+@given(devices, budgets, st.lists(st.integers(1, 4), min_size=1, max_size=2))
+@settings(max_examples=300, deadline=None)
+def test_asking_early_changes_no_answer(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world = problem(found, sets, counts, [])
+        late = Search(world).run()
+        patch.setattr(search_module, "_EASY", 1)
+        assert Search(world).run() == late
+
+
+def partitions(gpus: int) -> tuple[list[tuple[str, dict[str, int]]], dict[str, dict[str, int]]]:
+    """GPUs of seven slices each, and seven partitions of one slice on each."""
+    found = [(f"gpu-{g}", {f"slice-{i}": 1}) for g in range(gpus) for i in range(7)]
+    return found, {f"gpu-{g}": {f"slice-{i}": 1 for i in range(7)} for g in range(gpus)}
+
+
+def test_partitions_that_cannot_suffice_are_told_from_those_given_up() -> None:
+    """Whole GPUs hold all but two; of the fourteen partitions left sixteen are wanted."""
+    found, sets = partitions(8)
+    whole = [(f"gpu-{g}", {f"slice-{i}": 1 for i in range(7)}) for g in range(8)]
+    held = [len(found) + g for g in range(6)]
+    recorder = Recorder()
+    search = Search(problem(found + whole, sets, [16], held), observer=recorder)
+    assert search.run() is None
+    assert search.steps <= search_module._EASY
+    assert {cause for cause, _ in recorder.causes.values()} == {"counters"} and len(recorder.causes) >= 8 * 7 - 14
+    assert Search(problem(found + whole, sets, [14], held)).run() is not None
