@@ -80,6 +80,28 @@ async def test_nodes_that_come_while_it_is_explained_are_left_out() -> None:
         assert found is not None and found.nodes == 2 and "n1" not in str(found)
 
 
+async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking() -> None:
+    """Filter holds the last GPUs of the better node for the pod; explained, it has both nodes, and others have one."""
+    async with berthing({"n1": H100, "n2": A100, "n3": A100}) as b:
+        service = b.app.service
+        await _run(b, "other", [claim("other", 8)])  # has n1
+        for name in ("p", "q"):
+            b.cluster.apply(claim(name, 8))
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        before = await _why(b, "p")
+        chosen = (await b.filter("p"))["NodeNames"][0]
+        assert service.mirror.held_for(next(pod.uid for pod in service.mirror.store.pods.values() if pod.key.name == "p"))
+        await b.filter("q")
+        evaluations = service.judge.rankings.evaluations
+        found = await _why(b, "p")
+        assert service.judge.rankings.evaluations - evaluations <= 1, "the ranking at hand is used"
+        assert before["fitting"] == 2 and found["nodes"] == 3
+        assert found["best"][0]["node"] == chosen and found["best"][0]["devices"] == before["best"][0]["devices"]
+        assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("HELD", 1), ("IN_USE", 1)], "q holds the other"
+        assert (await _why(b, "q"))["best"][0]["node"] != chosen
+
+
 def test_selector_terms_say_what_devices_have_instead() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}) as b:

@@ -48,10 +48,11 @@ class Store:
 
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """The use of these pools changed."""
-        for key in keys:
-            slices = self.pools.get(key, {})
-            for slice_ in slices.values():
-                self.used.add(slice_.selection.node_name or ALL_NODES)
+        self.used |= self.nodes_of(keys)
+
+    def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
+        """The nodes whose slices are in these pools; ALL_NODES stands for slices that are not of one node."""
+        return {slice_.selection.node_name or ALL_NODES for key in keys for slice_ in self.pools.get(key, {}).values()}
 
     def take_changes(self) -> tuple[set[str], set[str]]:
         """Nodes to build again, and those where only the use changed; both are empty afterwards."""

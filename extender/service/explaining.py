@@ -8,14 +8,16 @@ from typing import Any
 
 from extender.cluster.errors import ClusterError
 from extender.mirror.mirror import Mirror
+from extender.mirror.store import ALL_NODES
 from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
+from extender.model.device import PoolKey
 from extender.model.errors import BerthError
 from extender.policy import Policy
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
 from extender.service.turns import Turns
 from extender.verdict.explain import explain
-from extender.verdict.imagined import Changes, imagine
+from extender.verdict.imagined import Changes, imagine, seen_by_holder
 
 Json = dict[str, Any]
 
@@ -56,10 +58,7 @@ class Explainer:
             if entry is None or entry.decision is None:
                 return await self._noted(key)
             return {"pod": str(key), "outcome": "bound", **_record(entry)}
-        asked = changes or Changes()
-        # What filter holds for this very pod is no obstacle to it.
-        asked = replace(asked, given_back=(*asked.given_back, *self._mirror.held_for(pod.uid)))
-        found = await self.imagined(pod, (), asked, policy, narrated)
+        found = await self.imagined(pod, (), changes or Changes(), policy, narrated)
         await self._turns.pause()
         return {**found, **(_record(entry) if entry is not None else {})}
 
@@ -81,13 +80,18 @@ class Explainer:
         self, pod: Pod, claims: tuple[Claim, ...], changes: Changes, policy: Policy | None, narrated: str = ""
     ) -> Json:
         """The explanation of a pod as if it, its claims and the changes were real; the search on one node in full."""
+        held = self._mirror.held_for(pod.uid)
+        nodes = self._mirror.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
+        as_is = policy is None and not claims and not changes and ALL_NODES not in nodes
+        if not as_is:
+            changes = replace(changes, given_back=(*changes.given_back, *held))
         snapshot = imagine(self._mirror.snapshot(), claims, changes)
         rules = self._judge.rules(snapshot)
         chosen = policy or self._judge.policy
-        as_is = policy is None and not claims and not changes
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
+        own = seen_by_holder(snapshot, held, nodes) if as_is else {}
         await self._turns.pause()
-        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, narrated))
+        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, own, narrated))
         await self._turns.pause()
         answer: Json = plain(found)
         return answer

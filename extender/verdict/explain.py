@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
+from types import MappingProxyType
 
 from extender.allocation.observe import CAUSES, Recorder
 from extender.allocation.search import Search
@@ -17,7 +18,7 @@ from extender.policy import Policy
 from extender.scoring.parts import Part
 from extender.verdict import nearest
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Grant, Refusal, Rules, problem_for
+from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
 from extender.verdict.narrate import narrate
 from extender.verdict.nearest import Alike, Holders, Miss
 from extender.verdict.ranking import Ranking, State
@@ -27,8 +28,9 @@ from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
-_STEP = 25  # states of nodes looked at between two breaths
+_STEP = 8  # states of nodes looked at between two breaths
 _ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
+Views = Mapping[str, NodeView]
 _CAUSES = 4  # device-level causes named per group
 
 
@@ -108,10 +110,17 @@ class Refused:
 
 
 def explain(
-    pod: Pod, snapshot: Snapshot, policy: Policy, rules: Rules, ranking: Ranking | None = None, narrated: str = ""
+    pod: Pod,
+    snapshot: Snapshot,
+    policy: Policy,
+    rules: Rules,
+    ranking: Ranking | None = None,
+    own: Views = MappingProxyType({}),
+    narrated: str = "",
 ) -> Iterator[Explanation | None]:
-    """Steps that end with the explanation; None stands for a breath. `ranking` is one that is at hand, if any; `narrated` is
-    a node whose search is told in full. Raises WireError where that is not known."""
+    """Steps that end with the explanation; None stands for a breath. `ranking` is one that is at hand, if any; `own` are
+    the few nodes that look different to this pod; `narrated` is a node whose search is told in full. Raises WireError where
+    that is not known."""
     demand = demand_of(pod, snapshot, policy)
     name = str(pod.key)
     yield None
@@ -123,8 +132,8 @@ def explain(
         case Blocked():
             yield Explanation(name, "blocked", f"pod {name} fits nowhere: {demand.reason}", len(snapshot.views))
         case Demand():
-            told = narrate(_known(narrated, snapshot), demand, rules) if narrated else ()
-            for step in _explain(name, demand, snapshot, rules, ranking or Ranking(demand)):
+            told = narrate(own.get(narrated) or _known(narrated, snapshot), demand, rules) if narrated else ()
+            for step in _explain(name, demand, snapshot, rules, ranking or Ranking(demand), own):
                 yield replace(step, narration=told) if step is not None else None
 
 
@@ -134,20 +143,23 @@ def _known(node: str, snapshot: Snapshot) -> NodeView:
     return snapshot.views[node]
 
 
-def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking) -> Iterator[Explanation | None]:
+def _explain(
+    name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking, own: Views
+) -> Iterator[Explanation | None]:
     for _ in ranking.catch_up(snapshot, rules):
         yield None
     allowed = _allowed(demand, snapshot) if demand.pins else None
-    leading = ranking.best(allowed, _BEST)
+    verdicts = {n: evaluate(view, demand.on(view.node), rules) for n, view in own.items() if allowed is None or n in allowed}
+    leading = _best(ranking, allowed, verdicts)
     refused, nodes = Refused(), 0
-    for position, state in enumerate(_states(ranking, snapshot, allowed)):
+    for position, state in enumerate(_states(ranking, snapshot, allowed, verdicts)):
         first = [name for name in state.first if name in snapshot.views]
         nodes += state.nodes if first else 0
         if first and isinstance(state.verdict, Refusal):
-            refused.add(Alike(state.verdict, state.nodes, first, snapshot.views[first[0]]))
+            refused.add(Alike(state.verdict, state.nodes, first, own.get(first[0]) or snapshot.views[first[0]]))
         if position % _STEP == 0:
             yield None
-    best = tuple(candidate(snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
+    best = tuple(candidate(own.get(n) or snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
     fitting = nodes - refused.nodes
     tried: list[NodeView] = []
     for views in nearest.worth_trying(refused.alike):
@@ -186,18 +198,26 @@ def _explain(name: str, demand: Demand, snapshot: Snapshot, rules: Rules, rankin
     )
 
 
-def _states(ranking: Ranking, snapshot: Snapshot, allowed: set[str] | None) -> Iterator[State]:
+def _best(ranking: Ranking, allowed: set[str] | None, own: Mapping[str, Verdict]) -> list[tuple[str, Grant]]:
+    """The best nodes, where those of `own` have other verdicts than the ranking's."""
+    found = [(name, grant) for name, grant in ranking.best(allowed, _BEST + len(own)) if name not in own]
+    found += [(name, verdict) for name, verdict in own.items() if isinstance(verdict, Grant)]
+    return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_BEST]
+
+
+def _states(ranking: Ranking, snapshot: Snapshot, allowed: set[str] | None, own: Mapping[str, Verdict]) -> Iterator[State]:
     """States of the snapshot's nodes; those that are not allowed are in one, because a claim lies elsewhere."""
     known = snapshot.views
+    yield from (State(verdict, 1, [name]) for name, verdict in own.items())
     if allowed is None:
         # `ranking` may belong to a newer snapshot by now: nodes that only that one has are left out. One that took the place
         # of another meanwhile passes here, and is left out by its name.
-        yield from ranking.states(known if ranking.nodes != len(known) else None)
+        yield from ranking.states(known if ranking.nodes != len(known) else None, own)
         return
     elsewhere = nsmallest(_EXAMPLES, known.keys() - allowed)
     if elsewhere:
         yield State(_ELSEWHERE, len(known) - len(allowed), elsewhere)
-    yield from ranking.states(allowed)
+    yield from ranking.states(allowed, own)
 
 
 def _why(name: str, groups: list[Group], misses: tuple[str, ...]) -> str:

@@ -49,6 +49,11 @@ def _given_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str
     return found
 
 
+def seen_by_holder(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeView]:
+    """The nodes of devices that filter holds for a pod, as that pod sees them: what is held for itself is no obstacle."""
+    return _given_back({name: snapshot.views[name] for name in nodes if name in snapshot.views}, held)
+
+
 def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
     """The devices of a pod, named as namespace/name. Raises WireError where it has none."""
     namespace, _, name = pod.partition("/")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -56,13 +56,18 @@ class State(NamedTuple):
 class _Reader:
     """Somebody who reads states in steps; `before` are groups as they were before they changed meanwhile."""
 
-    def __init__(self, among: Container[str] | None) -> None:
+    def __init__(self, among: Container[str] | None, without: Collection[str]) -> None:
         self._among = among
+        self._without = without
         self.before: dict[_Group, State] = {}
 
     def look(self, group: _Group) -> State:
         names = group.names if self._among is None else [name for name in group.names if name in self._among]
-        return State(group.verdict, len(names), names[:_FIRST])
+        if not self._without:
+            return State(group.verdict, len(names), names[:_FIRST])
+        left_out = [name for name in self._without if names[bisect_left(names, name) :][:1] == [name]]
+        first = [name for name in names[: _FIRST + len(left_out)] if name not in left_out]
+        return State(group.verdict, len(names) - len(left_out), first[:_FIRST])
 
 
 class Ranking:
@@ -138,10 +143,10 @@ class Ranking:
         group = self._group_of.get(name)
         return group.verdict if group is not None else None
 
-    def states(self, among: Container[str] | None = None) -> Iterator[State]:
+    def states(self, among: Container[str] | None = None, without: Collection[str] = ()) -> Iterator[State]:
         """All states of nodes, as they are when the first is taken: what changes before the last is not seen. With `among`,
-        other nodes do not count."""
-        reader = _Reader(among)
+        other nodes do not count; those few `without` never do."""
+        reader = _Reader(among, without)
         self._readers.append(reader)
         try:
             for group in list(self._groups.values()):
