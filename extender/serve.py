@@ -22,7 +22,7 @@ from extender.service.policies import CandidateFile, PolicyFile
 from extender.service.service import Service
 from extender.service.tracing import Traces, no_span
 from extender.web.app import App, Pages
-from extender.web.clients import only_client
+from extender.web.protocol import protocol
 
 # kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
 _KEEP_ALIVE_SECONDS = 120
@@ -145,7 +145,7 @@ def server(app: App | Pages, host: str, port: int, listen: Listen | None = None)
     """A uvicorn server for an application, without access log: the hot path writes no lines."""
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=only_client(listen.client_name) if listen and listen.client_name else "httptools", loop="uvloop", proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=protocol(app.turns, listen.client_name if listen else None), loop="uvloop", proxy_headers=False,
         ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
         ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,

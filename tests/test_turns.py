@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from extender.serve import server
 from extender.service import turns as turns_module
 from extender.service.turns import Turns
 
@@ -26,10 +27,11 @@ def work(count: int, told: list[str]) -> Iterator[str | None]:
 
 
 async def test_while_calls_come_each_is_followed_by_one_slice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "_LULL_SECONDS", 0.02)  # asyncio cannot sleep for less than a millisecond
+    monkeypatch.setattr(turns_module, "_SHORTEST_LULL_SECONDS", 0.02)  # asyncio cannot sleep for less than a millisecond
     turns, told = Turns(), []
-    with turns.call():
-        pass
+    for _ in range(2):  # a caller that asks again at once
+        with turns.call():
+            pass
     tasks = [asyncio.create_task(turns.run(work(10, told))) for _ in range(3)]
     for _ in range(60):
         await asyncio.sleep(0.001)
@@ -81,10 +83,11 @@ async def test_calls_that_come_now_and_then_do_not_hold_up_work() -> None:
 
 
 async def test_chores_come_after_what_somebody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "_LULL_SECONDS", 0.02)
+    monkeypatch.setattr(turns_module, "_SHORTEST_LULL_SECONDS", 0.02)
     turns, told, chores = Turns(), [], []
-    with turns.call():
-        pass
+    for _ in range(2):
+        with turns.call():
+            pass
     tasks = [asyncio.create_task(turns.run(work(12, chores), chore=True)), asyncio.create_task(turns.run(work(12, told)))]
     while len(told) < 12:
         await asyncio.sleep(0.001)
@@ -92,3 +95,73 @@ async def test_chores_come_after_what_somebody_waits_for(monkeypatch: pytest.Mon
             pass
     assert len(chores) < 6
     assert await asyncio.gather(*tasks) == ["done"] * 2
+
+
+async def test_work_fills_half_of_the_time_that_callers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls ten milliseconds apart: work follows each for some time, and is over well before the next."""
+    monkeypatch.setattr(turns_module, "_LONGEST_GAP_SECONDS", 0.05)
+    turns, told, ended = Turns(), [], []
+
+    def steps() -> Iterator[str | None]:
+        for step in work(4000, told):
+            ended.append(time.perf_counter())
+            yield step
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    for _ in range(3):
+        await pause()
+        with turns.call():
+            pass
+    task = asyncio.create_task(turns.run(steps()))
+    late = []
+    for _ in range(8):
+        told.clear()
+        await pause()
+        late.append(time.perf_counter() - ended[-1])
+        with turns.call():
+            assert told, "some work was done"
+    assert sorted(late)[len(late) // 2] > 0.002, late
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+class Asked:
+    """An application that remembers who asked."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
+        self.asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def test_a_page_is_not_even_parsed_while_a_call_is_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_PATIENCE_SECONDS", 5)
+    app = Asked()
+    web = server(app, "127.0.0.1", 0)
+    task = asyncio.create_task(web._serve())
+    while not web.started:
+        await asyncio.sleep(0.001)
+    port = web.servers[0].sockets[0].getsockname()[1]
+    (pages, to_pages), (_, to_gone), (verbs, to_verbs) = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    with app.turns.call():
+        to_pages.write(b"GET /pa")
+        to_gone.write(b"GET /gone HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0.01)
+        to_pages.write(b"ge HTTP/1.1\r\nHost: x\r\n\r\n")
+        to_verbs.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        assert b"200" in await verbs.readline()
+        to_gone.transport.abort()
+        await asyncio.sleep(0.01)
+        assert app.asked == ["/filter"]
+    assert b"200" in await asyncio.wait_for(pages.readline(), 5)
+    assert app.asked == ["/filter", "/page"], "and who has gone meanwhile is not answered"
+    for one in (to_pages, to_verbs):
+        one.close()
+    web.should_exit = True
+    await task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -13,23 +14,29 @@ T = TypeVar("T")
 _SLICE_SECONDS = 0.00003  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
-_LULL_SECONDS = 0.001  # after the last call, until which another is expected: it bounds what one slice waits for, however calls come
+_SHARE = 0.5  # of the usual gap between two calls that work may fill
+_FORGET = 1.05  # by how much the usual gap may grow with a call: a caller who has become slower is believed after a few
+_SHORTEST_LULL_SECONDS = 0.001  # after the last call, until which another is expected
+_LONGEST_GAP_SECONDS = 0.005  # who calls less often cannot be waited for
 
 
 class Turns:
-    """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, one slice of work
-    is done right after each was answered: then its caller needs time of its own before the next. Chores, which nobody waits
-    for, come when nothing else does."""
+    """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, work is done right
+    after each was answered, for half the time that callers lately always took until the next, one slice at least. Chores,
+    which nobody waits for, come when nothing else does."""
 
     def __init__(self) -> None:
         self._calls = 0  # in hand
-        self._answered = -_LULL_SECONDS  # when the last was
+        self._answered = -2 * _LONGEST_GAP_SECONDS  # when the last was
+        self._gap = _LONGEST_GAP_SECONDS  # the shortest of late between an answer and the next call, in seconds
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._chores: deque[asyncio.Future[bool]] = deque()
 
     @contextmanager
     def call(self) -> Iterator[None]:
         """Around a call of kube-scheduler."""
+        if not self._calls:
+            self._gap = min(self.silence, self._gap * _FORGET, _LONGEST_GAP_SECONDS)
         self._calls += 1
         try:
             yield
@@ -60,11 +67,20 @@ class Turns:
         await asyncio.sleep(0)
         until = time.perf_counter() + (_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS)
         while (now := time.perf_counter()) < until:
-            expected = self._answered + _LULL_SECONDS - now
-            if not self._calls and expected <= 0:
-                return
-            if await _turn(self._chores if chore else self._waiting, until - now if self._calls else expected):
-                return
+            expected = self._expected(now, chore=chore)
+            if expected <= 0 or await _turn(self._chores if chore else self._waiting, min(expected, until - now)):
+                break
+        # The kernel likes to wake who was answered on the core that answered; there it would wait for all that follows here.
+        os.sched_yield()
+
+    def _expected(self, now: float, *, chore: bool) -> float:
+        """Seconds until no call is expected any more; 0 where there is time for a slice before the next."""
+        if self._calls:
+            return _PATIENCE_SECONDS
+        since = now - self._answered
+        if since < self._gap * _SHARE and not (chore and self._waiting):
+            return 0.0
+        return max(2 * self._gap, _SHORTEST_LULL_SECONDS) - since
 
 
 async def _turn(waiting: deque[asyncio.Future[bool]], seconds: float) -> bool:

@@ -24,7 +24,7 @@ class App:
     """The verbs first, so that hot paths never enter FastAPI; then the pages, unless they have an address of their own."""
 
     def __init__(self, service: Service, pages: Pages | None, traces: Traces | None = None) -> None:
-        self.service = service
+        self.service, self.turns = service, service.turns
         self._verbs = Verbs(service if traces is None else TracedService(service, traces))
         self._pages = pages
 
@@ -42,7 +42,7 @@ class Pages:
     metrics and the page's shell ask for it as a bearer token."""
 
     def __init__(self, service: Service, token: str = "") -> None:
-        self._service = service
+        self._service, self.turns = service, service.turns
         self._metrics = Metrics(service)
         self._token = token.encode()
         # What is asked for again and again is answered beside FastAPI, whose own work is longer than theirs.
@@ -52,7 +52,7 @@ class Pages:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app: Any = self._app
         if scope["type"] == "http":
-            await self._service.turns.pause()
+            await self.turns.pause()
             app = await self._shortcut(scope) or app
         await app(scope, receive, send)
 
@@ -76,7 +76,7 @@ class Pages:
         return PlainTextResponse(missing or "ok", status_code=503 if missing else 200)
 
     async def _scrape(self) -> Response:
-        return Response(await self._service.turns.run(self._metrics.text()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(await self.turns.run(self._metrics.text()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def _allowed(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
