@@ -211,7 +211,7 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     """Names are cut out of the body before it is parsed; no text inside a pod may be taken for them."""
     body = {"Pod": {"metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/x": note, note: "y"}}, "list": [note], "NodeNames": [note]}, "Nodes": None, "NodeNames": names}
     read = [wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))]
-    assert all(args.names == names and args.pod.annotations["berth.dev/x"] == note for args in read)
+    assert all(list(args.names) == names and args.pod.annotations["berth.dev/x"] == note for args in read)
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
 
 

@@ -21,7 +21,7 @@ _REMEMBERED_CHANGES = 512  # versions that followers may lag behind before they 
 
 
 class Mirror:
-    """The one picture. `snapshot()` folds all events since the last one and is free when nothing happened."""
+    """The one picture. `snapshot()` and `present()` fold all events since the last one and are free when nothing happened."""
 
     def __init__(self, features: Features | None = None) -> None:
         self.usage = UsageBook()
@@ -38,6 +38,7 @@ class Mirror:
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_REMEMBERED_CHANGES)
         self._version = 0
         self._snapshot: Snapshot | None = None
+        self._kept = False  # somebody keeps the newest snapshot
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -136,7 +137,17 @@ class Mirror:
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The cluster now. Equal states give the same object."""
+        """The cluster now, to keep: it never changes. Equal states give the same object."""
+        found = self.present()
+        self.keep()
+        return found
+
+    def keep(self) -> None:
+        """From now on the newest snapshot is kept by somebody."""
+        self._kept = True
+
+    def present(self) -> Snapshot:
+        """The same for who lets go of it before anything else happens: then no copy of all nodes is needed when a few change."""
         if self._snapshot is None:
             self._rebuild()
             self._snapshot = self._make()
@@ -146,7 +157,8 @@ class Mirror:
         dirty, used = self.store.take_changes()
         if not dirty and not used:
             return
-        views = dict(self._views)
+        views = dict(self._views) if self._kept else self._views
+        self._kept = False
         for name in dirty:
             self._renew(views, name, only_use=False)
         for name in used:

@@ -116,7 +116,7 @@ class Binder:
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
         self._mirror.release(uid)
-        snapshot = self._mirror.snapshot()
+        snapshot = self._mirror.present()
         demand = demand_of(pod, snapshot, self._judge.policy)
         match demand:
             case NotOurs():
@@ -161,7 +161,7 @@ class Binder:
             self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, second)
             self._log.info(
                 "bound", pod=str(work.pod.key), node=work.node, claims=[str(c.key) for c in (*work.allocated, *demand.settled)],
-                devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps, generation=self._mirror.snapshot().version,
+                devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps, generation=self._mirror.present().version,
                 seconds=round(asyncio.get_running_loop().time() - started, 4),
             )
         except (Unsure, Waiting):
@@ -175,12 +175,12 @@ class Binder:
 
     def _decide(self, work: _Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], Candidate]:
         """Choose the devices and assume them, with nothing in between."""
-        snapshot = self._mirror.snapshot()
+        snapshot = self._mirror.present()
         verdict = self._judge.decide(demand, work.node, snapshot)
         if isinstance(verdict, Refusal):
             # Others may only hold what they will never bind here: the scheduler chose this node for this pod.
             self._mirror.release_node(work.node)
-            snapshot = self._mirror.snapshot()
+            snapshot = self._mirror.present()
             verdict = self._judge.decide(demand, work.node, snapshot)
         if verdict is None:
             raise BindError(f"node {work.node} is not known yet")

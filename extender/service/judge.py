@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -57,7 +57,7 @@ class Judge:
         # Told about claims to take back; the judge itself never writes.
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
         self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
-        self.on_decided: Callable[[Pod, Snapshot, list[str], str, Grant], None] = lambda *_: None
+        self.on_decided: Callable[[Pod, Snapshot, Sequence[str], str, Grant], None] = lambda *_: None
         self._unfinished: dict[object, Demand] = {}
         self.on_unfinished: Callable[[], None] = lambda: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
@@ -74,13 +74,13 @@ class Judge:
         """The newest policy is wrong; the last good one stays in force."""
         self.policy_problem = problem
 
-    def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
         """Where the pod's claims can be served: the best few nodes, the first of them held."""
         if not pod.may_need_devices:
             return FilterAnswer()
         self._mirror.expire(self._clock())
         self._mirror.release(pod.uid)
-        snapshot = self._mirror.snapshot()
+        snapshot = self._mirror.present()
         demand = demand_of(pod, snapshot, self.policy)
         match demand:
             case NotOurs():
@@ -98,7 +98,7 @@ class Judge:
             case Demand():
                 return self._shortlisted(pod, demand, snapshot, names)
 
-    def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> FilterAnswer:
+    def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> FilterAnswer:
         ranking, until = self.rankings.at_hand(demand), self._clock() + _FILTER_SECONDS
         if not ranking.follow(snapshot, self.rules(snapshot), lambda: self._clock() > until):
             self._unfinished[demand.key] = demand
@@ -122,7 +122,7 @@ class Judge:
         self.on_decided(pod, snapshot, names, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
 
-    def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: list[str]) -> None:
+    def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> None:
         """A claim that only this pod uses, allocated where the pod cannot go, is given back (in-tree: PostFilter).
 
         A single name may be the scheduler asking about a nominated node: that says nothing about the others.
@@ -140,12 +140,12 @@ class Judge:
         deadline = self._clock() + policy.hold_seconds
         self._mirror.hold(Hold(pod.uid, node, deadline), held_results(snapshot.views[node], grant))
 
-    def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """0..10 per node. Answered from the pod's last filter, whose hold would otherwise count against its own node."""
         known = self._shortlists.get(pod.uid)
         if known is not None and all(name in known for name in names):
             return scores(known, names)
-        snapshot = self._mirror.snapshot()
+        snapshot = self._mirror.present()
         demand = demand_of(pod, snapshot, self.policy)
         if not isinstance(demand, Demand):
             return [(name, 0) for name in names]
@@ -195,7 +195,7 @@ class Judge:
 
     def can_help(self) -> bool:
         """Whether some node could now serve a pod that was rejected."""
-        snapshot = self._mirror.snapshot()
+        snapshot = self._mirror.present()
         rules = self.rules(snapshot)
         demands = {demand.key: demand for demand in self._rejected.values()}
         return any(self.rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())

@@ -72,7 +72,7 @@ class Overview:
         """What changed, once a second, and only when something did."""
         self._watchers += 1
         try:
-            version, told = self._mirror.snapshot().version, self._journal.version
+            version, told = self._mirror.present().version, self._journal.version
             waiting: Json = {}
             while True:
                 await asyncio.sleep(_PERIOD_SECONDS)

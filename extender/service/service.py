@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import structlog
@@ -64,7 +64,7 @@ class Service:
         self.client = client
         self.clock = clock
         self.teller = Teller(self.explainer, self.journal, writer, clock)
-        self.shadow = Shadow(self.judge, self.turns, _now_rfc3339)
+        self.shadow = Shadow(self.judge, self.turns, _now_rfc3339, self.mirror.keep)
         self.judge.on_refused = self.teller.refused
         self.judge.on_decided = self.shadow.decided
         self._unfinished = asyncio.Event()
@@ -102,14 +102,14 @@ class Service:
         hint = "; berth doctor names what mends it" if any(missing) else ""
         return f"not listed yet: {', '.join(told)}{hint}"
 
-    def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
         """See Judge.filter. A pod without devices passes even while Berth is not ready."""
         if not pod.may_need_devices:
             return FilterAnswer()
         missing = self.not_ready
         return FilterAnswer(error=f"berth is not ready, {missing}") if missing else self.judge.filter(pod, names)
 
-    def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See Judge.prioritize."""
         if self.not_ready or not pod.may_need_devices:
             return [(name, 0) for name in names]
@@ -144,7 +144,7 @@ class Service:
     async def _settle_down(self) -> None:
         """Once everything is listed."""
         await self._progress.until(lambda: not self.not_ready, float("inf"))
-        self.mirror.snapshot()
+        self.mirror.present()
         self._log.info("ready", nodes=len(self.mirror.store.nodes), slices=len(self.mirror.store.slices))
         await tidy(self.turns)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from extender.allocation.view import Snapshot
 from extender.model.claim import Pod
+from extender.model.errors import WireError
 from extender.policy import Policy
 from extender.service.judge import Judge
 from extender.service.turns import Turns
@@ -40,12 +41,13 @@ class Comparison:
 class Shadow:
     """Runs beside the service; `decided` is called by the judge and only remembers."""
 
-    def __init__(self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str]) -> None:
+    def __init__(self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str], keep_snapshot: Callable[[], None]) -> None:
+        self._keep_snapshot = keep_snapshot
         self._judge = judge
         self._turns = turns
         self._now = now_rfc3339
         self._rankings = Rankings()
-        self._todo: deque[tuple[Pod, Snapshot, list[str], str, Grant]] = deque()
+        self._todo: deque[tuple[Pod, Snapshot, Sequence[str], str, Grant]] = deque()
         self._something = asyncio.Event()
         self._known: OrderedDict[str, Comparison] = OrderedDict()  # by pod UID
         self.policy: Policy | None = None
@@ -63,13 +65,14 @@ class Shadow:
         """The newest candidate is wrong; the last good one stays."""
         self.problem = problem
 
-    def decided(self, pod: Pod, snapshot: Snapshot, names: list[str], node: str, grant: Grant) -> None:
+    def decided(self, pod: Pod, snapshot: Snapshot, names: Sequence[str], node: str, grant: Grant) -> None:
         """Filter placed a pod on its first node."""
         if self.policy is None:
             return
         if len(self._todo) >= _WAITING:
             self.left_out += 1
             return
+        self._keep_snapshot()
         self._todo.append((pod, snapshot, names, node, grant))
         self._something.set()
 
@@ -92,7 +95,7 @@ class Shadow:
                     if len(self._known) > _REMEMBERED:
                         self._known.popitem(last=False)
 
-    def _choose(self, pod: Pod, snapshot: Snapshot, names: list[str], policy: Policy) -> Iterator[tuple[Candidate | None] | None]:
+    def _choose(self, pod: Pod, snapshot: Snapshot, names: Sequence[str], policy: Policy) -> Iterator[tuple[Candidate | None] | None]:
         """Steps that end with what the candidate policy would have chosen."""
         demand = demand_of(pod, snapshot, policy)
         if not isinstance(demand, Demand):
@@ -102,5 +105,8 @@ class Shadow:
         ranking = self._rankings.at_hand(demand)
         for _ in ranking.catch_up(snapshot, rules):
             yield None
-        found = shortlist(ranking, demand, snapshot, names).nodes
+        try:
+            found = shortlist(ranking, demand, snapshot, names).nodes
+        except WireError:  # filter needed but a few of the names, and nobody had read them all
+            found = ()
         yield (candidate(snapshot.views[found[0][0]], found[0][1], snapshot) if found else None,)

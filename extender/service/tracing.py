@@ -4,7 +4,7 @@ the pod finds its filters, scores and binds in one place. Without `--traces` not
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -84,7 +84,7 @@ class TracedService:
         self.turns = service.turns
         self.calls = service.calls
 
-    def filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
         with self._traces.span(pod.uid, "filter") as span:
             _name(span, pod.key)
             answer = self._service.filter(pod, names)
@@ -94,7 +94,7 @@ class TracedService:
                 self._traces.failed(span, answer.error)
             return answer
 
-    def prioritize(self, pod: Pod, names: list[str]) -> list[tuple[str, int]]:
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         with self._traces.span(pod.uid, "prioritize") as span:
             _name(span, pod.key)
             span.set_attribute("berth.nodes.asked", len(names))

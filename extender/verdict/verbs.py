@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extender.allocation.result import allocations
@@ -13,6 +13,7 @@ from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Rules, problem_for
 from extender.verdict.grouping import Nearness, nearness
 from extender.verdict.ranking import Ranking
+from extender.wire.names import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 
@@ -25,15 +26,15 @@ class Shortlist:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-def shortlist(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> Shortlist:
+def shortlist(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> Shortlist:
     """The best few of the named nodes that can serve the demand. The ranking is that of all demands with its key."""
     near = nearness(demand, snapshot)
     if near is None and not demand.pins:
-        # Mostly all nodes are named: then a set of all names, which takes longer than the rest, is not needed.
+        # Mostly all nodes are named: then to read all their names, which takes longer than the rest, is not needed.
         best = ranking.best(None, demand.policy.candidates)
         if not best:
             return Shortlist(reasons=_reasons(ranking, demand, snapshot, names))
-        if len({name for name, _ in best}.intersection(names)) == len(best):
+        if has_all(names, (name for name, _ in best)):
             return Shortlist(tuple(best))
     wanted = {n for n in names if _pinned(demand, snapshot.views.get(n))} if demand.pins else set(names)
     best = ranking.best(wanted, demand.policy.candidates)
@@ -55,7 +56,7 @@ def _by_nearness(
     return sorted(found, key=lambda entry: (-entry[1].score, entry[0]))[: len(best)]
 
 
-def _reasons(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: list[str]) -> dict[str, str]:
+def _reasons(ranking: Ranking, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> dict[str, str]:
     known, unknown = ranking.reasons(), str(Reason(Code.NODE_UNKNOWN))
     found = {name: known.get(name, unknown) for name in names}
     if demand.pins:
@@ -73,7 +74,7 @@ def _allows(demand: Demand, node: Node) -> bool:
     return all(pin.matches(node.name, node.labels) for pin in demand.pins)
 
 
-def scores(grants: Mapping[str, float], names: list[str]) -> list[tuple[str, int]]:
+def scores(grants: Mapping[str, float], names: Sequence[str]) -> list[tuple[str, int]]:
     """0..10 per node. `grants` come best first, and only the first of those named gets 10: kube-scheduler draws lots among
     equals, and a pod that loses its hold on the way may meet another on the same devices."""
     found = {name: grants[name] for name in names if name in grants}

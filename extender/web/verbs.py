@@ -15,6 +15,7 @@ from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
 from extender.service.tracing import TracedService
 from extender.wire import extender_v1 as wire
+from extender.wire.names import Places
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -33,6 +34,7 @@ class Verbs:
 
     def __init__(self, service: Service | TracedService) -> None:
         self._service = service
+        self._places = Places()
         self._log = structlog.get_logger("berth.web")
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/filter": self._filter,
@@ -63,12 +65,14 @@ class Verbs:
             return 400, _problem(str(error))
 
     async def _filter(self, body: bytes) -> bytes:
-        args = wire.decode_args(body)
+        args = wire.decode_args(body, self._places)
         if not args.may_need_devices:
             return wire.encode_passed(args)
         pod, names = args.pod, args.names
         try:
             answer = self._service.filter(pod, names)
+        except WireError:
+            raise
         except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as a retryable error
             self._log.exception("filter failed", pod=str(pod.key))
             return wire.encode_filter_error(f"berth failed on pod {pod.key}: {type(error).__name__}: {error}")
@@ -79,10 +83,12 @@ class Verbs:
         return wire.encode_filter(args, answer.passed, answer.failed)
 
     async def _prioritize(self, body: bytes) -> bytes:
-        args = wire.decode_args(body)
+        args = wire.decode_args(body, self._places)
         pod, names = args.pod, args.names
         try:
             return wire.encode_scores(self._service.prioritize(pod, names))
+        except WireError:
+            raise
         except Exception:  # noqa: BLE001 - see the comment
             # kube-scheduler would swallow an error silently: zeros say the same, and the log says why.
             self._log.exception("prioritize failed", pod=str(pod.key))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from extender.model.claim import ObjectKey, Pod
 from extender.model.errors import WireError
 from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, get, need, string_list, wrong
+from extender.wire.names import NodeNames, Places
 
 _NAMES = b',"NodeNames":["'  # as Go writes it, after the pod
 
@@ -26,7 +27,7 @@ class Args:
 
     pod_json: Json
     nodes: dict[str, Json] | None
-    names_json: bytes = b""
+    names: Sequence[str]
 
     @property
     def may_need_devices(self) -> bool:
@@ -37,13 +38,6 @@ class Args:
     def pod(self) -> Pod:
         """The pod. Raises WireError."""
         return decode_pod(self.pod_json)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The nodes asked about. Raises WireError."""
-        if self.nodes is not None:
-            return list(self.nodes)
-        return string_list({"NodeNames": _parsed(self.names_json)}, "NodeNames", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +63,16 @@ def _object(body: bytes) -> Json:
     return found
 
 
-def decode_args(body: bytes) -> Args:
-    """The body of filter and prioritize. Raises WireError."""
+def decode_args(body: bytes, places: Places | None = None) -> Args:
+    """The body of filter and prioritize; `places` are what the bodies before it taught. Raises WireError."""
     found, names = _without_names(body) or (_object(body), b"")
     pod = get(found, "Pod", dict, "", {})
     if not pod:
         raise WireError("Pod", "is missing")
     if names:
-        return Args(pod, None, names)
+        return Args(pod, None, NodeNames(names, places or Places()))
     if found.get("NodeNames") is not None:
-        return Args(pod, None, orjson.dumps(string_list(found, "NodeNames", "")))
+        return Args(pod, None, string_list(found, "NodeNames", ""))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
     listed = get(found, "Nodes", dict, "", {})
@@ -88,7 +82,7 @@ def decode_args(body: bytes) -> Args:
         if type(item) is not dict:
             raise wrong(path, dict, item)
         nodes[need(get(item, "metadata", dict, path, {}), "name", f"{path}.metadata")] = item
-    return Args(pod, nodes)
+    return Args(pod, nodes, list(nodes))
 
 
 def _without_names(body: bytes) -> tuple[Json, bytes] | None:
@@ -122,8 +116,8 @@ def encode_filter(args: Args, names: Iterable[str], failed: dict[str, str]) -> b
 
 def encode_passed(args: Args) -> bytes:
     """ExtenderFilterResult where every node passes."""
-    if args.nodes is None:
-        return _filter_result(args.names_json, b"null", {})
+    if isinstance(args.names, NodeNames):
+        return _filter_result(args.names.text, b"null", {})
     return encode_filter(args, args.names, {})
 
 

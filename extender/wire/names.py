@@ -1,0 +1,82 @@
+"""Names of nodes as kube-scheduler sends them: thousands with every call, of which filter looks for a few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import overload
+
+import orjson
+
+from extender.model.errors import WireError
+from extender.wire.fields import string_list
+
+_NEAR = 8192  # bytes to either side of where a name stood before: kube-scheduler's workers mix some hundred names
+_MOST = 4096  # names whose place is remembered
+
+
+class Places:
+    """Where names stood in the texts before: kube-scheduler lists nodes in nearly the same order with every call."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, int] = {}
+        self._counted = (0, 0)  # length of a text, and the names in it
+
+    def has(self, text: bytes, name: str) -> bool:
+        """Whether the list of names, as JSON, holds a name."""
+        quoted = b'"%b"' % name.encode()
+        before = self._at.get(name, 0)
+        if text.startswith(quoted, before):
+            return True
+        found = text.find(quoted, max(before - _NEAR, 0), before + _NEAR)
+        if found < 0:
+            found = text.find(quoted)
+        if found >= 0:
+            if len(self._at) >= _MOST:
+                self._at.clear()
+            self._at[name] = found
+        return found >= 0
+
+    def count(self, text: bytes) -> int:
+        """How many names there are; texts of equal length one after the other are taken to hold equally many."""
+        if self._counted[0] != len(text):
+            self._counted = len(text), text.count(b'"') // 2
+        return self._counted[1]
+
+
+class NodeNames(Sequence[str]):
+    """A list of names, parsed when somebody goes through it. Raises WireError then, where it is none."""
+
+    def __init__(self, text: bytes, places: Places) -> None:
+        self.text = text
+        self._places = places
+
+    def has_all(self, names: Iterable[str]) -> bool:
+        """Whether all these are among them; nothing is parsed for it."""
+        return all(self._places.has(self.text, name) for name in names)
+
+    @cached_property
+    def _parsed(self) -> list[str]:
+        try:
+            found = orjson.loads(self.text)
+        except orjson.JSONDecodeError as error:
+            raise WireError("NodeNames", f"is not JSON: {error}") from error
+        return string_list({"NodeNames": found}, "NodeNames", "")
+
+    def __len__(self) -> int:
+        return len(self._parsed) if "_parsed" in self.__dict__ else self._places.count(self.text)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parsed)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._parsed[index]
+
+
+def has_all(names: Sequence[str], wanted: Iterable[str]) -> bool:
+    """Whether all that are wanted are among the names."""
+    return names.has_all(wanted) if isinstance(names, NodeNames) else set(wanted).issubset(names)
