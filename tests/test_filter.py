@@ -7,6 +7,7 @@ import json
 import re
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from extender.verdict.evaluate import Rules
 from extender.verdict import ranking as ranking_module
 from extender.verdict.ranking import Ranking
 from extender.wire import extender_v1 as wire
+from extender.wire import names as names_module
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node, decode_pod, may_need_devices
 from extender.wire.slices import SliceDecoder
@@ -213,6 +215,32 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     read = [wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))]
     assert all(list(args.names) == names and args.pod.annotations["berth.dev/x"] == note for args in read)
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
+
+
+@given(st.lists(st.permutations([f"node-{i}" for i in range(8)] + ["n", "de-1", "x\"node-2"]), min_size=1, max_size=5), st.integers(0, 11))
+def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
+    """Where a name stood before only tells where to look first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names_module, "_NEAR", 12)
+        patch.setattr(names_module, "_MOST", 5)
+        places = names_module.Places()
+        for order in orders:
+            given_names = order[:cut]
+            asked = names_module.NodeNames(json.dumps(given_names, separators=(",", ":")).encode(), places)
+            for name in (*order, "ode-3", "node"):
+                if '"' not in name:
+                    assert asked.has_all([name]) == (name in given_names), name
+            assert list(asked) == given_names
+
+
+async def test_names_that_are_no_json_are_refused_once_they_are_read() -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        b.cluster.apply(claim("c", 16))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        body = b'{"Pod":%b,"Nodes":null,"NodeNames":["n1" "n2"]}' % json.dumps(b.pod("p")).encode()
+        reply = await b.client.post("/filter", content=body)
+        assert reply.status_code == 400 and "NodeNames" in reply.json()["error"], reply.text
 
 
 _MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]

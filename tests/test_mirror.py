@@ -79,6 +79,20 @@ def test_only_touched_views_are_built_again() -> None:
     assert mirror.snapshot().views["n1"].signature == before.views["n1"].signature
 
 
+def test_a_kept_snapshot_never_changes() -> None:
+    """Whether it was asked for to keep or kept later; one that nobody keeps need not be copied."""
+    mirror = filled()
+    asked, before = mirror.snapshot(), mirror.snapshot().views["n1"]
+    mirror.hold(Hold("u", "n1", 10), held("gpu-0"))
+    passing = mirror.present()
+    assert asked.views["n1"] is before and passing.views["n1"] is not before
+    mirror.keep()
+    kept = passing.views["n1"]
+    mirror.release("u")
+    assert mirror.present().views["n1"] is not kept and passing.views["n1"] is kept
+    assert asked.views["n1"] is before
+
+
 def test_equal_nodes_have_equal_signatures() -> None:
     views = filled().snapshot().views
     assert views["n1"].signature == views["n3"].signature != views["n2"].signature

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation.problem import UNUSED, Problem, Solution
@@ -9,7 +10,7 @@ from extender.allocation.view import Fleet, NodeView
 from extender.fabric.ring import links_inside
 from extender.fabric.sets import bandwidth, best_gbps
 from extender.model.bits import members
-from extender.model.demand import WHOLE
+from extender.model.demand import WHOLE, Mix
 from extender.model.quantity import NANO
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
@@ -197,7 +198,12 @@ def left_over(view: NodeView) -> list[int]:
 
 def stranded(left: list[int], fleet: Fleet) -> float:
     """Thousandths of what is left of a node's GPUs that the typical job of the expected demand cannot use."""
-    return fragment(Host("", 0, 0, tuple(sorted(left))), fleet.demand)
+    return _stranded(tuple(sorted(left)), fleet.demand)
+
+
+@lru_cache(maxsize=4096)  # thousands of nodes have a few dozen different amounts left
+def _stranded(left: tuple[int, ...], demand: Mix) -> float:
+    return fragment(Host("", 0, 0, left), demand)
 
 
 def _links_left(choice: Choice, fleet: Fleet) -> tuple[float | None, str]:

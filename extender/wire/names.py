@@ -52,7 +52,9 @@ class NodeNames(Sequence[str]):
         self._places = places
 
     def has_all(self, names: Iterable[str]) -> bool:
-        """Whether all these are among them; nothing is parsed for it."""
+        """Whether all these are among them; nothing is parsed for it, unless some name is escaped."""
+        if b"\\" in self.text:
+            return set(names).issubset(self._parsed)
         return all(self._places.has(self.text, name) for name in names)
 
     @cached_property
