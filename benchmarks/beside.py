@@ -1,5 +1,7 @@
 """Whether filters wait for what people and machines ask of Berth meanwhile: each filter of a run is either beside a question or
-not, and both kinds are compared within that run, because the machine changes faster than one run follows another.
+not, and both kinds are compared within that run, because the machine changes faster than one run follows another. A long filter
+is beside a question more often than a short one, and who asks needs a core, too: so a control asks another process, which
+answers after the same time.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
-PAGES = {"nobody": "", "livez": "/livez", "metrics": "/metrics", "explain": "/v1/explain/default/never"}
-SECONDS = 4.0  # of filters per page
+PAGES = {"livez": "/livez", "metrics": "/metrics", "explain": "/v1/explain/default/never"}
+GAPS = (0.0, 0.002)  # seconds between two filters: none, and about what kube-scheduler needs
+SECONDS = 2.5  # of filters per page, gap and control
 PAUSE_SECONDS = 0.05  # between two questions
-NO_QUESTION_SECONDS = 0.008  # as long as a question may take: what the comparison finds where nothing is asked
 
 Span = tuple[int, int]  # nanoseconds of the monotonic clock, which processes share
 
@@ -33,13 +35,15 @@ class Beside(NamedTuple):
     waited: float  # of all filters beside a question, more than others take, per question
 
 
-def compared(asker: subprocess.Popen, ask: Callable[[], object]) -> Beside:
-    """Ask again and again while the asker does; ends it."""
+def compared(asker: subprocess.Popen, ask: Callable[[], object], gap: float) -> Beside:
+    """Ask again and again, each time after a gap in seconds, while the asker does; ends it."""
     filters, until = [], time.monotonic() + SECONDS
     while time.monotonic() < until:
         start = time.monotonic_ns()
         ask()
         filters.append((start, time.monotonic_ns()))
+        if gap:
+            time.sleep(gap)
     asker.terminate()
     assert asker.stdout is not None
     return comparison(filters, [(a, b) for a, b in json.loads(asker.stdout.readline())])
@@ -70,7 +74,7 @@ def summary(times: list[float]) -> tuple[float, float]:
 
 def ask(port: int, path: str) -> None:
     """Ask for a page until ended; then print when each question began and ended. It never takes a core from the others, as
-    whoever asks sits elsewhere. Without a path nothing is asked."""
+    whoever asks sits elsewhere."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     connection = http.client.HTTPConnection("127.0.0.1", port)
     spans: list[Span] = []
@@ -80,11 +84,8 @@ def ask(port: int, path: str) -> None:
     until = time.monotonic() + 60
     while not ended and time.monotonic() < until:
         start = time.monotonic_ns()
-        if path:
-            connection.request("GET", path)
-            connection.getresponse().read()
-        else:
-            time.sleep(NO_QUESTION_SECONDS)
+        connection.request("GET", path)
+        connection.getresponse().read()
         spans.append((start, time.monotonic_ns()))
         time.sleep(PAUSE_SECONDS)
     print(json.dumps(spans), flush=True)

@@ -120,13 +120,16 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
 
 
 async def noop(scope, receive, send) -> None:
-    """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server."""
+    """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server. On
+    /wait/SECONDS it answers after so long."""
     parts, more = [], True
     while more:
         message = await receive()
         parts.append(message["body"])
         more = message.get("more_body")
     names = b'["node-00000.cluster.example.com"]'
+    if scope["path"].startswith("/wait/"):
+        await asyncio.sleep(float(scope["path"].removeprefix("/wait/")))
     if scope["path"] == "/pass":
         whole = b"".join(parts)
         names = whole[whole.rindex(b'"NodeNames":') + 12 : -1]

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import beside
@@ -156,9 +157,7 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
             result["scrape_ms"] = scraping(port)
             body = body_for(pods["one"], names)
-            for page, path in beside.PAGES.items():
-                asker = bench.start("benchmarks.servers", "asker", "--port", str(port), "--path", path, wait_line=True)
-                result[f"beside_{page}"] = beside.compared(asker, lambda: http.post("filter", body))._asdict()
+            result["beside"] = pages_beside(bench, port, floor, lambda: http.post("filter", body))
             if mix != "mig":
                 fleet.send_signal(signal.SIGUSR1)
                 time.sleep(0.5)
@@ -168,6 +167,21 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             return result
     finally:
         bench.stop()
+
+
+def pages_beside(bench: Bench, port: int, floor: int, call: Callable[[], object]) -> list[dict]:
+    """Each page at each pace, and its control."""
+
+    def compared(of: int, path: str, gap: float) -> beside.Beside:
+        asker = bench.start("benchmarks.servers", "asker", "--port", str(of), "--path", path, wait_line=True)
+        return beside.compared(asker, call, gap)
+
+    results = []
+    for (page, path), gap in itertools.product(beside.PAGES.items(), beside.GAPS):
+        found = compared(port, path, gap)
+        control = compared(floor, f"/wait/{found.took_ms / 1000:.4f}", gap)
+        results.append({"page": page, "gap_ms": gap * 1000, **found._asdict(), "control": control._asdict()})
+    return results
 
 
 def cpu_seconds(pid: int) -> float:
@@ -215,13 +229,15 @@ def show(result: dict) -> None:
             print(f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}")
     cold, worst = result["cold_us"]
     print(f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst")
-    for page in beside.PAGES:
-        found = beside.Beside(**result[f"beside_{page}"])
-        print(
-            f"  beside {page:25} {found.beside[0]:9.0f} us {found.beside[0] / floor:6.2f}x   p99 {found.beside[1]:.0f}; other filters meanwhile {found.others[0]:.0f}, "
-            f"p99 {found.others[1]:.0f}; each of {found.questions} questions took {found.took_ms:.1f} ms and kept filters waiting {found.waited:.0f} us in all"
-        )
+    for found in result["beside"]:
+        print(f"  filters {found['gap_ms']:.0f} ms apart beside {found['page']:8} {found['took_ms']:5.1f} ms   {compared_text(found)}   control {compared_text(found['control'])}")
     print(f"  a scrape takes {result['scrape_ms']:.1f} ms", flush=True)
+
+
+def compared_text(found: dict) -> str:
+    """Filters beside a question over the others, at the median and at the 99th percentile."""
+    (median, tail), (usual, usual_tail) = found["beside"], found["others"]
+    return f"p50 {median / (usual or 1):.2f} ({median:.0f} us) p99 {tail / (usual_tail or 1):.2f} ({tail:.0f} us), {found['waited']:+.0f} us a question"
 
 
 def growth(results: list[dict]) -> None:
