@@ -27,10 +27,15 @@ class Turns:
 
     def __init__(self) -> None:
         self._calls = 0  # in hand
+        self._coming = -_SHORTEST_LULL_SECONDS  # when the first bytes of the last were seen
         self._answered = -2 * _LONGEST_GAP_SECONDS  # when the last was
         self._gap = _LONGEST_GAP_SECONDS  # the shortest of late between an answer and the next call, in seconds
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._chores: deque[asyncio.Future[bool]] = deque()
+
+    def coming(self) -> None:
+        """The first bytes of a call are here."""
+        self._coming = time.perf_counter()
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -68,14 +73,21 @@ class Turns:
         until = time.perf_counter() + (_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS)
         while (now := time.perf_counter()) < until:
             expected = self._expected(now, chore=chore)
-            if expected <= 0 or await _turn(self._chores if chore else self._waiting, min(expected, until - now)):
+            if expected <= 0:
+                break
+            mine = await _turn(self._chores if chore else self._waiting, min(expected, until - now))
+            if mine and not self._is_called():
                 break
         # The kernel likes to wake who was answered on the core that answered; there it would wait for all that follows here.
         os.sched_yield()
 
+    def _is_called(self) -> bool:
+        """Whether a call is in hand, or on its way from the protocol to its handler."""
+        return bool(self._calls) or self._answered < self._coming > time.perf_counter() - _SHORTEST_LULL_SECONDS
+
     def _expected(self, now: float, *, chore: bool) -> float:
         """Seconds until no call is expected any more; 0 where there is time for a slice before the next."""
-        if self._calls:
+        if self._is_called():
             return _PATIENCE_SECONDS
         since = now - self._answered
         if since < self._gap * _SHARE and not (chore and self._waiting):

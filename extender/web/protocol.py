@@ -41,6 +41,7 @@ def protocol(turns: Turns, client_name: str | None) -> type[asyncio.Protocol]:
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
             else:
+                turns.coming()
                 super().data_received(data)
 
         async def _take_turn(self) -> None:
