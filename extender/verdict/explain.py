@@ -87,9 +87,10 @@ class ByReason:
         if alike.first[0] < self.shown.first[0]:
             self.shown = alike
         for name in alike.first[:_EXAMPLES]:
-            if len(self.examples) < _EXAMPLES or name < self.examples[-1]:
-                insort(self.examples, name)
-                del self.examples[_EXAMPLES:]
+            if len(self.examples) >= _EXAMPLES and name > self.examples[-1]:
+                break  # they are in order
+            insort(self.examples, name)
+            del self.examples[_EXAMPLES:]
 
 
 @dataclass(slots=True)
@@ -106,7 +107,10 @@ class Refused:
         self.nodes += alike.nodes
         view, nodes = self.looks.get(alike.view.appearance, (alike.view, 0))
         self.looks[alike.view.appearance] = view, nodes + alike.nodes
-        self.reasons.setdefault(alike.refusal.text, ByReason(alike)).add(alike)
+        known = self.reasons.get(alike.refusal.text)
+        if known is None:
+            known = self.reasons[alike.refusal.text] = ByReason(alike)
+        known.add(alike)
 
 
 def explain(
@@ -151,12 +155,12 @@ def _explain(
     allowed = _allowed(demand, snapshot) if demand.pins else None
     verdicts = {n: evaluate(view, demand.on(view.node), rules) for n, view in own.items() if allowed is None or n in allowed}
     leading = _best(ranking, allowed, verdicts)
-    refused, nodes = Refused(), 0
+    refused, nodes, views = Refused(), 0, snapshot.views
     for position, state in enumerate(_states(ranking, snapshot, allowed, verdicts)):
-        first = [name for name in state.first if name in snapshot.views]
+        first = [name for name in state.first if name in views]
         nodes += state.nodes if first else 0
         if first and isinstance(state.verdict, Refusal):
-            refused.add(Alike(state.verdict, state.nodes, first, own.get(first[0]) or snapshot.views[first[0]]))
+            refused.add(Alike(state.verdict, state.nodes, first, own.get(first[0]) or views[first[0]]))
         if position % _STEP == 0:
             yield None
     best = tuple(candidate(own.get(n) or snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
