@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-_SLICE_SECONDS = 0.00003  # work between two looks at who else is waiting
+_SLICE_SECONDS = 0.00004  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
 _SHARE = 0.5  # of the usual gap between two calls that work may fill

@@ -166,8 +166,8 @@ def _explain(
     best = tuple(candidate(own.get(n) or snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
     fitting = nodes - refused.nodes
     tried: list[NodeView] = []
-    for views in nearest.worth_trying(refused.alike):
-        tried = views or tried
+    for found_nodes in nearest.worth_trying(refused.alike):
+        tried = found_nodes or tried
         yield None
     holders: Holders = {}
     for index in nearest.claims_on((*(one.shown.view for one in refused.reasons.values()), *tried), snapshot) if refused.alike else ():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
@@ -123,7 +123,7 @@ class Ranking:
             self._fleet = rules.fleet
             self._stale = list(self._groups.values())
         if changed is None:
-            yield from self._start_over(snapshot)
+            yield from self._find_changes(snapshot, rules)
         else:
             self._todo = self._todo | changed if self._todo else set(changed)  # an emptied set keeps the room it once had, and pop() searches it
             self._version = snapshot.version
@@ -224,26 +224,32 @@ class Ranking:
                 self._todo.difference_update(fresh)
                 yield
 
-    def _start_over(self, snapshot: Snapshot) -> Iterator[None]:
-        """Every node is to be sorted again; verdicts of states stay known. The version comes last: who goes on between two
-        steps starts over as well, and then nothing is left here."""
+    def _find_changes(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+        """Nodes to sort, where nobody remembers which changed since: those whose state is no longer that of their group. The
+        version comes last: who goes on between two steps begins anew, and then nothing is left here."""
         mine, self._version = self._runs, -1
-        old, self._group_of = self._group_of, {}
-        left, groups = iter(snapshot.views), iter(list(self._groups.values()))
-        while some := list(islice(left, _GATHERED)):
-            self._todo.update(some)
-            for group in islice(groups, _GATHERED):
-                self._changing(group).names = []
+        for some in _batches(snapshot.views):
+            self._todo.update(some if not self._group_of else [n for n in some if not self._is_settled(n, snapshot.views[n], rules)])
             yield
             if mine != self._runs:
                 return
-        for group in groups:
-            self._changing(group).names = []
-        self._version = snapshot.version
-        while old:  # freeing all of it at once takes long, too
-            for _ in range(min(_GATHERED, len(old))):
-                old.popitem()
+        for some in _batches(self._group_of):
+            self._todo.update(name for name in some if name not in snapshot.views)
             yield
+            if mine != self._runs:
+                return
+        self._version = snapshot.version
+
+    def _is_settled(self, name: str, view: NodeView, rules: Rules) -> bool:
+        """Whether a node surely belongs to the group that it is in."""
+        group = self._group_of.get(name)
+        return (
+            group is not None
+            and (view.signature, view.appearance) == (group.view.signature, group.view.appearance)
+            and view.appearance >= 0
+            and self.demand.extended is None
+            and self._is_blind(self.demand, rules)
+        )
 
     def _sort(self, name: str, view: NodeView | None, rules: Rules) -> None:
         """Put a node into the group that it belongs to now."""
@@ -321,13 +327,20 @@ def _by_state(snapshot: Snapshot, alike: Alike | None) -> Iterator[list[tuple[in
     """Steps that end with all nodes by state, each with its appearance."""
     if alike is None:
         gathered: dict[tuple[int, int], dict[str, None]] = {}
-        left = iter(snapshot.views.items())
-        while some := list(islice(left, _GATHERED)):
-            for name, view in some:
+        for some in _batches(snapshot.views):
+            for name in some:
+                view = snapshot.views[name]
                 gathered.setdefault((view.signature, view.appearance), {})[name] = None
             yield []
         alike = gathered
     yield [(appearance, list(names)) for (_, appearance), names in alike.items()]
+
+
+def _batches(names: Iterable[str]) -> Iterator[list[str]]:
+    """All of them as they are now, a few at a time."""
+    left = iter(list(names))
+    while some := list(islice(left, _GATHERED)):
+        yield some
 
 
 class Rankings:
