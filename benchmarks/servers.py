@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import random
 import signal
+import socket
 import sys
+import time
 
 import uvicorn
 
@@ -120,16 +122,13 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
 
 
 async def noop(scope, receive, send) -> None:
-    """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server. On
-    /wait/SECONDS it answers after so long."""
+    """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server."""
     parts, more = [], True
     while more:
         message = await receive()
         parts.append(message["body"])
         more = message.get("more_body")
     names = b'["node-00000.cluster.example.com"]'
-    if scope["path"].startswith("/wait/"):
-        await asyncio.sleep(float(scope["path"].removeprefix("/wait/")))
     if scope["path"] == "/pass":
         whole = b"".join(parts)
         names = whole[whole.rindex(b'"NodeNames":') + 12 : -1]
@@ -138,9 +137,19 @@ async def noop(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def answer_late(port: int) -> None:
+    """Answers GET /SECONDS after so long; loops of asyncio and uvloop know whole milliseconds only."""
+    with socket.create_server(("127.0.0.1", port)) as listening_socket:
+        while True:
+            with listening_socket.accept()[0] as asker:
+                while request := asker.recv(65536):
+                    time.sleep(float(request.split(b" ")[1].removeprefix(b"/")))
+                    asker.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["fleet", "noop", "asker"])
+    parser.add_argument("what", choices=["fleet", "noop", "asker", "late"])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--path", default="/livez")
@@ -149,6 +158,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "asker":
         beside.ask(args.port, args.path)
+    elif args.what == "late":
+        answer_late(args.port)
     elif args.what == "noop":
         uvicorn.run(noop, host="127.0.0.1", port=args.port, log_level="error", access_log=False, lifespan="off", http="httptools", loop="uvloop")
     else:

@@ -14,6 +14,7 @@ T = TypeVar("T")
 _SLICE_SECONDS = 0.00004  # work between two looks at who else is waiting
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
+_GIVEN_UP = 3  # turns lost to calls that had come already, after which one is taken: several callers at once leave none
 _SHARE = 0.5  # of the usual gap between two calls that work may fill
 _FORGET = 1.05  # by how much the usual gap may grow with a call: a caller who has become slower is believed after a few
 _SHORTEST_LULL_SECONDS = 0.001  # after the last call, until which another is expected
@@ -28,6 +29,7 @@ class Turns:
     def __init__(self) -> None:
         self._calls = 0  # in hand
         self._coming = -_SHORTEST_LULL_SECONDS  # when the first bytes of the last were seen
+        self._new = 0  # calls that came since the last was answered
         self._answered = -2 * _LONGEST_GAP_SECONDS  # when the last was
         self._gap = _LONGEST_GAP_SECONDS  # the shortest of late between an answer and the next call, in seconds
         self._waiting: deque[asyncio.Future[bool]] = deque()
@@ -36,6 +38,7 @@ class Turns:
     def coming(self) -> None:
         """The first bytes of a call are here."""
         self._coming = time.perf_counter()
+        self._new += 1
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -43,10 +46,12 @@ class Turns:
         if not self._calls:
             self._gap = min(self.silence, self._gap * _FORGET, _LONGEST_GAP_SECONDS)
         self._calls += 1
+        self._new += 1
         try:
             yield
         finally:
             self._calls -= 1
+            self._new = 0
             self._answered = time.perf_counter()
             if not _next(self._waiting):
                 _next(self._chores)
@@ -70,25 +75,27 @@ class Turns:
     async def pause(self, *, chore: bool = False) -> None:
         """Let calls in; go on when it is one's turn, or when nobody calls."""
         await asyncio.sleep(0)
-        until = time.perf_counter() + (_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS)
+        turns, until = 0, time.perf_counter() + (_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS)
         while (now := time.perf_counter()) < until:
             expected = self._expected(now, chore=chore)
             if expected <= 0:
                 break
-            mine = await _turn(self._chores if chore else self._waiting, min(expected, until - now))
-            if mine and not self._is_called():
+            turns += await _turn(self._chores if chore else self._waiting, min(expected, until - now))
+            if turns and (not self._new or turns >= _GIVEN_UP):
                 break
         # The kernel likes to wake who was answered on the core that answered; there it would wait for all that follows here.
         os.sched_yield()
 
-    def _is_called(self) -> bool:
-        """Whether a call is in hand, or on its way from the protocol to its handler."""
-        return bool(self._calls) or self._answered < self._coming > time.perf_counter() - _SHORTEST_LULL_SECONDS
+    def _is_coming(self) -> bool:
+        """Whether a call is on its way from the protocol to its handler."""
+        return self._answered < self._coming > time.perf_counter() - _SHORTEST_LULL_SECONDS
 
     def _expected(self, now: float, *, chore: bool) -> float:
         """Seconds until no call is expected any more; 0 where there is time for a slice before the next."""
-        if self._is_called():
+        if self._calls:
             return _PATIENCE_SECONDS
+        if self._is_coming():
+            return _SHORTEST_LULL_SECONDS
         since = now - self._answered
         if since < self._gap * _SHARE and not (chore and self._waiting):
             return 0.0
