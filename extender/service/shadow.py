@@ -13,7 +13,7 @@ from extender.model.errors import WireError
 from extender.policy import Policy
 from extender.service.judge import Judge
 from extender.service.turns import Turns
-from extender.verdict.demand import Demand, demand_of
+from extender.verdict.demand import Asked, Demand, demand_of
 from extender.verdict.evaluate import Grant
 from extender.verdict.explain import Candidate, candidate
 from extender.verdict.ranking import Rankings
@@ -47,7 +47,7 @@ class Shadow:
         self._turns = turns
         self._now = now_rfc3339
         self._rankings = Rankings()
-        self._todo: deque[tuple[Pod, Snapshot, Sequence[str], str, Grant]] = deque()
+        self._todo: deque[tuple[Pod, Asked, Snapshot, Sequence[str], str, Grant]] = deque()
         self._something = asyncio.Event()
         self._known: OrderedDict[str, Comparison] = OrderedDict()  # by pod UID
         self.policy: Policy | None = None
@@ -72,8 +72,10 @@ class Shadow:
         if len(self._todo) >= _WAITING:
             self.left_out += 1
             return
+        # Now, because the pod's claims, which snapshots do not keep, may be allocated before the comparison is made.
+        demand = demand_of(pod, snapshot, self.policy)
         self._keep_snapshot()
-        self._todo.append((pod, snapshot, names, node, grant))
+        self._todo.append((pod, demand, snapshot, names, node, grant))
         self._something.set()
 
     def comparisons(self) -> list[Comparison]:
@@ -86,18 +88,17 @@ class Shadow:
             await self._something.wait()
             self._something.clear()
             while self._todo and self.policy is not None:
-                pod, snapshot, names, node, grant = self._todo.popleft()
+                pod, demand, snapshot, names, node, grant = self._todo.popleft()
                 active, policy = candidate(snapshot.views[node], grant, snapshot), self.policy
-                (other,) = await self._turns.run(self._choose(pod, snapshot, names, policy), chore=True)
+                (other,) = await self._turns.run(self._choose(demand, snapshot, names), chore=True)
                 if self.policy is policy:
                     self._known[pod.uid] = Comparison(str(pod.key), self._now(), active, other)
                     self._known.move_to_end(pod.uid)
                     if len(self._known) > _REMEMBERED:
                         self._known.popitem(last=False)
 
-    def _choose(self, pod: Pod, snapshot: Snapshot, names: Sequence[str], policy: Policy) -> Iterator[tuple[Candidate | None] | None]:
+    def _choose(self, demand: Asked, snapshot: Snapshot, names: Sequence[str]) -> Iterator[tuple[Candidate | None] | None]:
         """Steps that end with what the candidate policy would have chosen."""
-        demand = demand_of(pod, snapshot, policy)
         if not isinstance(demand, Demand):
             yield (None,)
             return

@@ -122,7 +122,10 @@ class Demand:
         return tuple(selector for selector in found if selector is not None)
 
 
-def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> NotOurs | NotReady | Blocked | Demand:
+Asked = NotOurs | NotReady | Blocked | Demand
+
+
+def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> Asked:
     """What the pod asks for."""
     extended = _extended_resources(pod, snapshot)
     if not pod.claims and not extended:
