@@ -45,6 +45,7 @@ class Store:
         self.dirty: set[str] = set()
         self.used: set[str] = set()
         self.gone_slices: set[str] = set()
+        self.gone_pods: set[str] = set()  # UIDs
 
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """The use of these pools changed."""
@@ -182,6 +183,8 @@ class Store:
 
     def put_pod(self, uid: str, new: Pod | None) -> None:
         _replace(self.pods, uid, new)
+        if new is None:
+            self.gone_pods.add(uid)
 
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
         _replace(self.namespaces, name, new)

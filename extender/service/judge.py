@@ -187,11 +187,15 @@ class Judge:
             yield from self.rankings.at_hand(demand).catch_up(snapshot, self.rules(snapshot))
         yield True
 
-    def forget_slices(self) -> None:
-        """Drop masks of slices that are gone."""
-        for name in self._mirror.store.gone_slices:
+    def forget_gone(self) -> None:
+        """Drop masks of slices, and what is known of pods, that are gone."""
+        store = self._mirror.store
+        for name in store.gone_slices:
             self._masks.forget(name)
-        self._mirror.store.gone_slices.clear()
+        for uid in store.gone_pods:
+            self.forget_pod(uid)
+        store.gone_slices.clear()
+        store.gone_pods.clear()
 
     def can_help(self) -> bool:
         """Whether some node could now serve a pod that was rejected."""
@@ -201,7 +205,7 @@ class Judge:
         return any(self.rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
 
     def rejected(self) -> list[str]:
-        """UIDs of the pods whose last filter was refused, the longest waiting first."""
+        """UIDs of the pods whose last filter was refused, the longest waiting first; without those filtered after they had gone."""
         for uid in [uid for uid in self._rejected if uid not in self._mirror.store.pods]:
             del self._rejected[uid]
         return list(self._rejected)
@@ -209,7 +213,7 @@ class Judge:
     @property
     def waiting(self) -> int:
         """Pods whose last filter was refused."""
-        return len(self.rejected())
+        return len(self._rejected)
 
     def forget_pod(self, uid: str) -> None:
         """The pod is bound or gone."""

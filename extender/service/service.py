@@ -120,14 +120,15 @@ class Service:
         await self.binder.bind(key, uid, node)
 
     def _observed(self, kind: Kind) -> Kind:
-        """The kind, with the waker told about supply and old masks dropped."""
-        if kind.name not in _SUPPLY:
+        """The kind, with the waker told about supply, and what is gone forgotten."""
+        if kind.name not in _SUPPLY | {"pods"}:
             return kind
 
         def apply(key: str, obj: Json | None) -> None:
             kind.apply(key, obj)
-            self.judge.forget_slices()
-            self.waker.supply_changed()
+            self.judge.forget_gone()
+            if kind.name in _SUPPLY:
+                self.waker.supply_changed()
 
         return Kind(kind.name, kind.path, apply, kind.field_selector, kind.optional)
 

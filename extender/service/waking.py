@@ -36,7 +36,7 @@ class Waker:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._judge.waiting and self._judge.can_help():
+            if self._judge.rejected() and self._judge.can_help():
                 await self._touch()
             await asyncio.sleep(_PAUSE_SECONDS)
 

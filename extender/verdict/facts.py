@@ -46,6 +46,7 @@ def fleet_facts(snapshot: Snapshot) -> Iterator[dict[str, Facts] | None]:
             mine = alike.get(view.signature)
             if mine is None:
                 mine = alike[view.signature] = _node(view, snapshot)
+                yield None
             sum_ = found.setdefault(product(view), Facts())
             sum_.add(mine)
             sum_.live_free_bytes += _live_free(view)

@@ -6,15 +6,16 @@ import secrets
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from extender import __version__
 from extender.service.service import Service
 from extender.service.tracing import TracedService, Traces
 from extender.web import explain, fleet, page, policy
+from extender.web.answer import TEXT, Answer, Receive, Scope, Send
 from extender.web.metrics import Metrics
-from extender.web.verbs import Receive, Scope, Send, Verbs
+from extender.web.verbs import Verbs
 
 # Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
 _OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
@@ -34,7 +35,7 @@ class App:
         elif self._pages is not None:
             await self._pages(scope, receive, send)
         elif scope["type"] == "http":
-            await PlainTextResponse("only the extender's verbs are here", 404)(scope, receive, send)  # type: ignore[arg-type] # ASGI messages, typed more loosely
+            await Answer(404, b"only the extender's verbs are here", TEXT).to(send)
 
 
 class Pages:
@@ -53,30 +54,35 @@ class Pages:
         app: Any = self._app
         if scope["type"] == "http":
             await self.turns.pause()
-            app = await self._shortcut(scope) or app
+            answer = await self._shortcut(scope)
+            if answer is not None:
+                await answer.to(send)
+                return
         await app(scope, receive, send)
 
-    async def _shortcut(self, scope: Scope) -> Response | None:
+    async def _shortcut(self, scope: Scope) -> Answer | None:
         """What need not go through FastAPI."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
         if reads and path in self._polled:
             return await self._polled[path]()
         if self._token and path not in _OPEN and not self._allowed(scope):
-            return PlainTextResponse("a bearer token is needed", 401, {"WWW-Authenticate": "Bearer"})
+            return Answer(401, b"a bearer token is needed", TEXT, ((b"www-authenticate", b"Bearer"),))
         match path.split("/"):
             case ["", "v1", "explain", namespace, pod] if reads:
                 return await explain.explain_pod(self._service, namespace, pod, scope["query_string"])
         return None
 
-    async def _livez(self) -> Response:
-        return PlainTextResponse("ok")
+    async def _livez(self) -> Answer:
+        return Answer(200, b"ok", TEXT)
 
-    async def _readyz(self) -> Response:
+    async def _readyz(self) -> Answer:
         missing = self._service.not_ready
-        return PlainTextResponse(missing or "ok", status_code=503 if missing else 200)
+        return Answer(503 if missing else 200, (missing or "ok").encode(), TEXT)
 
-    async def _scrape(self) -> Response:
-        return Response(await self.turns.run(self._metrics.text()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    async def _scrape(self) -> Answer:
+        text = await self.turns.run(self._metrics.text())
+        await self.turns.pause()  # answering takes as long as a slice
+        return Answer(200, text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
     def _allowed(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")

@@ -16,6 +16,7 @@ from extender.policy import load_policy
 from extender.service.explaining import UnknownPod
 from extender.service.service import Service
 from extender.verdict.imagined import Changes, devices_of
+from extender.web.answer import Answer, problem
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
@@ -35,21 +36,21 @@ class Question(BaseModel):
     narrate: str = Field("", description="a node whose search is told line by line")
 
 
-async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) -> Response:
+async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) -> Answer:
     """The answer to GET /v1/explain/NAMESPACE/POD, given the query string."""
     missing = service.not_ready
     if missing:
-        return _problem(503, f"berth is not ready, {missing}")
+        return problem(503, f"berth is not ready, {missing}")
     options = dict(parse_qsl(query.decode()))
     try:
         changes = _changes(service, _words(options.get("without", "")), _words(options.get("free", "")))
         found = await service.explainer.pod(ObjectKey(namespace, pod), changes)
         await service.turns.pause()
-        return _json(found)
+        return Answer(200, orjson.dumps(found))
     except UnknownPod as error:
-        return _problem(404, str(error))
+        return problem(404, str(error))
     except BerthError as error:
-        return _problem(400, str(error))
+        return problem(400, str(error))
 
 
 def router(service: Service) -> APIRouter:
@@ -112,4 +113,4 @@ def _json(found: object) -> Response:
 
 
 def _problem(status: int, text: str) -> Response:
-    return Response(orjson.dumps({"error": text}), status, media_type="application/json")
+    return Response(problem(status, text).body, status, media_type="application/json")

@@ -103,49 +103,71 @@ READINGS = (
 
 
 class Metrics:
-    """The figures of one service as text. The library writes every line once; from then on only values are put in, because a
-    scrape shares the interpreter with kube-scheduler's calls."""
+    """The figures of one service as text. The library writes the form of every line once, before the first scrape; from then on
+    only labels and values are put in, because a scrape shares the interpreter with kube-scheduler's calls."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._heads: dict[str, str] = {}
+        self._forms = {reading.name: form_of(reading) for reading in READINGS}
         self._lines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        self._last: dict[str, tuple[object, str]] = {}  # what each figure was, and how that reads
+        self._last: dict[str, tuple[object, list[str]]] = {}  # what each figure was, and how that reads
 
     def text(self) -> Iterator[bytes | None]:
         """Steps that end with the exposition format, text/plain version 0.0.4."""
         parts: list[str] = []
         for reading in READINGS:
-            parts.append(self._text(reading))
-            yield None
+            for text in self._text(reading):
+                parts += text or ()
+                yield None
         yield "".join(parts).encode()
 
-    def _text(self, reading: Reading) -> str:
+    def _text(self, reading: Reading) -> Iterator[list[str] | None]:
+        """Steps that end with the lines of one figure."""
         found = reading.value(self._service)
+        yield None
         last = self._last.get(reading.name)
-        if last is not None and last[0] == found:
-            return last[1]
-        lines = [self._head(reading)]
-        for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
-            lines += self._samples(reading, labels, value if isinstance(value, tuple) else (value,))
-        self._last[reading.name] = found, "".join(lines)
-        return self._last[reading.name][1]
+        if last is None or last[0] != found:
+            lines = [self._forms[reading.name].head]
+            for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
+                lines += self._samples(reading.name, labels, value if isinstance(value, tuple) else (value,))
+                yield None
+            last = self._last[reading.name] = found, lines
+        yield last[1]
 
-    def _head(self, reading: Reading) -> str:
-        """Help and type."""
-        if reading.name not in self._heads:
-            self._heads[reading.name] = _exposed(reading.kind(reading.name, reading.help))
-        return self._heads[reading.name]
-
-    def _samples(self, reading: Reading, labels: tuple[str, ...], values: tuple[float, ...]) -> Iterator[str]:
+    def _samples(self, name: str, labels: tuple[str, ...], values: tuple[float, ...]) -> Iterator[str]:
         """Lines of one combination of labels."""
-        lines = self._lines.get((reading.name, labels))
+        lines = self._lines.get((name, labels))
         if lines is None:
-            family = reading.kind(reading.name, reading.help, labels=reading.labels)
-            family.add_metric(labels, *_NOTHING[reading.kind])
-            text = _exposed(family).removeprefix(self._head(reading))
-            lines = self._lines[reading.name, labels] = [line.rpartition(" ")[0] for line in text.rstrip("\n").split("\n")]
+            lines = self._lines[name, labels] = self._forms[name].labelled(labels)
         return (f"{line} {_number(value)}\n" for line, value in zip(lines, values, strict=True))
+
+
+class Form(NamedTuple):
+    """How the library writes a figure: help and type, then its lines up to the value, each label as a placeholder."""
+
+    head: str
+    lines: tuple[str, ...]
+
+    def labelled(self, labels: tuple[str, ...]) -> list[str]:
+        """The lines of one combination of labels."""
+        lines = list(self.lines)
+        for number, label in enumerate(labels):
+            escaped = label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+            lines = [line.replace(_placeholder(number), escaped) for line in lines]
+        return lines
+
+
+def form_of(reading: Reading) -> Form:
+    """As the library writes it."""
+    family = reading.kind(reading.name, reading.help, labels=reading.labels)
+    head = _exposed(family)
+    family.add_metric([_placeholder(number) for number in range(len(reading.labels))], *_NOTHING[reading.kind])
+    lines = _exposed(family).removeprefix(head).rstrip("\n").split("\n")
+    return Form(head, tuple(line.rpartition(" ")[0] for line in lines))
+
+
+def _placeholder(number: int) -> str:
+    return f"\0{number}\0"
 
 
 _number: Callable[[float], str] = floatToGoString

@@ -6,20 +6,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Any
 
-import orjson
 import structlog
 
 from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
 from extender.service.tracing import TracedService
+from extender.web.answer import Answer, Receive, Scope, Send, problem
 from extender.wire import extender_v1 as wire
 from extender.wire.names import Places
-
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
 _BODY_SECONDS = 10.0  # to arrive; kube-scheduler itself gives up after 5
@@ -50,19 +45,19 @@ class Verbs:
         path, start = scope["path"], time.perf_counter()
         # A bind waits for the API server most of its time.
         with self._service.turns.call() if path != "/bind" else nullcontext():
-            status, answer = await self._reply(scope["method"], path, receive)
-        self._service.calls.answered(path[1:], status, time.perf_counter() - start)
-        await _answer(send, status, answer)
+            answer = await self._reply(scope["method"], path, receive)
+        self._service.calls.answered(path[1:], answer.status, time.perf_counter() - start)
+        await answer.to(send)
 
-    async def _reply(self, method: str, path: str, receive: Receive) -> tuple[int, bytes]:
+    async def _reply(self, method: str, path: str, receive: Receive) -> Answer:
         if method != "POST":
-            return 405, _problem(f"{path} takes POST, not {method}")
+            return problem(405, f"{path} takes POST, not {method}")
         try:
-            return 200, await self._routes[path](await _read(receive))
+            return Answer(200, await self._routes[path](await _read(receive)))
         except TooLarge as error:
-            return 413, _problem(str(error))
+            return problem(413, str(error))
         except WireError as error:
-            return 400, _problem(str(error))
+            return problem(400, str(error))
 
     async def _filter(self, body: bytes) -> bytes:
         args = wire.decode_args(body, self._places)
@@ -132,13 +127,3 @@ async def _whole(receive: Receive) -> bytes:
         parts.append(part)
         if not message.get("more_body"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _problem(text: str) -> bytes:
-    return orjson.dumps({"error": text})
-
-
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
