@@ -13,6 +13,7 @@ from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import Problem, Solution
 from extender.allocation.search import DEFAULT_BUDGET, Search
 from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.model.pieces import breathe
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Masks of devices that may be used, the most preferred first."""
@@ -32,6 +33,7 @@ def choose(
     for allowed in preference(problem, first):
         if left <= 0:
             break
+        breathe()
         attempt = Search(problem, budget=min(left, _SET_BUDGET), allowed=allowed, fixed=first.alternatives)
         try:
             found = attempt.run()

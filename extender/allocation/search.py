@@ -15,13 +15,15 @@ from extender.allocation.counters import Counters
 from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution, taken_mask
 from extender.allocation.taints import blocking_taint
-from extender.model.bits import members
+from extender.model.bits import lowest, members
 from extender.model.claim import MAX_RESULTS, DeviceRequest
 from extender.model.device import Device
 from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.model.pieces import breathe
 from extender.model.quantity import Quantity
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
+_PIECE = 8  # steps between two breaths
 _EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
 MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
 
@@ -72,6 +74,7 @@ class Search:
     def run(self) -> Solution | None:
         """The first solution, or None. Raises InvalidClaim or OutOfBudget."""
         self._validate()
+        breathe()
         try:
             if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
                 return None
@@ -177,7 +180,7 @@ class Search:
             if pool.trouble:
                 raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
         if selection.error:
-            raise InvalidClaim(selection.explain(_lowest(selection.error)))
+            raise InvalidClaim(selection.explain(lowest(selection.error)))
         return [bit for bit in members(selection.match) if self._has_capacity(bit, request)]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
@@ -256,6 +259,8 @@ class Search:
 
     def _spend(self) -> None:
         self.steps += 1
+        if self.steps % _PIECE == 0:
+            breathe()
         if self.steps > self._budget:
             raise OutOfBudget
         if self.steps == _EASY:
@@ -386,10 +391,6 @@ def _short(device: Device, taken: Mapping[str, Quantity], used: capacity.Amounts
         if amount.nanos > left:
             return f"{name}: asks for {amount}, has {Quantity(max(left, 0), have.form)} of {have}"
     return ""
-
-
-def _lowest(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1
 
 
 def _union(masks: list[int]) -> int:

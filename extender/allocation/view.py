@@ -64,7 +64,7 @@ class Snapshot:
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
     groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
     alike: Callable[[int], Mapping[tuple[int, int], Mapping[str, None]] | None] = lambda _: None  # of a version: nodes by (signature, appearance)
-    claims_on: Callable[[PoolKey], Iterable[str]] = lambda _: ()  # pool to the UIDs of claims that have its devices
+    claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # those that have devices of a pool
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """Nodes whose view changed after `version`; None where that is no longer known."""

@@ -197,6 +197,6 @@ class Mirror:
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(self._demand), store.classes_version, tuple(self._changes), store.extended_resources(),
-            store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups, self._alike_at, self.usage.claims,
+            store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups, self._alike_at, store.claims_on,
         )
 

@@ -35,6 +35,7 @@ class Store:
         self._by_label: dict[str, tuple[int, Mapping[str, frozenset[str]]]] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
+        self._key_of: dict[str, ObjectKey] = {}  # by UID
         self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
         self.special_claims: dict[str, ObjectKey] = {}  # pod UID to its extended-resource claim
         self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
@@ -123,6 +124,7 @@ class Store:
         if old is not None and (new is None or new.uid != old.uid):
             self.touch_pools(self._usage.drop((CLAIM, old.uid)))
             self.allocated_at.pop(old.uid, None)
+            self._key_of.pop(old.uid, None)
         _replace(self.claims, key, new)
         self._index_special(key, old, new)
         self._index_group(key, old, new)
@@ -131,6 +133,7 @@ class Store:
         else:
             self.unreserved.discard(key)
         if new is not None:
+            self._key_of[new.uid] = key
             results = new.allocation.results if new.allocation is not None else ()
             if new.allocation is None:
                 self.allocated_at.pop(new.uid, None)
@@ -138,6 +141,10 @@ class Store:
                 self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
             self.touch_pools(self._usage.put((CLAIM, new.uid), results))
         return old
+
+    def claims_on(self, pool: PoolKey) -> list[Claim]:
+        """Claims that have devices of a pool."""
+        return [self.claims[self._key_of[uid]] for uid in self._usage.claims(pool)]
 
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
         if old is not None and old.extended and self.special_claims.get(old.owner_pod_uid) == key:

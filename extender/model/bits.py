@@ -11,3 +11,8 @@ def members(mask: int) -> list[int]:
         found.append(low.bit_length() - 1)
         mask ^= low
     return found
+
+
+def lowest(mask: int) -> int:
+    """The lowest position in a mask that is not empty."""
+    return (mask & -mask).bit_length() - 1

@@ -16,6 +16,7 @@ from extender.fabric.ring import is_joined
 from extender.fabric.sets import bandwidth
 from extender.model.claim import DeviceRequest
 from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.model.pieces import breathe
 from extender.model.reasons import Code, Reason
 from extender.scoring.parts import Choice, Part, achieved_gbps, memory_bytes, parts, total
 from extender.scoring.preference import ByTopology
@@ -70,6 +71,7 @@ def problem_for(view: NodeView, demand: Demand, rules: Rules, usage: Usage | Non
             if unwanted and not request.admin_access:
                 known = known._replace(match=known.match & ~unwanted)
             remembered[claim, request.name] = known
+            breathe()
         return known
 
     return Problem(view.inventory, demand.names, demand.specs, usage or view.usage, selection, rules.features)
@@ -98,6 +100,7 @@ def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = 
         return Refusal(Reason(Code.OUT_OF_BUDGET))
     if solution is None:
         return Refusal(_refusal(view, demand, problem))
+    breathe()
     choice = Choice(view, problem, solution)
     unwanted = _topology(choice, demand)
     if unwanted is not None:
@@ -124,11 +127,13 @@ def _topology(choice: Choice, demand: Demand) -> Reason | None:
 
 def _refusal(view: NodeView, demand: Demand, problem: Problem) -> Reason:
     """Search once more with a listener; only refusals pay for it."""
+    breathe()
     recorder = Recorder()
     search = Search(problem, budget=demand.policy.search_steps, observer=recorder)
     try:
         search.run()
     except (InvalidClaim, OutOfBudget):
         return Reason(Code.COMBINATION)
+    breathe()
     return explain_refusal(view, problem, recorder, demand.expected_bytes)
 

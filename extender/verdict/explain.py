@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nsmallest
 from types import MappingProxyType
 
@@ -13,6 +14,7 @@ from extender.allocation.search import Search
 from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import Claim, Pod
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
+from extender.model.pieces import breathe, in_pieces
 from extender.model.reasons import Code, Reason
 from extender.policy import Policy
 from extender.scoring.parts import Part
@@ -28,7 +30,7 @@ from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
-_STEP = 8  # states of nodes looked at between two breaths
+_STEP = 4  # states of nodes looked at between two breaths
 _ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
 Views = Mapping[str, NodeView]
 _CAUSES = 4  # device-level causes named per group
@@ -153,8 +155,14 @@ def _explain(
     for _ in ranking.catch_up(snapshot, rules):
         yield None
     allowed = _allowed(demand, snapshot) if demand.pins else None
-    verdicts = {n: evaluate(view, demand.on(view.node), rules) for n, view in own.items() if allowed is None or n in allowed}
+    yield None
+    verdicts: dict[str, Verdict] = {}
+    for node, view in own.items():
+        if allowed is None or node in allowed:
+            verdicts[node] = yield from in_pieces(partial(evaluate, view, demand.on(view.node), rules))
+            yield None
     leading = _best(ranking, allowed, verdicts)
+    yield None
     refused, nodes, views = Refused(), 0, snapshot.views
     for position, state in enumerate(_states(ranking, snapshot, allowed, verdicts)):
         first = [name for name in state.first if name in views]
@@ -164,6 +172,7 @@ def _explain(
         if position % _STEP == 0:
             yield None
     best = tuple(candidate(own.get(n) or snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
+    yield None
     fitting = nodes - refused.nodes
     tried: list[NodeView] = []
     for found_nodes in nearest.worth_trying(refused.alike):
@@ -175,7 +184,7 @@ def _explain(
         yield None
     groups: list[Group] = []
     for one in sorted(refused.reasons.values(), key=lambda one: (-one.nodes, one.shown.refusal.text)):
-        groups.append(_group(one, demand, rules, holders))
+        groups.append((yield from in_pieces(partial(_group, one, demand, rules, holders))))
         yield None
     if fitting:
         where = f"; {best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}" if best else ""
@@ -253,6 +262,7 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
         Search(problem_for(view, demand, rules), budget=demand.policy.search_steps, observer=recorder).run()
     except (InvalidClaim, OutOfBudget) as error:
         return (str(error),) if str(error) else ()
+    breathe()
     devices: dict[tuple[str, str], list[str]] = {}
     for (_, bit), (cause, detail) in sorted(recorder.causes.items()):
         devices.setdefault((cause, detail), []).append(view.inventory.places[bit].id.device)

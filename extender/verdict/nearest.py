@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 from extender.allocation.view import NodeView, Snapshot
 from extender.fabric.sets import largest_joined
 from extender.model.claim import Claim, DeviceRequest
 from extender.model.device import PoolKey
 from extender.model.errors import InvalidClaim
+from extender.model.pieces import in_pieces
 from extender.model.quantity import readable
 from extender.model.reasons import Code
 from extender.verdict.demand import Demand
@@ -21,8 +22,7 @@ from extender.verdict.whatif import freed
 
 _NODES = 24  # distinct nodes on which giving back is tried
 _TRIES = 160  # evaluations in all
-_STATES = 25  # states of nodes looked at between two breaths
-_CLAIMS = 300  # claims looked at between two breaths
+_STATES = 8  # states of nodes looked at between two breaths
 _FOUND = 3  # sentences of one kind
 _NAMED = 4  # devices or claims named in a sentence
 CAN_BE_FREED = frozenset(
@@ -53,14 +53,13 @@ Holders = Mapping[PoolKey, list[Claim]]
 
 def claims_on(views: Iterable[NodeView], snapshot: Snapshot) -> Iterator[Holders | None]:
     """Steps that end with the claims on the devices of some nodes, by pool."""
-    wanted = {pool.key: set(snapshot.claims_on(pool.key)) for view in views for pool in view.inventory.pools}
-    uids = frozenset().union(*wanted.values())
-    near: list[Claim] = []
-    left = iter(list(snapshot.claims.values()))
-    while some := list(islice(left, _CLAIMS)):
-        near += [claim for claim in some if claim.uid in uids]
+    found: dict[PoolKey, list[Claim]] = {}
+    for view in views:
+        for pool in view.inventory.pools:
+            if pool.key not in found:
+                found[pool.key] = list(snapshot.claims_on(pool.key))
         yield None
-    yield {key: [claim for claim in near if claim.uid in held] for key, held in wanted.items()}
+    yield found
 
 
 def holders_on(view: NodeView, holders: Holders) -> list[Claim]:
@@ -79,7 +78,7 @@ def by_giving_back(views: Iterable[NodeView], demand: Demand, rules: Rules, hold
             given.append(claim)
             tries += 1
             yield None
-            miss = _try(view, claim, given, demand, rules)
+            miss = yield from in_pieces(partial(_try, view, claim, given, demand, rules))
             if miss is not None:
                 found.append(miss)
                 break

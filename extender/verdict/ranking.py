@@ -22,7 +22,7 @@ from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate
 from extender.verdict.seen import is_blind, seen
 
-_STEP = 8  # nodes sorted between two steps
+_STEP = 2  # nodes sorted between two steps
 _GATHERED = 250  # nodes gathered between two steps
 _PLACED = 1000  # nodes in one state put into their group between two steps
 _FIRST = 3  # nodes named per state
@@ -133,9 +133,10 @@ class Ranking:
         while self._todo:
             name = self._todo.pop()
             views, rules = self._latest
+            judged = self.evaluations
             self._sort(name, views.get(name), rules)
             position += 1
-            if position % _STEP == 0:
+            if position % _STEP == 0 or self.evaluations != judged:
                 yield
 
     def verdict(self, name: str) -> Verdict | None:

@@ -16,8 +16,8 @@ from extender.verdict.demand import Demand
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values counted
-_CHUNK = 150  # devices looked at between two breaths
-_SLICES = 50  # slices gathered between two breaths
+_CHUNK = 40  # devices looked at between two breaths
+_SLICES = 16  # slices gathered between two breaths
 
 
 @dataclass(slots=True)
