@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from extender.allocation.problem import UNUSED
 from extender.mirror.ledger import TRANSITIONS, Event, Hold, State
+from extender.allocation.view import Changes, NodeView, Snapshot
 from extender.mirror.mirror import Mirror
 from extender.mirror.usage import UsageBook
-from extender.model.claim import Allocation, Claim, ObjectKey, Result
+from extender.model.claim import Allocation, Claim, Node, ObjectKey, Result
 from extender.model.device import DeviceId, PoolKey
 from extender.model.quantity import from_int
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
@@ -72,7 +73,7 @@ def test_only_touched_views_are_built_again() -> None:
     assert mirror.snapshot() is before
     mirror.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-1"))))
     after = mirror.snapshot()
-    assert after.changed_since(before.version) == {"n1"}
+    assert after.changed_since(before.version) == ["n1"]
     assert after.views["n2"] is before.views["n2"] and after.views["n1"] is not before.views["n1"]
     assert after.views["n1"].busy == 0b10
     mirror.apply_claim(ObjectKey("x", "c"), None)
@@ -86,10 +87,9 @@ def test_a_kept_snapshot_never_changes() -> None:
     mirror.hold(Hold("u", "n1", 10), held("gpu-0"))
     passing = mirror.present()
     assert asked.views["n1"] is before and passing.views["n1"] is not before
-    mirror.keep()
-    kept = passing.views["n1"]
+    kept, held_then = mirror.keep(passing), passing.views["n1"]
     mirror.release("u")
-    assert mirror.present().views["n1"] is not kept and passing.views["n1"] is kept
+    assert mirror.present().views["n1"] is not held_then and kept.views["n1"] is held_then
     assert asked.views["n1"] is before
 
 
@@ -150,3 +150,39 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
         mirror.snapshot()
     view = mirror.snapshot().views["n"]
     assert view.busy == 0b1000 and len(view.gpu_bits) == 8
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), max_size=30), st.integers(1, 8), st.integers(0, 30))
+def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: int, version: int) -> None:
+    changes = Changes(known_since=0)
+    for number, nodes in enumerate(noted, 1):
+        changes.note(number, nodes)
+        changes.forget(kept)
+    found, truth = changes.since(version), set().union(*noted[version:])
+    assert found is None or (set(found) == truth and len(found) == len(truth))
+    assert found is not None or len(set().union(*noted)) > kept
+    assert Changes().since(0) is None
+
+
+@given(st.lists(st.one_of(st.sampled_from(["keep", "drop", "look"]), st.tuples(st.sampled_from("abcdef"), st.integers(0, 3))), max_size=40))
+def test_kept_nodes_stay_as_they_were(events: list) -> None:
+    """Whoever keeps a snapshot sees it unchanged, however many others keep theirs or let go meanwhile."""
+    mirror, held = Mirror(), []
+    kept: list[tuple[Snapshot, dict[str, NodeView]]] = []
+    for event in events:
+        if event == "keep":
+            kept.append((mirror.snapshot(), dict(mirror.present().views)))
+        elif event == "drop":
+            del kept[: len(kept) // 2]
+        elif event == "look":
+            mirror.present()
+        else:
+            name, kind = event
+            if kind < 2:  # a node comes or goes
+                mirror.apply_node(name, Node(name, {}) if kind else None)
+            else:
+                held.append(name)
+                mirror.apply_node(name, Node(name, {"changed": str(len(held))}))
+        for snapshot, truth in kept:
+            assert dict(snapshot.views) == truth and len(snapshot.views) == len(truth)
+            assert all(name in snapshot.views and snapshot.views.get(name) is view for name, view in truth.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Usage
@@ -45,6 +45,32 @@ class Fleet:
     demand: Mix = DEFAULT_MIX
 
 
+class Changes:
+    """When nodes last changed, the newest at the end: what changed since costs as much as there is of it."""
+
+    def __init__(self, known_since: int | None = None) -> None:
+        self._since = known_since  # changes after this version are known; None: none are
+        self._last: dict[str, int] = {}
+
+    def note(self, version: int, nodes: Iterable[str]) -> None:
+        """Nodes changed with a version."""
+        for name in nodes:
+            self._last.pop(name, None)
+            self._last[name] = version
+
+    def forget(self, nodes: int) -> None:
+        """All but the latest changes, once there are twice as many."""
+        if len(self._last) > 2 * nodes:
+            for name in list(islice(self._last, len(self._last) - nodes)):
+                self._since = self._last.pop(name)
+
+    def since(self, version: int) -> list[str] | None:
+        """Nodes that changed after a version; None where that is not known."""
+        if self._since is None or version < self._since:
+            return None
+        return list(takewhile(lambda name: self._last[name] > version, reversed(self._last)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """The cluster. `changed_since` tells which nodes differ between two versions."""
@@ -57,7 +83,7 @@ class Snapshot:
     namespaces: Mapping[str, Mapping[str, str]]
     fleet: Fleet
     classes_version: int
-    changes: tuple[tuple[int, frozenset[str]], ...] = ()  # (version, nodes), oldest first
+    changes: Changes = field(default_factory=lambda: Changes())
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
     special_claims: Mapping[str, ObjectKey] = field(default_factory=dict)  # pod UID to its extended-resource claim
     in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
@@ -66,11 +92,6 @@ class Snapshot:
     alike: Callable[[int], Mapping[tuple[int, int], Mapping[str, None]] | None] = lambda _: None  # of a version: nodes by (signature, appearance)
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # those that have devices of a pool
 
-    def changed_since(self, version: int) -> frozenset[str] | None:
-        """Nodes whose view changed after `version`; None where that is no longer known."""
-        if version == self.version:
-            return frozenset()
-        if not self.changes or self.changes[0][0] > version + 1:
-            return None
-        newer = takewhile(lambda change: change[0] > version, reversed(self.changes))
-        return frozenset().union(*(nodes for _, nodes in newer))
+    def changed_since(self, version: int) -> list[str] | None:
+        """Nodes whose view changed after `version`, and perhaps some that changed since; None where that is not known."""
+        return [] if version == self.version else self.changes.since(version)

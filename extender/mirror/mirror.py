@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
+from weakref import ref
 
 from extender.allocation.features import Features
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import Changes, NodeView, Snapshot
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
+from extender.mirror.kept import KeptViews
 from extender.mirror.ledger import Hold, Ledger
 from extender.mirror.store import Store
 from extender.mirror.usage import HOLD, UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
 from extender.model.device import Slice, TaintRule
 
-_REMEMBERED_CHANGES = 512  # versions that followers may lag behind before they start over
+_REMEMBERED_CHANGES = 4096  # nodes that may change before followers who lag behind start over
 
 
 class Mirror:
@@ -35,10 +38,11 @@ class Mirror:
         self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
         self._unstamped: set[str] = set()
         self.live_memory_seconds = 900.0
-        self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_REMEMBERED_CHANGES)
+        self._changes = Changes(known_since=0)
         self._version = 0
         self._snapshot: Snapshot | None = None
-        self._kept = False  # somebody keeps the newest snapshot
+        self._kept: tuple[Snapshot, Snapshot] | None = None  # the newest snapshot, and the same to keep
+        self._keeper: ref[KeptViews] | None = None  # whom to tell what nodes were before they change
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -138,16 +142,21 @@ class Mirror:
 
     def snapshot(self) -> Snapshot:
         """The cluster now, to keep: it never changes. Equal states give the same object."""
-        found = self.present()
-        self.keep()
-        return found
+        now = self.present()
+        if self._kept is None or self._kept[0] is not now:
+            self._kept = now, self.keep(now)
+        return self._kept[1]
 
-    def keep(self) -> None:
-        """From now on the newest snapshot is kept by somebody."""
-        self._kept = True
+    def keep(self, present: Snapshot) -> Snapshot:
+        """What `present` gave, to keep, as long as nobody asked for a newer one."""
+        newer, older = KeptViews(self._views), self._keeper() if self._keeper is not None else None
+        if older is not None:
+            older.followed_by(newer)
+        self._keeper = ref(newer)
+        return replace(present, views=newer)
 
     def present(self) -> Snapshot:
-        """The same for who lets go of it before anything else happens: then no copy of all nodes is needed when a few change."""
+        """The same for who lets go of it before anything else happens."""
         if self._snapshot is None:
             self._rebuild()
             self._snapshot = self._make()
@@ -157,18 +166,22 @@ class Mirror:
         dirty, used = self.store.take_changes()
         if not dirty and not used:
             return
-        views = dict(self._views) if self._kept else self._views
-        self._kept = False
+        if any((name in self._views) != (name in self.store.nodes) for name in dirty):
+            self._views, self._keeper = dict(self._views), None  # who reads the old ones may be in the middle of them
         for name in dirty:
-            self._renew(views, name, only_use=False)
+            self._renew(name, only_use=False)
         for name in used:
-            self._renew(views, name, only_use=True)
-        self._views = views
+            self._renew(name, only_use=True)
         self._version += 1
-        self._changes.append((self._version, frozenset(dirty | used)))
+        self._changes.note(self._version, dirty | used)
+        self._changes.forget(_REMEMBERED_CHANGES)
 
-    def _renew(self, views: dict[str, NodeView], name: str, *, only_use: bool) -> None:
+    def _renew(self, name: str, *, only_use: bool) -> None:
+        views = self._views
         node, old = self.store.nodes.get(name), views.get(name)
+        keeper = self._keeper() if self._keeper is not None else None
+        if keeper is not None and old is not None:
+            keeper.was(name, old)
         if node is None:
             self._builder.forget(name)
             views.pop(name, None)
@@ -196,7 +209,7 @@ class Mirror:
         store = self.store
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
-            self._fleet.fleet(self._demand), store.classes_version, tuple(self._changes), store.extended_resources(),
+            self._fleet.fleet(self._demand), store.classes_version, self._changes, store.extended_resources(),
             store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups, self._alike_at, store.claims_on,
         )
 

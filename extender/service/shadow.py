@@ -41,8 +41,8 @@ class Comparison:
 class Shadow:
     """Runs beside the service; `decided` is called by the judge and only remembers."""
 
-    def __init__(self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str], keep_snapshot: Callable[[], None]) -> None:
-        self._keep_snapshot = keep_snapshot
+    def __init__(self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str], keep: Callable[[Snapshot], Snapshot]) -> None:
+        self._keep = keep
         self._judge = judge
         self._turns = turns
         self._now = now_rfc3339
@@ -74,8 +74,7 @@ class Shadow:
             return
         # Now, because the pod's claims, which snapshots do not keep, may be allocated before the comparison is made.
         demand = demand_of(pod, snapshot, self.policy)
-        self._keep_snapshot()
-        self._todo.append((pod, demand, snapshot, names, node, grant))
+        self._todo.append((pod, demand, self._keep(snapshot), names, node, grant))
         self._something.set()
 
     def comparisons(self) -> list[Comparison]:

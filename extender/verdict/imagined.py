@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from extender.allocation.view import Changes as NodeChanges
 from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import Claim, ObjectKey, Result
 from extender.model.device import PoolKey
@@ -31,7 +32,7 @@ def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Sn
     views: dict[str, NodeView] = {n: v for n, v in snapshot.views.items() if n not in changes.without_nodes}
     views = _given_back(views, changes.given_back)
     known: Mapping[ObjectKey, Claim] = {**snapshot.claims, **added}
-    return replace(snapshot, views=views, claims=known, changes=(), alike=lambda _: None)
+    return replace(snapshot, views=views, claims=known, changes=NodeChanges(), alike=lambda _: None)
 
 
 def _given_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:

@@ -125,7 +125,7 @@ class Ranking:
         if changed is None:
             yield from self._find_changes(snapshot, rules)
         else:
-            self._todo = self._todo | changed if self._todo else set(changed)  # an emptied set keeps the room it once had, and pop() searches it
+            self._todo = self._todo.union(changed) if self._todo else set(changed)  # an emptied set keeps the room it once had, and pop() searches it
             self._version = snapshot.version
         if not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules):
             yield from self._sort_at_once(snapshot, rules, alike)
