@@ -147,7 +147,7 @@ def test_failed_term_shows_what_it_saw() -> None:
     slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
     text = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].productName == "H100"'
     assert failed_term(text, Environment(), slice_.devices[0], "gpu.nvidia.com") == '`device.attributes["gpu.nvidia.com"].productName == "H100"` is false (saw \'Tesla T4\')'
-    assert split_terms("a && (b && c) && d") == ["a", "(b && c)", "d"] and split_terms("a && b || c") == ["a && b || c"]
+    assert split_terms("a && (b && c) && d") == ("a", "(b && c)", "d") and split_terms("a && b || c") == ("a && b || c",)
 
 
 @pytest.mark.parametrize(("version", "expression", "good"), [

@@ -23,7 +23,7 @@ from extender.model.pieces import breathe
 from extender.model.quantity import Quantity
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
-_PIECE = 8  # steps between two breaths
+_PIECE = 4  # steps between two breaths
 _EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
 MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
 

@@ -10,6 +10,7 @@ from extender.allocation.problem import Selection
 from extender.cel.masks import Masks
 from extender.model.claim import DeviceClass, DeviceRequest
 from extender.model.errors import InvalidClaim
+from extender.model.pieces import breathe
 
 Classes = Callable[[str], DeviceClass | None]
 
@@ -36,6 +37,7 @@ def select(
     ]
     alive = error = 0
     for slice_, offset in inventory.offsets:
+        breathe()
         part = _bindable(slice_.devices, features)
         failed = 0
         for _, expression in sources:

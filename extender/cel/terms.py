@@ -18,7 +18,8 @@ _QUESTIONS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith"
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 
-def split_terms(expression: str) -> list[str]:
+@lru_cache(maxsize=512)
+def split_terms(expression: str) -> tuple[str, ...]:
     """The texts of a && b && c; the whole expression where it is not such a chain."""
     depth, start, found = 0, 0, []
     for token in tokens(expression):
@@ -28,11 +29,11 @@ def split_terms(expression: str) -> list[str]:
             depth -= 1
         elif depth == 0 and token.kind == "op":
             if token.text in ("||", "?"):
-                return [expression.strip()]
+                return (expression.strip(),)
             if token.text == "&&":
                 found.append(expression[start : token.offset].strip())
                 start = token.offset + len(token.text)
-    return [*found, expression[start:].strip()]
+    return (*found, expression[start:].strip())
 
 
 def failed_term(expression: str, environment: Environment, device: Device, driver: str) -> str:

@@ -171,8 +171,10 @@ def _explain(
             refused.add(Alike(state.verdict, state.nodes, first, own.get(first[0]) or views[first[0]]))
         if position % _STEP == 0:
             yield None
-    best = tuple(candidate(own.get(n) or snapshot.views[n], grant, snapshot) for n, grant in leading if n in snapshot.views)
-    yield None
+    best: list[Candidate] = []
+    for n, grant in leading:
+        best += [candidate(own.get(n) or views[n], grant, snapshot)] if n in views else []
+        yield None
     fitting = nodes - refused.nodes
     tried: list[NodeView] = []
     for found_nodes in nearest.worth_trying(refused.alike):
@@ -189,7 +191,7 @@ def _explain(
     if fitting:
         where = f"; {best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}" if best else ""
         sentence = f"pod {name} fits on {fitting} of {nodes} nodes{where}"
-        yield Explanation(name, "fits", sentence, nodes, fitting, best, tuple(groups))
+        yield Explanation(name, "fits", sentence, nodes, fitting, tuple(best), tuple(groups))
         return
     terms: list[TermFinding] = []
     blind = is_blind(demand, rules)
@@ -249,6 +251,7 @@ def _allowed(demand: Demand, snapshot: Snapshot) -> set[str]:
 def _group(one: ByReason, demand: Demand, rules: Rules, holders: Holders) -> Group:
     view, reason = one.shown.view, one.shown.refusal.reason
     others = nearest.holders_on(view, holders) if reason.code in nearest.CAN_BE_FREED else ()
+    breathe()
     return Group(reason.code.name, one.shown.refusal.text, one.nodes, tuple(one.examples), _causes(view, demand, rules, others))
 
 
@@ -264,8 +267,10 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
         return (str(error),) if str(error) else ()
     breathe()
     devices: dict[tuple[str, str], list[str]] = {}
-    for (_, bit), (cause, detail) in sorted(recorder.causes.items()):
+    for number, ((_, bit), (cause, detail)) in enumerate(sorted(recorder.causes.items())):
         devices.setdefault((cause, detail), []).append(view.inventory.places[bit].id.device)
+        if number % _STEP == 0:
+            breathe()
     found = [
         f"{', '.join(sorted(set(names)))}: {CAUSES[cause]}{f' ({detail})' if detail else ''}"
         for (cause, detail), names in devices.items()

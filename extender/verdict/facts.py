@@ -10,7 +10,7 @@ from extender.model.demand import WHOLE
 from extender.scoring.parts import left_over, stranded, unclaimed_bytes
 from extender.verdict.overview import largest_free_set, product
 
-_STEP = 20  # nodes between two steps
+_STEP = 5  # nodes between two steps
 
 
 @dataclass(slots=True)
