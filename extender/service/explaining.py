@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, is_dataclass, replace
+from itertools import islice
 from typing import Any
 
 from extender.cluster.errors import ClusterError
@@ -20,6 +21,7 @@ from extender.verdict.explain import explain
 from extender.verdict.imagined import Changes, imagine, seen_by_holder
 
 Json = dict[str, Any]
+_PODS = 300  # looked at between two breaths
 
 
 class UnknownPod(BerthError):
@@ -53,7 +55,7 @@ class Explainer:
         """The explanation of a pod that exists. Raises UnknownPod."""
         entry, pods = self._journal.of(key), self._mirror.store.pods
         pod = pods.get(entry.uid) if entry is not None else None
-        pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
+        pod = pod or await self._waiting(key)
         if pod is None:
             if entry is None or entry.decision is None:
                 return await self._noted(key)
@@ -61,6 +63,16 @@ class Explainer:
         found = await self.imagined(pod, (), changes or Changes(), policy, narrated)
         await self._turns.pause()
         return {**found, **(_record(entry) if entry is not None else {})}
+
+    async def _waiting(self, key: ObjectKey) -> Pod | None:
+        """A pod that waits and was not seen by filter yet."""
+        left = iter(list(self._mirror.store.pods.values()))
+        while some := list(islice(left, _PODS)):
+            found = next((pod for pod in some if pod.key == key), None)
+            if found is not None:
+                return found
+            await self._turns.pause()
+        return None
 
     async def _noted(self, key: ObjectKey) -> Json:
         """What the Binding wrote on a pod that this process did not bind, or bound before it started. Raises UnknownPod."""

@@ -199,7 +199,8 @@ def _explain(
         terms = step or terms
         yield None
     misses: list[Miss] = []
-    for steps in (nearest.by_count(demand, refused.alike, rules, blind=blind), nearest.by_giving_back(tried, demand, rules, holders)):
+    counted = nearest.by_count(demand, refused.alike, rules, blind=blind)
+    for steps in (counted, nearest.by_giving_back(tried, demand, rules, holders, blind=blind)):
         for found in steps:
             misses += found or []
             yield None

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from extender.allocation.view import NodeView, Snapshot
 from extender.fabric.sets import largest_joined
-from extender.model.claim import Claim, DeviceRequest
+from extender.model.claim import Claim, DeviceRequest, Result
 from extender.model.device import PoolKey
 from extender.model.errors import InvalidClaim
 from extender.model.pieces import in_pieces
@@ -38,8 +39,7 @@ class Miss:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alike:
+class Alike(NamedTuple):
     """Nodes in one state that are refused for one reason, in order of their names."""
 
     refusal: Refusal
@@ -68,13 +68,26 @@ def holders_on(view: NodeView, holders: Holders) -> list[Claim]:
     return sorted(found.values(), key=lambda c: (len(c.allocation.results) if c.allocation else 0, c.key))
 
 
-def by_giving_back(views: Iterable[NodeView], demand: Demand, rules: Rules, holders: Holders) -> Iterator[list[Miss] | None]:
-    """Steps that end with claims whose devices would make a node fit; None stands for a breath."""
+def by_giving_back(
+    views: Iterable[NodeView], demand: Demand, rules: Rules, holders: Holders, *, blind: bool
+) -> Iterator[list[Miss] | None]:
+    """Steps that end with claims whose devices would make a node fit; None stands for a breath. A node that does not fit
+    without all of them needs no further look, nor one that looks the same to a `blind` demand."""
     found: list[Miss] = []
+    hopeless: set[tuple[object, ...]] = set()
     tries = 0
     for view in views:
-        given: list[Claim] = []
-        for claim in holders_on(view, holders):
+        claims, given = holders_on(view, holders), list[Claim]()
+        yield None
+        empty = freed(view, _results(claims))
+        key = (demand.on(view.node).key, empty.appearance, empty.busy)
+        if key in hopeless:
+            continue
+        tries += 1
+        if isinstance((yield from in_pieces(partial(evaluate, empty, demand.on(view.node), rules))), Refusal):
+            hopeless |= {key} if blind and empty.appearance >= 0 else set()
+            continue
+        for claim in claims:
             given.append(claim)
             tries += 1
             yield None
@@ -92,12 +105,16 @@ def by_giving_back(views: Iterable[NodeView], demand: Demand, rules: Rules, hold
 def _try(view: NodeView, claim: Claim, given: list[Claim], demand: Demand, rules: Rules) -> Miss | None:
     """Would one claim less do, or all those so far?"""
     for claims in ([claim], given) if len(given) > 1 else ([claim],):
-        results = [r for c in claims if c.allocation is not None for r in c.allocation.results]
+        results = _results(claims)
         if isinstance(evaluate(freed(view, results), demand.on(view.node), rules), Grant):
             devices = sorted({r.device.device for r in results})
             held = "; ".join(held_by(c) for c in claims[:_NAMED])
             return Miss(len(devices), f"fits on {view.node.name} if {held}{' and more' if len(claims) > _NAMED else ''}, were free")
     return None
+
+
+def _results(claims: Iterable[Claim]) -> list[Result]:
+    return [result for claim in claims if claim.allocation is not None for result in claim.allocation.results]
 
 
 def held_by(claim: Claim) -> str:
