@@ -165,3 +165,17 @@ async def test_a_page_is_not_even_parsed_while_a_call_is_in_hand(monkeypatch: py
         one.close()
     web.should_exit = True
     await task
+
+
+async def test_work_that_is_late_takes_longer_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_LATE_SLICE_SECONDS", 20 * _WORK_SECONDS)
+
+    async def pauses(within: float) -> int:
+        turns, counted = Turns(), []
+        pause = turns.pause
+        turns.pause = lambda **how: counted.append(1) or pause(**how)  # type: ignore[method-assign,func-returns-value,assignment]
+        assert await turns.run(work(100, []), within=within) == "done"
+        return len(counted)
+
+    assert await pauses(1000.0) == 100
+    assert await pauses(0.0) < 20

@@ -21,6 +21,7 @@ from extender.verdict.explain import explain
 from extender.verdict.imagined import Changes, imagine, seen_by_holder
 
 Json = dict[str, Any]
+_SECONDS = 0.2  # for an explanation, however many call meanwhile
 _PODS = 300  # looked at between two breaths
 
 
@@ -103,7 +104,7 @@ class Explainer:
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
         own = seen_by_holder(snapshot, held, nodes) if as_is else {}
         await self._turns.pause()
-        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, own, narrated))
+        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, own, narrated), within=_SECONDS)
         await self._turns.pause()
         answer: Json = plain(found)
         return answer

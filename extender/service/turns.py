@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import deque
@@ -12,6 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _SLICE_SECONDS = 0.00004  # work between two looks at who else is waiting
+_LATE_SLICE_SECONDS = 0.0008  # the same once most of the time for it is over
+_MOST = 0.5
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
 _GIVEN_UP = 3  # turns lost to calls that had come already, after which one is taken: several callers at once leave none
@@ -61,13 +64,13 @@ class Turns:
         """Seconds since the last call was answered; 0 while one is in hand."""
         return 0.0 if self._calls else time.perf_counter() - self._answered
 
-    async def run(self, steps: Iterator[T | None], *, chore: bool = False) -> T:
-        """The first step that is not None, with calls let in between."""
-        started = time.perf_counter()
+    async def run(self, steps: Iterator[T | None], *, chore: bool = False, within: float = math.inf) -> T:
+        """The first step that is not None, with calls let in between: as well as that can be done `within` so many seconds."""
+        started = began = time.perf_counter()
         for step in steps:
             if step is not None:
                 return step
-            if time.perf_counter() - started > _SLICE_SECONDS:
+            if time.perf_counter() - started > (_SLICE_SECONDS if started - began < _MOST * within else _LATE_SLICE_SECONDS):
                 await self.pause(chore=chore)
                 started = time.perf_counter()
         raise AssertionError("the last step is the answer")

@@ -19,6 +19,7 @@ from extender.web.verbs import Verbs
 
 # Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
 _OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
+_SCRAPE_SECONDS = 0.05  # however many call meanwhile
 
 
 class App:
@@ -80,7 +81,7 @@ class Pages:
         return Answer(503 if missing else 200, (missing or "ok").encode(), TEXT)
 
     async def _scrape(self) -> Answer:
-        text = await self.turns.run(self._metrics.text())
+        text = await self.turns.run(self._metrics.text(), within=_SCRAPE_SECONDS)
         await self.turns.pause()  # answering takes as long as a slice
         return Answer(200, text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
