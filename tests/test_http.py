@@ -44,7 +44,7 @@ async def test_huge_body_is_refused() -> None:
 
 
 async def test_a_body_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.web.verbs._BODY_SECONDS", 0.2)
+    monkeypatch.setattr("extender.web.asgi._BODY_SECONDS", 0.2)
     async with berthing({"n1": "t4-4"}) as b:
         reader, writer = await asyncio.open_connection("127.0.0.1", b.client.base_url.port)
         writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -19,6 +19,12 @@ def breathe() -> None:
     current = getcurrent()
     if isinstance(current, _Work) and current.parent is not None:
         current.parent.switch()
+
+
+def run_out(steps: Iterable[None]) -> None:
+    """All steps, with a breath after each."""
+    for _ in steps:
+        breathe()
 
 
 def in_pieces(work: Callable[[], T]) -> Generator[None, None, T]:

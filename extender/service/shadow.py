@@ -6,10 +6,12 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from extender.allocation.view import Snapshot
 from extender.model.claim import Pod
 from extender.model.errors import WireError
+from extender.model.pieces import in_pieces, run_out
 from extender.policy import Policy
 from extender.service.judge import Judge
 from extender.service.turns import Turns
@@ -103,8 +105,7 @@ class Shadow:
             return
         rules = self._judge.rules(snapshot)
         ranking = self._rankings.at_hand(demand)
-        for _ in ranking.catch_up(snapshot, rules):
-            yield None
+        yield from in_pieces(partial(run_out, ranking.catch_up(snapshot, rules)))
         try:
             found = shortlist(ranking, demand, snapshot, names).nodes
         except WireError:  # filter needed but a few of the names, and nobody had read them all

@@ -14,7 +14,7 @@ from extender.allocation.search import Search
 from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import Claim, Pod
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
-from extender.model.pieces import breathe, in_pieces
+from extender.model.pieces import breathe, in_pieces, run_out
 from extender.model.reasons import Code, Reason
 from extender.policy import Policy
 from extender.scoring.parts import Part
@@ -139,7 +139,10 @@ def explain(
             yield Explanation(name, "blocked", f"pod {name} fits nowhere: {demand.reason}", len(snapshot.views))
         case Demand():
             told = narrate(own.get(narrated) or _known(narrated, snapshot), demand, rules) if narrated else ()
-            for step in _explain(name, demand, snapshot, rules, ranking or Ranking(demand), own):
+            if ranking is None:  # one of its own, which nobody else needs meanwhile
+                ranking = Ranking(demand)
+                yield from in_pieces(partial(run_out, ranking.catch_up(snapshot, rules)))
+            for step in _explain(name, demand, snapshot, rules, ranking, own):
                 yield replace(step, narration=told) if step is not None else None
 
 

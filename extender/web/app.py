@@ -13,7 +13,7 @@ from extender import __version__
 from extender.service.service import Service
 from extender.service.tracing import TracedService, Traces
 from extender.web import explain, fleet, page, policy
-from extender.web.answer import TEXT, Answer, Receive, Scope, Send
+from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
 from extender.web.metrics import Metrics
 from extender.web.verbs import Verbs
 
@@ -55,13 +55,13 @@ class Pages:
         app: Any = self._app
         if scope["type"] == "http":
             await self.turns.pause()
-            answer = await self._shortcut(scope)
+            answer = await self._shortcut(scope, receive)
             if answer is not None:
                 await answer.to(send)
                 return
         await app(scope, receive, send)
 
-    async def _shortcut(self, scope: Scope) -> Answer | None:
+    async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
         """What need not go through FastAPI."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
         if reads and path in self._polled:
@@ -71,6 +71,8 @@ class Pages:
         match path.split("/"):
             case ["", "v1", "explain", namespace, pod] if reads:
                 return await explain.explain_pod(self._service, namespace, pod, scope["query_string"])
+            case ["", "v1", "explain"] if scope["method"] == "POST":
+                return await explain.explain_imagined(self._service, receive)
         return None
 
     async def _livez(self) -> Answer:
@@ -97,7 +99,6 @@ def _pages(service: Service) -> FastAPI:
     async def version() -> Response:
         return JSONResponse({"version": __version__})
 
-    app.include_router(explain.router(service))
     app.include_router(fleet.router(service))
     app.include_router(policy.router(service))
     app.include_router(page.router())

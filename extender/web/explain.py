@@ -6,8 +6,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.model.claim import ObjectKey, Result
@@ -16,7 +14,7 @@ from extender.policy import load_policy
 from extender.service.explaining import UnknownPod
 from extender.service.service import Service
 from extender.verdict.imagined import Changes, devices_of
-from extender.web.answer import Answer, problem
+from extender.web.asgi import Answer, Receive, TooLarge, body_of, problem
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
@@ -53,44 +51,30 @@ async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) 
         return problem(400, str(error))
 
 
-def router(service: Service) -> APIRouter:
-    """The routes that take a body."""
-    routes = APIRouter(prefix="/v1")
-
-    @routes.post("/explain")
-    async def explain_imagined(request: Request) -> Response:
-        missing = service.not_ready
-        if missing:
-            return _problem(503, f"berth is not ready, {missing}")
-        try:
-            question = Question.model_validate(orjson.loads(await _body(request)))
-            policy = load_policy(question.policy) if question.policy is not None else None
-            changes = _changes(service, question.without, question.free)
-            if question.pod is not None:
-                return _json([await service.explainer.pod(service.explainer.named(question.pod), changes, policy, question.narrate)])
-            found = [
-                await service.explainer.imagined(pod, claims, changes, policy, question.narrate) for pod, claims in imagined_pods(question.objects)
-            ]
-        except UnknownPod as error:
-            return _problem(404, str(error))
-        except ValidationError as error:
-            lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-            return _problem(400, "; ".join(lines))
-        except (BerthError, orjson.JSONDecodeError) as error:
-            return _problem(400, str(error))
-        return _json(found)
-
-    return routes
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > _MAX_BODY:
-            raise WireError("body", f"is larger than {_MAX_BODY} bytes")
-        parts.append(part)
-    return b"".join(parts)
+async def explain_imagined(service: Service, receive: Receive) -> Answer:
+    """The answer to POST /v1/explain, whose body is a Question."""
+    missing = service.not_ready
+    if missing:
+        return problem(503, f"berth is not ready, {missing}")
+    try:
+        question = Question.model_validate(orjson.loads(await body_of(receive, _MAX_BODY)))
+        policy = load_policy(question.policy) if question.policy is not None else None
+        changes = _changes(service, question.without, question.free)
+        if question.pod is not None:
+            found = [await service.explainer.pod(service.explainer.named(question.pod), changes, policy, question.narrate)]
+        else:
+            pods = imagined_pods(question.objects)
+            found = [await service.explainer.imagined(pod, claims, changes, policy, question.narrate) for pod, claims in pods]
+        return Answer(200, orjson.dumps(found))
+    except UnknownPod as error:
+        return problem(404, str(error))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        return problem(400, "; ".join(lines))
+    except TooLarge as error:
+        return problem(413, str(error))
+    except (BerthError, orjson.JSONDecodeError) as error:
+        return problem(400, str(error))
 
 
 def _words(text: str) -> list[str]:
@@ -106,11 +90,3 @@ def _changes(service: Service, without: list[str], free: list[str]) -> Changes:
     for text in free:
         given_back += devices_of(snapshot, text)
     return Changes(frozenset(without), tuple(given_back))
-
-
-def _json(found: object) -> Response:
-    return Response(orjson.dumps(found), media_type="application/json")
-
-
-def _problem(status: int, text: str) -> Response:
-    return Response(problem(status, text).body, status, media_type="application/json")

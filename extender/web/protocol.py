@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from extender.service.turns import Turns
 
-_PAGES = (b"GET ", b"HEAD ")  # kube-scheduler only ever sends POST
+_CALLS = (b"POST /filter ", b"POST /prioritize ", b"POST /bind ", b"POST /preempt ")  # how a request of kube-scheduler begins
 
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
@@ -35,7 +35,7 @@ def protocol(turns: Turns, client_name: str | None) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             if self._held:
                 self._held.append(data)
-            elif data.startswith(_PAGES) and (self.cycle is None or self.cycle.response_complete):
+            elif not data.startswith(_CALLS) and (self.cycle is None or self.cycle.response_complete):
                 self._held.append(data)
                 task = self.loop.create_task(self._take_turn())
                 self.tasks.add(task)

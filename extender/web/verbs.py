@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -12,16 +11,11 @@ import structlog
 from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
 from extender.service.tracing import TracedService
-from extender.web.answer import Answer, Receive, Scope, Send, problem
+from extender.web.asgi import Answer, Receive, Scope, Send, TooLarge, body_of, problem
 from extender.wire import extender_v1 as wire
 from extender.wire.names import Places
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
-_BODY_SECONDS = 10.0  # to arrive; kube-scheduler itself gives up after 5
-
-
-class TooLarge(BerthError):
-    """The body is larger than any scheduler's."""
 
 
 class Verbs:
@@ -53,7 +47,7 @@ class Verbs:
         if method != "POST":
             return problem(405, f"{path} takes POST, not {method}")
         try:
-            return Answer(200, await self._routes[path](await _read(receive)))
+            return Answer(200, await self._routes[path](await body_of(receive, MAX_BODY)))
         except TooLarge as error:
             return problem(413, str(error))
         except WireError as error:
@@ -103,27 +97,3 @@ class Verbs:
 
     async def _preempt(self, body: bytes) -> bytes:
         return wire.encode_preempt(body)
-
-
-async def _read(receive: Receive) -> bytes:
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            return await _whole(receive)
-    except TimeoutError:
-        raise WireError("body", f"did not arrive within {_BODY_SECONDS:.0f} s") from None
-
-
-async def _whole(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise WireError("body", "the connection closed before the body was complete")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > MAX_BODY:
-            raise TooLarge(f"the body is larger than {MAX_BODY} bytes")
-        parts.append(part)
-        if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
