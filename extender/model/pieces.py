@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -19,6 +19,19 @@ def breathe() -> None:
     current = getcurrent()
     if isinstance(current, _Work) and current.parent is not None:
         current.parent.switch()
+
+
+def breathing(items: Iterable[T], every: int) -> Iterator[T]:
+    """The items, with a breath before each so many."""
+    for number, item in enumerate(items):
+        if number % every == 0:
+            breathe()
+        yield item
+
+
+def ending(pieces: Generator[None, None, T]) -> Iterator[T | None]:
+    """Steps the last of which is the value."""
+    yield (yield from pieces)
 
 
 def run_out(steps: Iterable[None]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from itertools import islice
+from math import inf
 from typing import Any
 
 from extender.cluster.errors import ClusterError
@@ -13,6 +15,7 @@ from extender.mirror.store import ALL_NODES
 from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
 from extender.model.device import PoolKey
 from extender.model.errors import BerthError
+from extender.model.pieces import ending, in_pieces
 from extender.policy import Policy
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
@@ -98,13 +101,15 @@ class Explainer:
         as_is = policy is None and not claims and not changes and ALL_NODES not in nodes
         if not as_is:
             changes = replace(changes, given_back=(*changes.given_back, *held))
-        snapshot = imagine(self._mirror.snapshot(), claims, changes)
+        snapshot = await self._turns.run(ending(in_pieces(partial(imagine, self._mirror.snapshot(), claims, changes))))
         rules = self._judge.rules(snapshot)
         chosen = policy or self._judge.policy
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None
         own = seen_by_holder(snapshot, held, nodes) if as_is else {}
         await self._turns.pause()
-        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, own, narrated), within=_SECONDS)
+        # Without a ranking every state of a node is judged: in a hurry, filters would wait for that.
+        within = _SECONDS if ranking is not None else inf
+        found = await self._turns.run(explain(pod, snapshot, chosen, rules, ranking, own, narrated), within=within)
         await self._turns.pause()
         answer: Json = plain(found)
         return answer

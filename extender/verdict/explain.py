@@ -139,10 +139,12 @@ def explain(
             yield Explanation(name, "blocked", f"pod {name} fits nowhere: {demand.reason}", len(snapshot.views))
         case Demand():
             told = narrate(own.get(narrated) or _known(narrated, snapshot), demand, rules) if narrated else ()
-            if ranking is None:  # one of its own, which nobody else needs meanwhile
-                ranking = Ranking(demand)
-                yield from in_pieces(partial(run_out, ranking.catch_up(snapshot, rules)))
-            for step in _explain(name, demand, snapshot, rules, ranking, own):
+            of_its_own = Ranking(demand)  # which nobody else needs meanwhile
+            if ranking is None:
+                yield from in_pieces(partial(run_out, of_its_own.catch_up(snapshot, rules)))
+            for step in _explain(name, demand, snapshot, rules, ranking or of_its_own, own):
+                if step is not None:
+                    yield from of_its_own.let_go()
                 yield replace(step, narration=told) if step is not None else None
 
 

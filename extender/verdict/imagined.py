@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from extender.allocation.view import Changes as NodeChanges
 from extender.allocation.view import NodeView, Snapshot
-from extender.model.claim import Claim, ObjectKey, Result
+from extender.model.claim import Claim, Result
 from extender.model.device import PoolKey
 from extender.model.errors import WireError
+from extender.model.pieces import breathing
 from extender.verdict.whatif import freed
+
+_STEP = 16  # nodes between two breaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +33,30 @@ def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Sn
     added = {claim.key: claim for claim in claims}
     if not added and not changes:
         return snapshot
-    views: dict[str, NodeView] = {n: v for n, v in snapshot.views.items() if n not in changes.without_nodes}
-    views = _given_back(views, changes.given_back)
-    known: Mapping[ObjectKey, Claim] = {**snapshot.claims, **added}
+    views = snapshot.views
+    if changes:
+        left = {n: v for n, v in breathing(views.items(), _STEP) if n not in changes.without_nodes}
+        views = _give_back(left, changes.given_back)
+    known = ChainMap(added, snapshot.claims) if added else snapshot.claims  # type: ignore[arg-type] # the second is never written
     return replace(snapshot, views=views, claims=known, changes=NodeChanges(), alike=lambda _: None)
 
 
-def _given_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:
+def _give_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:
+    """The views, changed in place."""
     results: dict[PoolKey, list[Result]] = {}
     for result in given:
         results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
-    if not results:
-        return views
-    found = dict(views)
-    for number, (name, view) in enumerate(views.items()):
+    for number, (name, view) in enumerate(breathing(list(views.items()) if results else (), _STEP)):
         mine = [r for pool in view.inventory.pools for r in results.get(pool.key, ())]
         if mine:
             # No two such nodes may share a verdict by accident: each gets a signature that no real node has.
-            found[name] = replace(freed(view, mine), signature=-1 - number)
-    return found
+            views[name] = replace(freed(view, mine), signature=-1 - number)
+    return views
 
 
 def seen_by_holder(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeView]:
     """The nodes of devices that filter holds for a pod, as that pod sees them: what is held for itself is no obstacle."""
-    return _given_back({name: snapshot.views[name] for name in nodes if name in snapshot.views}, held)
+    return _give_back({name: snapshot.views[name] for name in nodes if name in snapshot.views}, held)
 
 
 def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:

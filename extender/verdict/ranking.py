@@ -23,8 +23,8 @@ from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate
 from extender.verdict.seen import is_blind, seen
 
 _STEP = 2  # nodes sorted between two steps
-_GATHERED = 250  # nodes gathered between two steps
-_PLACED = 1000  # nodes in one state put into their group between two steps
+_GATHERED = 60  # nodes gathered between two steps
+_PLACED = 250  # nodes in one state put into their group between two steps
 _FIRST = 3  # nodes named per state
 _REFRESHED = 2  # groups judged again in one call when facts about the fleet changed
 _MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
@@ -137,6 +137,15 @@ class Ranking:
             self._sort(name, views.get(name), rules)
             position += 1
             if position % _STEP == 0 or self.evaluations != judged:
+                yield
+
+    def let_go(self) -> Iterator[None]:
+        """Forget everything in steps: at once it would take as long as many of them."""
+        self._by_score.clear()
+        for table in (self._groups, self._group_of):
+            while table:
+                for _ in range(min(_GATHERED, len(table))):
+                    table.popitem()
                 yield
 
     def verdict(self, name: str) -> Verdict | None:
