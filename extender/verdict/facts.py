@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from extender.allocation.view import NodeView, Snapshot
 from extender.model.demand import WHOLE
+from extender.model.pieces import breathe, in_pieces
 from extender.scoring.parts import left_over, stranded, unclaimed_bytes
 from extender.verdict.overview import largest_free_set, product
 
@@ -45,7 +47,7 @@ def fleet_facts(snapshot: Snapshot) -> Iterator[dict[str, Facts] | None]:
         if view.fabric is not None:
             mine = alike.get(view.signature)
             if mine is None:
-                mine = alike[view.signature] = _node(view, snapshot)
+                mine = alike[view.signature] = yield from in_pieces(partial(_node, view, snapshot))
                 yield None
             sum_ = found.setdefault(product(view), Facts())
             sum_.add(mine)
@@ -59,6 +61,7 @@ def _node(view: NodeView, snapshot: Snapshot) -> Facts:
     assert view.fabric is not None
     bits = [bit for bit in view.gpu_bits if bit >= 0]
     left = left_over(view)
+    breathe()
     return Facts(
         gpus=len(bits), free=left.count(WHOLE), drifting=view.drift.bit_count(),
         unhealthy=sum(not gpu.healthy for gpu in view.fabric.gpus), largest_set=largest_free_set(view),
