@@ -38,16 +38,18 @@ async def test_bad_requests_are_told_and_harm_nothing() -> None:
 
 async def test_huge_body_is_refused() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        reply = await b.client.post("/filter", content=b" " * (20 * 1024 * 1024))
-        assert reply.status_code == 413 and "larger than" in reply.text
+        for path, size in (("/filter", 20), ("/v1/explain", 5)):
+            reply = await b.client.post(path, content=b" " * (size * 1024 * 1024))
+            assert reply.status_code == 413 and "larger than" in reply.text
         assert (await b.client.get("/livez")).status_code == 200
 
 
-async def test_a_body_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [b"/filter", b"/v1/explain"])
+async def test_a_body_that_does_not_arrive_is_not_waited_for(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.web.asgi._BODY_SECONDS", 0.2)
     async with berthing({"n1": "t4-4"}) as b:
         reader, writer = await asyncio.open_connection("127.0.0.1", b.client.base_url.port)
-        writer.write(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         answer = await asyncio.wait_for(reader.read(4096), 10)
         writer.close()
         await writer.wait_closed()

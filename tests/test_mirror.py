@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.allocation.problem import UNUSED
 from extender.mirror.ledger import TRANSITIONS, Event, Hold, State
-from extender.allocation.view import Changes, NodeView, Snapshot
+from extender.allocation.view import ChangeLog, NodeView, Snapshot
 from extender.mirror.mirror import Mirror
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Allocation, Claim, Node, ObjectKey, Result
@@ -154,14 +154,14 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), max_size=30), st.integers(1, 8), st.integers(0, 30))
 def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: int, version: int) -> None:
-    changes = Changes(known_since=0)
+    changes = ChangeLog(known_since=0)
     for number, nodes in enumerate(noted, 1):
         changes.note(number, nodes)
         changes.forget(kept)
     found, truth = changes.since(version), set().union(*noted[version:])
     assert found is None or (set(found) == truth and len(found) == len(truth))
     assert found is not None or len(set().union(*noted)) > kept
-    assert Changes().since(0) is None
+    assert ChangeLog().since(0) is None
 
 
 @given(st.lists(st.one_of(st.sampled_from(["keep", "drop", "look"]), st.tuples(st.sampled_from("abcdef"), st.integers(0, 3))), max_size=40))

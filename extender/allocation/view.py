@@ -45,7 +45,7 @@ class Fleet:
     demand: Mix = DEFAULT_MIX
 
 
-class Changes:
+class ChangeLog:
     """When nodes last changed, the newest at the end: what changed since costs as much as there is of it."""
 
     def __init__(self, known_since: int | None = None) -> None:
@@ -83,7 +83,7 @@ class Snapshot:
     namespaces: Mapping[str, Mapping[str, str]]
     fleet: Fleet
     classes_version: int
-    changes: Changes = field(default_factory=lambda: Changes())
+    changes: ChangeLog = field(default_factory=ChangeLog)
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
     special_claims: Mapping[str, ObjectKey] = field(default_factory=dict)  # pod UID to its extended-resource claim
     in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it

@@ -37,7 +37,7 @@ class KeptViews(Mapping[str, NodeView]):
     def _now(self) -> Mapping[str, NodeView]:
         """The nodes that there are, as long as none comes or goes."""
         views = self.later
-        while type(views) is KeptViews:  # isinstance asks an abstract class, ten times as long
+        while type(views) is KeptViews:
             views = views.later
         return views
 

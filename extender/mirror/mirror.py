@@ -9,7 +9,7 @@ from types import MappingProxyType
 from weakref import ref
 
 from extender.allocation.features import Features
-from extender.allocation.view import Changes, NodeView, Snapshot
+from extender.allocation.view import ChangeLog, NodeView, Snapshot
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
@@ -38,7 +38,7 @@ class Mirror:
         self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
         self._unstamped: set[str] = set()
         self.live_memory_seconds = 900.0
-        self._changes = Changes(known_since=0)
+        self._changes = ChangeLog(known_since=0)
         self._version = 0
         self._snapshot: Snapshot | None = None
         self._kept: tuple[Snapshot, Snapshot] | None = None  # the newest snapshot, and the same to keep

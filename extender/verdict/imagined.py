@@ -6,8 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from extender.allocation.view import Changes as NodeChanges
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import ChangeLog, NodeView, Snapshot
 from extender.model.claim import Claim, Result
 from extender.model.device import PoolKey
 from extender.model.errors import WireError
@@ -38,7 +37,7 @@ def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Sn
         left = {n: v for n, v in breathing(views.items(), _STEP) if n not in changes.without_nodes}
         views = _give_back(left, changes.given_back)
     known = ChainMap(added, snapshot.claims) if added else snapshot.claims  # type: ignore[arg-type] # the second is never written
-    return replace(snapshot, views=views, claims=known, changes=NodeChanges(), alike=lambda _: None)
+    return replace(snapshot, views=views, claims=known, changes=ChangeLog(), alike=lambda _: None)
 
 
 def _give_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:
