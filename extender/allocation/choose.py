@@ -34,7 +34,7 @@ def choose(
         if left <= 0:
             break
         breathe()
-        attempt = Search(problem, budget=min(left, _SET_BUDGET), allowed=allowed, fixed=first.alternatives)
+        attempt = search.among(allowed, first.alternatives, min(left, _SET_BUDGET))
         try:
             found = attempt.run()
         except (InvalidClaim, OutOfBudget):

@@ -1,6 +1,7 @@
-"""What live memory says against the claims: GPUs that are used and held by nobody, and shares that use too much.
+"""What speaks against devices without forbidding them: trouble that drivers and agents report, and what live memory says
+against the claims (GPUs that are used and held by nobody, shares that use too much).
 
-It never decides whether a claim fits: it changes between the decision and the start of a container.
+Memory never decides whether a claim fits: it changes between the decision and the start of a container.
 """
 
 from __future__ import annotations
@@ -16,6 +17,18 @@ _UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # where the driver does not tell what it kee
 _FLOOR_SHARE = 100  # or one part in so many of the whole
 _STEP_BYTES = 8 << 30  # overuse is told in steps, so that equal nodes stay equal
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
+
+
+def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
+    """Devices that something speaks against without forbidding them, as a mask: taints without effect, unhealthy GPUs."""
+    mask = 0
+    for bit, place in enumerate(found.places):
+        if any(taint.effect == "None" for taint in place.device.taints):
+            mask |= 1 << bit
+    for state, bit in zip(fabric.gpus, gpu_bits, strict=True) if fabric is not None else ():
+        if bit >= 0 and not state.healthy:
+            mask |= 1 << bit
+    return mask
 
 
 Uses = tuple[int, ...]

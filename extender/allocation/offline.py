@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from extender.allocation.features import Features
 from extender.allocation.pools import Pool, gather, inventory
-from extender.allocation.problem import CounterKey, PoolUse, Problem, Selection, Usage
+from extender.allocation.problem import CounterKey, PoolUse, Problem, Selection, Usage, taken_mask
 from extender.allocation.selection import find_class, select
 from extender.cel.masks import Masks
 from extender.model.claim import ClaimSpec, DeviceClass, DeviceRequest, Node
@@ -66,4 +66,5 @@ def problem_of(
     def selection(claim: str, request: DeviceRequest) -> Selection:
         return select(claim, request, find_class(claim, request, classes.get), found, masks, features)
 
-    return Problem(found, tuple(n for n, _ in claims), tuple(s for _, s in claims), usage, selection, features)
+    names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
+    return Problem(found, names, specs, usage, selection, taken_mask(found, usage), features)

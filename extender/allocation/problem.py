@@ -55,6 +55,7 @@ class Problem:
     specs: tuple[ClaimSpec, ...]
     usage: Usage
     select: Callable[[str, DeviceRequest], Selection]
+    taken: int  # devices that cannot be taken exclusively, as a mask
     features: Features = field(default_factory=Features)
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from extender.allocation import capacity, constraints, shortage
 from extender.allocation.counters import Counters
 from extender.allocation.observe import NOBODY, Observer
-from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution, taken_mask
+from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
 from extender.allocation.taints import blocking_taint
 from extender.model.bits import lowest, members
 from extender.model.claim import MAX_RESULTS, DeviceRequest
@@ -45,35 +45,35 @@ class _ShortOfCounters(Exception):
 class Search:
     """One search. Make a new object for each; `steps` tells afterwards how much work it was."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        *,
-        budget: int = DEFAULT_BUDGET,
-        observer: Observer = NOBODY,
-        allowed: int = EVERYTHING,
-        fixed: tuple[tuple[int, ...], ...] | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY) -> None:
         self._problem = problem
         self._budget = budget
         self._observer = observer
-        self._allowed = allowed
-        self._fixed = fixed
+        self._allowed = EVERYTHING
+        self._fixed: tuple[tuple[int, ...], ...] | None = None
         self.steps = 0
-        self._in_use = taken_mask(problem.inventory, problem.usage)
+        self._in_use = problem.taken
         self._here = 0
         self._here_by_claim = [0] * len(problem.specs)
         self._counters = Counters(problem.inventory, problem.usage)
         self._using: dict[int, dict[str, int]] = {}
         self._picks: list[list[Pick]] = [[] for _ in problem.specs]
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
-        self._selections: dict[tuple[int, str], Selection] = {}
+        self._selections: dict[tuple[int, str], Selection] = {}  # empty until what is asked was found to make sense
         self._all: dict[tuple[int, str], list[int]] = {}
         self._constraints = [self._build_constraints(i) for i in range(len(problem.specs))]
 
+    def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], budget: int) -> Search:
+        """The same search, once it ran, among some devices only and with these alternatives."""
+        found = Search(self._problem, budget=budget)
+        found._allowed, found._fixed = allowed, alternatives
+        found._selections, found._all = self._selections, self._all
+        return found
+
     def run(self) -> Solution | None:
         """The first solution, or None. Raises InvalidClaim or OutOfBudget."""
-        self._validate()
+        if not self._selections:
+            self._validate()
         breathe()
         try:
             if self._is_hopeless() or self._claim(0) is not Outcome.DONE:

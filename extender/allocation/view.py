@@ -32,6 +32,15 @@ class NodeView:
     believed: bool = True  # whether the agent was heard of lately
     appearance: int = -1  # -1: like no other
     partitions: tuple[int, ...] | None = None  # sets that Fabric Manager can join, by position; None: it does not say
+    troubled: int = 0  # devices with a taint that forbids nothing, and unhealthy GPUs, as a mask
+
+    def positions(self, devices: int) -> int:
+        """The GPUs among devices, by position in the fabric, as a mask."""
+        found = 0
+        for position, bit in enumerate(self.gpu_bits):
+            if bit >= 0 and devices >> bit & 1:
+                found |= 1 << position
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from extender.allocation.choose import Preference
-from extender.allocation.problem import Problem, Usage, taken_mask
+from extender.allocation.live import troubled
+from extender.allocation.problem import Problem
 from extender.allocation.view import NodeView
 from extender.fabric.sets import Graphs
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
@@ -49,8 +50,8 @@ class Objects:
         fabric = choose_fabric(self.fabric.get(node.name), [device for _, device in gpus], Graphs()) if gpus else None
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
-        usage: Usage = problem.usage
-        return ByTopology(NodeView(node, found, usage, 0, fabric, positions, 0, taken_mask(found, usage)), Policy())
+        view = NodeView(node, found, problem.usage, 0, fabric, positions, busy=problem.taken, troubled=troubled(found, fabric, positions))
+        return ByTopology(view, Policy())
 
 
 def load_objects(paths: Iterable[Path]) -> Objects:

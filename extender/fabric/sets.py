@@ -35,16 +35,22 @@ def bandwidth(graph: Graph, mask: int) -> float:
 
 
 @lru_cache(maxsize=_REMEMBERED)
+def links_inside(graph: Graph, mask: int) -> int:
+    """ring.links_inside, remembered."""
+    return ring.links_inside(graph, mask)
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def quality(graph: Graph, mask: int, free: int) -> Quality:
     """How good it is to take `mask` out of `free`."""
     chosen = members(mask)
     pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
     return Quality(
         -bandwidth(graph, mask),
-        -ring.links_inside(graph, mask),
+        -links_inside(graph, mask),
         max((graph.distance[a][b] for a, b in pairs), default=0),
         len({graph.numa[i] for i in chosen}),
-        -ring.links_inside(graph, free & ~mask),
+        -links_inside(graph, free & ~mask),
         mask,
     )
 
@@ -67,7 +73,7 @@ def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
     mask = 1 << seed
     for _ in range(count - 1):
         ahead = [mask | 1 << i for i in members(free & ~mask)]
-        mask = min(ahead, key=lambda m: (-ring.links_inside(graph, m), quality(graph, m, free)[2:]))
+        mask = min(ahead, key=lambda m: (-links_inside(graph, m), quality(graph, m, free)[2:]))
     return mask
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from extender.allocation.features import Features
-from extender.allocation.live import Uses, live_use, uses_of
+from extender.allocation.live import Uses, live_use, troubled, uses_of
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
@@ -39,6 +39,7 @@ class _Hardware:
     gpu_bits: tuple[int, ...]
     uses: Uses
     partitions: tuple[int, ...] | None
+    troubled: int
     appearance: int  # what selectors can see but identities
     look: tuple[object, ...]  # equal for nodes that search and scoring cannot tell apart when idle
 
@@ -73,7 +74,7 @@ class ViewBuilder:
         signature = self._signatures.setdefault(key, len(self._signatures))
         return NodeView(
             node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, hardware.appearance,
-            hardware.partitions
+            hardware.partitions, hardware.troubled
         )
 
     def forget(self, node: str) -> None:
@@ -120,7 +121,7 @@ class ViewBuilder:
             look = self._look(found, fabric, gpu_bits, partitions)
             seen = (look[0], tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
             appearance = self._appearances.setdefault(seen, len(self._appearances))
-            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, appearance, look)
+            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, troubled(found, fabric, gpu_bits), appearance, look)
         return known
 
     def _fabric(self, live: Slice | None, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:

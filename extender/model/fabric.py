@@ -5,7 +5,7 @@ Units: links are counts of working NVLinks, rates are gigabytes per second in on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -36,6 +36,15 @@ class Graph:
     pcie_gbps: float  # what a ring gets where NVLink does not close it
     distance: tuple[tuple[int, ...], ...]  # position in DISTANCES
     numa: tuple[int, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        content = (self.links, self.switch_links, self.link_gbps, self.pcie_gbps, self.distance, self.numa)
+        object.__setattr__(self, "_hash", hash(content))
+
+    def __hash__(self) -> int:
+        # Every lookup of what is remembered about a set of GPUs asks for it.
+        return self._hash
 
     @property
     def size(self) -> int:

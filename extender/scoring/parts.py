@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation.problem import UNUSED, Problem, Solution
 from extender.allocation.view import Fleet, NodeView
-from extender.fabric.ring import links_inside
-from extender.fabric.sets import bandwidth, best_gbps
+from extender.fabric.sets import bandwidth, best_gbps, links_inside
 from extender.model.bits import members
 from extender.model.demand import WHOLE, Mix
 from extender.model.quantity import NANO
@@ -28,27 +28,26 @@ class Part(NamedTuple):
     sentence: str
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """A solution on a node, with what scoring needs of it."""
 
     view: NodeView
     problem: Problem
     solution: Solution
+    devices: int = field(init=False)  # chosen, as a mask
+    gpus: int = field(init=False)  # the whole GPUs among them, by position in the fabric
 
-    def gpu_mask(self) -> int:
-        """The chosen whole GPUs, by position in the fabric."""
-        mask = self.solution.mask
-        return sum(1 << position for position, bit in enumerate(self.view.gpu_bits) if bit >= 0 and mask >> bit & 1)
-
-    def free_gpus(self) -> int:
-        """GPUs that nothing holds before this choice, by position in the fabric."""
-        view = self.view
-        used = view.busy | _in_part_use(view)
-        return sum(1 << p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and not used >> bit & 1)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", self.solution.mask)
+        object.__setattr__(self, "gpus", self.view.positions(self.devices))
 
 
 def _in_part_use(view: NodeView) -> int:
+    """GPUs of which somebody has a share, as a mask of devices."""
     found = 0
+    if not any(use.shares for use in view.usage.pools.values()):
+        return found
     for bit in view.gpu_bits:
         if bit >= 0:
             place = view.inventory.places[bit]
@@ -82,11 +81,11 @@ def total(found: tuple[Part, ...], policy: Policy) -> float:
 def achieved_gbps(choice: Choice) -> float:
     """Predicted ring bandwidth of the chosen GPUs; 0 where fewer than two were chosen."""
     fabric = choice.view.fabric
-    return bandwidth(fabric.graph, choice.gpu_mask()) if fabric is not None else 0.0
+    return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
 
 
 def _link(choice: Choice, fleet: Fleet) -> Part | None:
-    count = choice.gpu_mask().bit_count()
+    count = choice.gpus.bit_count()
     if count < 2 or choice.view.fabric is None:  # noqa: PLR2004 - one GPU talks to nobody
         return None
     mine = achieved_gbps(choice)
@@ -146,7 +145,7 @@ def _wanted_bytes(amounts: object) -> int:
 def _fragmentation(choice: Choice, fleet: Fleet) -> Part | None:
     """What the expected demand can no longer use here: free GPUs by the gradient method, and NVLink sets and links."""
     fabric = choice.view.fabric
-    if fabric is None or not choice.solution.mask:
+    if fabric is None or not choice.devices:
         return None
     before = left_over(choice.view)
     after = _after(choice, before)
@@ -164,13 +163,9 @@ def _fragmentation(choice: Choice, fleet: Fleet) -> Part | None:
 
 
 def _left(view: NodeView, bit: int) -> int:
-    """Thousandths of a GPU that are free."""
-    if bit < 0 or view.busy >> bit & 1:
-        return 0
+    """Thousandths that are free of a GPU that is shared."""
     place = view.inventory.places[bit]
-    shares = view.usage.pools.get(view.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
-    if shares is None:
-        return WHOLE
+    shares = view.usage.pools[view.inventory.pools[place.pool].key].shares[place.id.device]
     total = memory_bytes(view, bit)
     used = max((shares.get(name, 0) for name in _MEMORY), default=0) // NANO
     return WHOLE * max(total - used, 0) // total if total else 0
@@ -193,7 +188,8 @@ def _after(choice: Choice, before: list[int]) -> list[int]:
 
 def left_over(view: NodeView) -> list[int]:
     """Thousandths of each GPU that are free, in the order of the fabric."""
-    return [_left(view, bit) for bit in view.gpu_bits]
+    used, shared = view.busy, _in_part_use(view)
+    return [0 if bit < 0 or used >> bit & 1 else _left(view, bit) if shared >> bit & 1 else WHOLE for bit in view.gpu_bits]
 
 
 def stranded(left: list[int], fleet: Fleet) -> float:
@@ -208,9 +204,9 @@ def _stranded(left: tuple[int, ...], demand: Mix) -> float:
 
 def _links_left(choice: Choice, fleet: Fleet) -> tuple[float | None, str]:
     """What sets of more GPUs lose in bandwidth, weighed by demand, and the share of links that now end at a used GPU."""
-    fabric, taken = choice.view.fabric, choice.gpu_mask()
+    view, fabric, taken = choice.view, choice.view.fabric, choice.gpus
     assert fabric is not None
-    graph, before = fabric.graph, choice.free_gpus()
+    graph, before = fabric.graph, view.positions(~(view.busy | _in_part_use(view)))
     had = links_inside(graph, before)
     if not taken or not had:
         return None, ""
@@ -234,27 +230,30 @@ def _packing(choice: Choice, policy: Policy) -> Part | None:
 
 def _health(choice: Choice, policy: Policy) -> Part | None:
     """Informational taints and what the agent reports."""
-    chosen = members(choice.solution.mask)
-    if not chosen:
+    if not choice.devices:
         return None
-    troubled = [bit for bit in chosen if trouble(choice.view, bit, policy)]
-    value = 1 - len(troubled) / len(chosen)
+    troubled = members(choice.devices & troubled_devices(choice.view, policy))
     if not troubled:
-        return Part("health", value, "no device reports trouble")
+        return Part("health", 1.0, "no device reports trouble")
+    value = 1 - len(troubled) / choice.devices.bit_count()
     name = choice.view.inventory.places[troubled[0]].id.device
-    return Part("health", value, f"{len(troubled)} devices report trouble: {name}: {trouble(choice.view, troubled[0], policy)}")
+    return Part("health", value, f"{len(troubled)} devices report trouble: {name}: {_trouble(choice.view, troubled[0])}")
 
 
-def trouble(view: NodeView, bit: int, policy: Policy) -> str:
-    """What speaks against a device without forbidding it; '' where nothing does."""
+def troubled_devices(view: NodeView, policy: Policy) -> int:
+    """Devices that something speaks against without forbidding them, as a mask."""
+    return view.troubled | (view.drift if policy.drift != "ignore" else 0)
+
+
+def _trouble(view: NodeView, bit: int) -> str:
+    """What speaks against such a device."""
     taint = next((t for t in view.inventory.places[bit].device.taints if t.effect == "None"), None)
     if taint is not None:
         return f"taint {taint.key}"
-    if view.fabric is not None and bit in view.gpu_bits:
-        state = view.fabric.gpus[view.gpu_bits.index(bit)]
-        if not state.healthy:
-            return state.note or "unhealthy"
-    return "memory in use that no claim holds" if view.drift >> bit & 1 and policy.drift != "ignore" else ""
+    state = view.fabric.gpus[view.gpu_bits.index(bit)] if view.fabric is not None and bit in view.gpu_bits else None
+    if state is not None and not state.healthy:
+        return state.note or "unhealthy"
+    return "memory in use that no claim holds"
 
 
 def _preference(choice: Choice) -> Part | None:

@@ -14,7 +14,7 @@ from extender.model.bits import members
 from extender.model.claim import DeviceRequest
 from extender.model.device import Device
 from extender.policy import Policy
-from extender.scoring.parts import trouble
+from extender.scoring.parts import troubled_devices
 
 _MAX_SETS = 256  # preferred sets tried on one node; all sets of up to 10 choose 4
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
@@ -25,14 +25,13 @@ class ByTopology:
 
     def __init__(self, view: NodeView, policy: Policy) -> None:
         self._view = view
-        self._policy = policy
         self._weights: dict[tuple[int, str, str], int] | None = None
         self._possible: int | None = None
+        self._troubled = troubled_devices(view, policy)
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
         chosen = first.mask
-        gpus = [bit for bit in self._view.gpu_bits if bit >= 0]
-        count = sum(chosen >> bit & 1 for bit in gpus)
+        count = self._view.positions(chosen).bit_count()
         eligible = self._eligible(problem, first)
         if count and self._view.fabric is not None:
             yield from self._gpu_sets(problem, count, eligible)
@@ -54,16 +53,22 @@ class ByTopology:
     def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
         fabric = self._view.fabric
         assert fabric is not None
-        everything = sum(1 << bit for bit in self._view.gpu_bits if bit >= 0)
-        free = [p for p, bit in enumerate(self._view.gpu_bits) if bit >= 0 and eligible >> bit & 1]
+        everything = self._devices(self._view.positions(EVERYTHING))
+        free = members(self._view.positions(eligible))
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
             for positions in self._joinable(ranked(fabric.graph, sum(1 << p for p in group), count)):
-                bits = sum(1 << self._view.gpu_bits[p] for p in members(positions))
-                yield EVERYTHING & ~everything | bits
+                yield EVERYTHING & ~everything | self._devices(positions)
                 tried += 1
                 if tried >= _MAX_SETS:
                     return
+
+    def _devices(self, positions: int) -> int:
+        """GPUs by position in the fabric, as a mask of devices."""
+        bits, found = self._view.gpu_bits, 0
+        for position in members(positions):
+            found |= 1 << bits[position]
+        return found
 
     def _joinable(self, sets: tuple[int, ...]) -> Iterable[int]:
         """Those that Fabric Manager has a partition for, where it says."""
@@ -89,7 +94,7 @@ class ByTopology:
 
     def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
         for group in groups:
-            healthy = [p for p in group if not trouble(self._view, self._view.gpu_bits[p], self._policy)]
+            healthy = [p for p in group if not self._troubled >> self._view.gpu_bits[p] & 1]
             if healthy != group:
                 yield healthy
         yield from groups
@@ -112,7 +117,7 @@ class ByTopology:
         memory = next((place.device.capacity[n].value.nanos for n in _MEMORY if n in place.device.capacity), 0)
         used = max((shares or {}).get(n, 0) for n in _MEMORY) if shares else 0
         return (
-            bool(trouble(self._view, bit, self._policy)), shares is None, memory - used, self._blocked(bit), bit,
+            self._troubled >> bit & 1, shares is None, memory - used, self._blocked(bit), bit,
         )
 
     def _blocked(self, bit: int) -> int:

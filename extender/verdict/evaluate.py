@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from extender.allocation.choose import choose
 from extender.allocation.features import Features
 from extender.allocation.observe import NOBODY, Observer, Recorder
-from extender.allocation.problem import Problem, Selection, Solution, Usage
+from extender.allocation.problem import Problem, Selection, Solution
 from extender.allocation.search import Search
 from extender.allocation.selection import find_class, select
 from extender.allocation.view import Fleet, NodeView
@@ -57,7 +57,7 @@ class Rules:
     fleet: Fleet
 
 
-def problem_for(view: NodeView, demand: Demand, rules: Rules, usage: Usage | None = None) -> Problem:
+def problem_for(view: NodeView, demand: Demand, rules: Rules) -> Problem:
     """The allocation problem of a demand on a node."""
     classes = {class_.name: class_ for class_ in demand.classes}
     remembered: dict[tuple[str, str], Selection] = {}
@@ -74,7 +74,7 @@ def problem_for(view: NodeView, demand: Demand, rules: Rules, usage: Usage | Non
             breathe()
         return known
 
-    return Problem(view.inventory, demand.names, demand.specs, usage or view.usage, selection, rules.features)
+    return Problem(view.inventory, demand.names, demand.specs, view.usage, selection, view.busy, rules.features)
 
 
 def unwanted_devices(view: NodeView, demand: Demand) -> int:
@@ -112,7 +112,7 @@ def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = 
 
 
 def _topology(choice: Choice, demand: Demand) -> Reason | None:
-    mask = choice.gpu_mask()
+    mask = choice.gpus
     if mask and choice.view.partitions is not None and mask not in choice.view.partitions:
         return Reason(Code.PARTITION, (str(mask.bit_count()),))
     if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link

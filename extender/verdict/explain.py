@@ -288,7 +288,7 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
 def candidate(view: NodeView, grant: Grant, snapshot: Snapshot) -> Candidate:
     """A node with what it would give."""
     devices = tuple(str(result.device) for result in held_results(view, grant))
-    count = sum(grant.solution.mask >> bit & 1 for bit in view.gpu_bits if bit >= 0)
+    count = view.positions(grant.solution.mask).bit_count()
     source = view.fabric.source.value if view.fabric is not None else ""
     best = max(snapshot.fleet.best_ring_gbps.get(count, 0.0), grant.ring_gbps)
     return Candidate(view.node.name, grant.score, devices, grant.ring_gbps, best if grant.ring_gbps else 0.0, source, grant.parts)

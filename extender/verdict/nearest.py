@@ -178,8 +178,7 @@ def _matching(view: NodeView, demand: Demand, rules: Rules) -> Iterator[tuple[De
 def _largest_joined(view: NodeView, free: int, wanted: int) -> int:
     if view.fabric is None:
         return 0
-    positions = sum(1 << p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and free >> bit & 1)
-    return largest_joined(view.fabric.graph, positions, wanted)
+    return largest_joined(view.fabric.graph, view.positions(free), wanted)
 
 
 def _short(option: DeviceRequest, free: Counter[int], linked: Counter[int], demand: Demand) -> Miss | None:

@@ -77,8 +77,7 @@ def largest_free_set(view: NodeView) -> int:
     """How many free GPUs NVLink joins in one ring; 0 where it joins none."""
     if view.fabric is None:
         return 0
-    free = sum(1 << p for p, bit in enumerate(view.gpu_bits) if bit >= 0 and not view.busy >> bit & 1)
-    return largest_joined(view.fabric.graph, free, len(view.gpu_bits))
+    return largest_joined(view.fabric.graph, view.positions(~view.busy), len(view.gpu_bits))
 
 
 def row(view: NodeView) -> Json:
