@@ -20,7 +20,7 @@ from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
-from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, newer, note_of
+from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, newer, note_of, unchanged
 from extender.service.fence import FenceCount, lost_device
 from extender.service.journal import Journal
 from extender.service.judge import Judge
@@ -210,8 +210,10 @@ class Binder:
         for claim in demand.settled:
             if not claim.is_reserved_for(consumer.uid):
                 work.reserved.append(await self._reserve(claim, consumer))
-            elif claim.ours and claim.writer != self._writer.identity:
+            elif claim.ours:
                 await self._take_over(claim, consumer)
+            else:
+                unchanged(claim, await self._read_again(claim), consumer)
 
     async def _allocate(self, work: _Work, claim: Claim, allocation: Allocation, consumer: Consumer) -> None:
         """Finalizer and status. A conflict or a lost reply means: read again, and go on only if nothing else changed."""
@@ -251,14 +253,12 @@ class Binder:
                 if attempt == _TRIES - 1:
                     raise
                 await asyncio.sleep(_RETRY_SECONDS * attempt)
-                claim = await self._read_again(claim)
-                if claim.allocation is None:
-                    raise BindError(f"claim {claim.key} lost its allocation in the meantime") from None
+                claim = unchanged(claim, await self._read_again(claim))
         raise AssertionError("the last try returns or raises")
 
     async def _take_over(self, claim: Claim, consumer: Consumer) -> None:
-        """Another process allocated this for the very pod, and may be about to take it back: one of us must see the other
-        (docs/decisions/0015)."""
+        """This was allocated for the very pod before. Whoever did may be about to take it back, so that one of us must see the
+        other; or has, be it this process, and the watch has not shown it yet (docs/decisions/0015)."""
         for attempt in range(_TRIES):
             try:
                 await self._writer.take_over(claim)
@@ -267,9 +267,7 @@ class Binder:
                 if attempt == _TRIES - 1:
                     raise
                 await asyncio.sleep(_RETRY_SECONDS * attempt)
-                claim = await self._read_again(claim)
-                if claim.allocation is None or not claim.is_reserved_for(consumer.uid):
-                    raise BindError(f"claim {claim.key} was taken back in the meantime") from None
+                claim = unchanged(claim, await self._read_again(claim), consumer)
 
     async def _fence(self, work: _Work, demand: Demand) -> None:
         """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation

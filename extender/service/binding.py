@@ -48,6 +48,15 @@ def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> b
     )
 
 
+def unchanged(known: Claim, fresh: Claim, consumer: Consumer | None = None) -> Claim:
+    """The claim as it is, if it still has the devices that were decided on, for this pod. Raises BindError."""
+    if fresh.allocation is None or (consumer is not None and not fresh.is_reserved_for(consumer.uid)):
+        raise BindError(f"claim {known.key} was taken back in the meantime")
+    if fresh.allocation != known.allocation:
+        raise BindError(f"claim {known.key} was allocated elsewhere in the meantime")
+    return fresh
+
+
 def newer(seen: str, written: str) -> bool:
     """Whether a version is at least another. Versions are numbers on every server since etcd 3."""
     return int(seen or 0) >= int(written or 0) if seen.isdigit() and written.isdigit() else seen == written
