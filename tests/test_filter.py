@@ -54,6 +54,17 @@ async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
         assert (await b.filter("p", everybody[4:]))["NodeNames"] == everybody[4:]
 
 
+async def test_what_fails_once_the_answer_is_given_costs_neither_answer_nor_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        with monkeypatch.context() as patched:
+            patched.setattr(b.app.service.mirror, "hold", lambda *_: 1 / 0)
+            assert (await b.filter("p"))["NodeNames"] == ["n1"]
+        assert (await b.filter("p"))["NodeNames"] == ["n1"] and b.app.service.mirror.ledger.holds == 1
+
+
 async def test_filtering_again_replaces_the_hold() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c", 4))
@@ -231,6 +242,37 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
                 if '"' not in name:
                     assert asked.has_all([name]) == (name in given_names), name
             assert list(asked) == given_names
+
+
+_TEXTS = st.sampled_from(["u", "u-1", '"uid":"x"', '","uid":"y","resourceVersion":"9', "\\", "{}", "é"])
+_FIELDS = st.lists(st.tuples(st.sampled_from(["name", "namespace", "uid", "resourceVersion", "annotations", "generation", "labels"]), _TEXTS), unique_by=lambda field: field[0])
+
+
+@given(_FIELDS)
+def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tuple[str, str]]) -> None:
+    """Without reading it: no text inside a pod may be taken for them."""
+    shape = {"annotations": lambda text: {"uid": text, "resourceVersion": text}, "labels": lambda text: {text: text}, "generation": len}
+    metadata = {name: shape.get(name, str)(text) for name, text in fields}
+    body = json.dumps({"Pod": {"metadata": metadata, "spec": {"uid": "z"}}, "Nodes": None, "NodeNames": ["n"]}, separators=(",", ":")).encode()
+    assert wire.decode_args(body).identity in (("", ""), (metadata.get("uid"), metadata.get("resourceVersion")))
+
+
+async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is() -> None:
+    async with berthing({"n1": "hgx-h100-8", "n2": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        shown = b.pod("p")
+
+        async def first(version: str, least: str) -> str:
+            names = ("name", "namespace", "uid")
+            metadata = {**{name: shown["metadata"][name] for name in names}, "resourceVersion": version, "annotations": {"berth.dev/expected-memory": least}}
+            body = {"Pod": {"metadata": metadata, "spec": shown["spec"]}, "Nodes": None, "NodeNames": ["n1", "n2"]}
+            return (await b.client.post("/filter", content=json.dumps(body, separators=(",", ":")))).json()["NodeNames"]
+
+        both = await first(shown["metadata"]["resourceVersion"], "60Gi")
+        assert set(both) == {"n1", "n2"}, "of this version the watch knows no such annotation"
+        assert await first("999", "60Gi") == ["n1"], "of another one the body counts"
 
 
 async def test_names_that_are_no_json_are_refused_once_they_are_read() -> None:

@@ -120,6 +120,18 @@ def test_holds_expire() -> None:
     assert mirror.snapshot().views["n1"].busy == 0
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=12))
+def test_holds_end_at_their_deadline_in_whatever_order_they_came(steps: list[tuple[int, int, int]]) -> None:
+    mirror, now, deadlines = filled(), 0.0, {}
+    for who, lasting, later in steps:
+        mirror.hold(Hold(f"pod-{who}", "n1", now + lasting), held(f"gpu-{who}"))
+        deadlines[who] = now + lasting
+        now += later
+        mirror.expire(now)
+        deadlines = {pod: deadline for pod, deadline in deadlines.items() if deadline > now}
+        assert mirror.ledger.holds == len(deadlines)
+
+
 def test_every_state_has_a_way_out() -> None:
     """The table is closed: each state but NONE can end, and only known states are reached."""
     assert set(TRANSITIONS.values()) <= set(State)

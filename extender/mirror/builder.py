@@ -41,7 +41,7 @@ class _Hardware:
     partitions: tuple[int, ...] | None
     troubled: int
     appearance: int  # what selectors can see but identities
-    look: tuple[object, ...]  # equal for nodes that search and scoring cannot tell apart when idle
+    look: int  # equal for nodes that search and scoring cannot tell apart when idle
 
 
 class ViewBuilder:
@@ -53,7 +53,7 @@ class ViewBuilder:
         self._hardware: dict[str, _Hardware] = {}
         self._appearances: dict[Hashable, int] = {}
         self._kinds: dict[Hashable, int] = {}
-        self._looks: dict[tuple[object, ...], tuple[object, ...]] = {}
+        self._looks: dict[Hashable, int] = {}
         self._signatures: dict[Hashable, int] = {}
         self._counters: dict[PoolKey, tuple[tuple[int, ...], PoolUse, dict[CounterKey, int]]] = {}
 
@@ -119,7 +119,7 @@ class ViewBuilder:
             fabric, gpu_bits = self._fabric(live, found)
             partitions = _partitions(found, gpu_bits)
             look = self._look(found, fabric, gpu_bits, partitions)
-            seen = (look[0], tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
+            seen = (look, tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
             appearance = self._appearances.setdefault(seen, len(self._appearances))
             known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, troubled(found, fabric, gpu_bits), appearance, look)
         return known
@@ -136,7 +136,7 @@ class ViewBuilder:
 
     def _look(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
-    ) -> tuple[object, ...]:
+    ) -> int:
         shape = tuple(self._kind(place.device, place.pool) for place in found.places)
         joined: object = None
         if fabric is not None:
@@ -144,7 +144,7 @@ class ViewBuilder:
             joined = (id(fabric.graph), fabric.source, states, gpu_bits)
         trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
         look = (shape, found.reachable, joined, trouble, partitions)
-        return self._looks.setdefault(look, look)
+        return self._looks.setdefault(look, len(self._looks))
 
     def _kind(self, device: Device, pool: int) -> int:
         """What search and scoring see of a device besides selectors and constraints."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from extender.mirror.usage import HOLD, UsageBook
 from extender.model.claim import Result
@@ -66,6 +67,7 @@ class Ledger:
         self._usage = usage
         self._holds: dict[str, Hold] = {}
         self._binding: dict[str, str] = {}  # claim UID to pod UID
+        self._soonest = inf  # no hold ends before
 
     @property
     def in_flight(self) -> dict[str, str]:
@@ -86,6 +88,7 @@ class Ledger:
         if TRANSITIONS[self.state(hold.pod_uid), Event.HOLD] is State.BINDING:
             return set()
         self._holds[hold.pod_uid] = hold
+        self._soonest = min(self._soonest, hold.deadline)
         return self._usage.put((HOLD, hold.pod_uid), results)
 
     def release(self, pod_uid: str) -> set[PoolKey]:
@@ -104,8 +107,11 @@ class Ledger:
     def expire(self, now: float) -> set[PoolKey]:
         """End holds whose deadline passed."""
         touched: set[PoolKey] = set()
+        if now < self._soonest:
+            return touched
         for pod_uid in [uid for uid, hold in self._holds.items() if hold.deadline <= now]:
             touched |= self.release(pod_uid)
+        self._soonest = min((hold.deadline for hold in self._holds.values()), default=inf)
         return touched
 
     def assume(self, pod_uid: str, claim_uid: str, results: tuple[Result, ...]) -> set[PoolKey]:

@@ -7,6 +7,7 @@ import datetime
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Self
 
 import structlog
@@ -102,12 +103,21 @@ class Service:
         hint = "; berth doctor names what mends it" if any(missing) else ""
         return f"not listed yet: {', '.join(told)}{hint}"
 
+    def watched(self, uid: str, resource_version: str) -> Pod | None:
+        """The pod as the watch showed it, where that is exactly this version of it."""
+        pod = self.mirror.store.pods.get(uid)
+        return pod if pod is not None and pod.resource_version == resource_version else None
+
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
         """See Judge.filter. A pod without devices passes even while Berth is not ready."""
         if not pod.may_need_devices:
             return FilterAnswer()
         missing = self.not_ready
         return FilterAnswer(error=f"berth is not ready, {missing}") if missing else self.judge.filter(pod, names)
+
+    def conclude(self) -> None:
+        """See Judge.conclude."""
+        self.judge.conclude()
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See Judge.prioritize."""
@@ -159,4 +169,9 @@ def _age_seconds(claim: Claim) -> float:
 
 
 def _now_rfc3339() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _rfc3339(int(time.time()))
+
+
+@lru_cache(maxsize=1)  # asked for with every filter
+def _rfc3339(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

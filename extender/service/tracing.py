@@ -82,6 +82,8 @@ class TracedService:
         self._service = service
         self._traces = traces
         self.turns = service.turns
+        self.watched = service.watched
+        self.conclude = service.conclude
         self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:

@@ -12,8 +12,8 @@ from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation.view import Fleet, NodeView, Snapshot
@@ -204,14 +204,14 @@ class Ranking:
         """The best nodes among `names` (None: all), ties by name."""
         found: list[tuple[str, Grant]] = []
         for score in self._scores:
-            for name in merge(*(group.names for group in self._by_score[score])):
-                if names is not None and name not in names:
-                    continue
-                verdict = self._group_of[name].verdict
-                assert isinstance(verdict, Grant)
-                found.append((name, verdict))
-                if len(found) >= count:
-                    return found
+            left = count - len(found)
+            equal: list[tuple[str, Verdict]] = []
+            for group in self._by_score[score]:
+                some = group.names if names is None else [name for name in group.names if name in names]
+                equal += [(name, group.verdict) for name in some[:left]]
+            found += sorted(equal, key=itemgetter(0))[:left]  # type: ignore[arg-type] # only grants have a score
+            if len(found) >= count:
+                break
         return found
 
     def _sort_at_once(self, snapshot: Snapshot, rules: Rules, alike: Alike | None) -> Iterator[None]:

@@ -41,7 +41,16 @@ class Verbs:
         with self._service.turns.call() if path != "/bind" else nullcontext():
             answer = await self._reply(scope["method"], path, receive)
         self._service.calls.answered(path[1:], answer.status, time.perf_counter() - start)
-        await answer.to(send)
+        try:
+            await answer.to(send)
+        finally:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        try:
+            self._service.conclude()
+        except Exception:  # noqa: BLE001 - the answer is given; a bug here must not cost the connection
+            self._log.exception("a filter could not be concluded")
 
     async def _reply(self, method: str, path: str, receive: Receive) -> Answer:
         if method != "POST":
@@ -55,9 +64,10 @@ class Verbs:
 
     async def _filter(self, body: bytes) -> bytes:
         args = wire.decode_args(body, self._places)
-        if not args.may_need_devices:
+        pod, names = self._service.watched(*args.identity), args.names
+        if not (pod or args).may_need_devices:
             return wire.encode_passed(args)
-        pod, names = args.pod, args.names
+        pod = pod or args.pod
         try:
             answer = self._service.filter(pod, names)
         except WireError:
@@ -73,7 +83,7 @@ class Verbs:
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = wire.decode_args(body, self._places)
-        pod, names = args.pod, args.names
+        pod, names = self._service.watched(*args.identity) or args.pod, args.names
         try:
             return wire.encode_scores(self._service.prioritize(pod, names))
         except WireError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,23 +16,38 @@ from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, get, need, string_list, wrong
 from extender.wire.names import NodeNames, Places
 
-_NAMES = b',"NodeNames":["'  # as Go writes it, after the pod
+_NAMES = b',"Nodes":null,"NodeNames":["'  # as Go writes it, after the pod
+_TEXT_FIELDS = rb'(?:"\w+":"[^"\\]*",)*?'
+_IDENTITY = re.compile(rb'{"Pod":{"metadata":{%b"uid":"([^"\\]+)",%b"resourceVersion":"([^"\\]+)"' % (_TEXT_FIELDS, _TEXT_FIELDS))
 
 
-@dataclass(frozen=True)
 class Args:
     """ExtenderArgs. `nodes` holds whole Node objects by name where the scheduler sent those.
 
-    Pod and names are read only when somebody looks: a pod that is not ours gets its names back as they came.
+    Pod and names are read only when somebody looks: a pod that is not ours gets its names back as they came, and one that
+    is known already need not be read again.
     """
 
-    pod_json: Json
-    nodes: dict[str, Json] | None
-    names: Sequence[str]
+    def __init__(self, head: Json | bytes, nodes: dict[str, Json] | None, names: Sequence[str]) -> None:
+        """`head` is the object without names and nodes, read or not."""
+        self._head = head
+        self.nodes = nodes
+        self.names = names
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """UID and resourceVersion of the pod where they can be told before it is read; else empty."""
+        found = _IDENTITY.match(self._head) if isinstance(self._head, bytes) else None
+        return (found[1].decode(), found[2].decode()) if found is not None else ("", "")
+
+    @cached_property
+    def pod_json(self) -> Json:
+        """The pod as it came. Raises WireError."""
+        return _pod(_object(self._head) if isinstance(self._head, bytes) else self._head)
 
     @property
     def may_need_devices(self) -> bool:
-        """False for a pod that surely asks for none."""
+        """False for a pod that surely asks for none. Raises WireError."""
         return may_need_devices(self.pod_json)
 
     @cached_property
@@ -65,14 +81,13 @@ def _object(body: bytes) -> Json:
 
 def decode_args(body: bytes, places: Places | None = None) -> Args:
     """The body of filter and prioritize; `places` are what the bodies before it taught. Raises WireError."""
-    found, names = _without_names(body) or (_object(body), b"")
-    pod = get(found, "Pod", dict, "", {})
-    if not pod:
-        raise WireError("Pod", "is missing")
-    if names:
-        return Args(pod, None, NodeNames(names, places or Places()))
+    parts = _parted(body)
+    if parts is not None:
+        return Args(parts[0], None, NodeNames(parts[1], places or Places()))
+    found = _object(body)
+    _pod(found)
     if found.get("NodeNames") is not None:
-        return Args(pod, None, string_list(found, "NodeNames", ""))
+        return Args(found, None, string_list(found, "NodeNames", ""))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
     listed = get(found, "Nodes", dict, "", {})
@@ -82,22 +97,23 @@ def decode_args(body: bytes, places: Places | None = None) -> Args:
         if type(item) is not dict:
             raise wrong(path, dict, item)
         nodes[need(get(item, "metadata", dict, path, {}), "name", f"{path}.metadata")] = item
-    return Args(pod, nodes, list(nodes))
+    return Args(found, nodes, list(nodes))
 
 
-def _without_names(body: bytes) -> tuple[Json, bytes] | None:
-    """The object without its last field, NodeNames, and that field's text; None where the body is laid out otherwise.
+def _pod(head: Json) -> Json:
+    found = get(head, "Pod", dict, "", {})
+    if not found:
+        raise WireError("Pod", "is missing")
+    return found
 
-    What stands before the names is proved to be a whole object by parsing it, so the field is no part of the pod.
-    """
-    start, end = body.find(_NAMES), body.rfind(b"]")
+
+def _parted(body: bytes) -> tuple[bytes, bytes] | None:
+    """The text of the object without its last fields, Nodes and NodeNames, and that of the names; None where the body is laid
+    out otherwise. One brace is left after the names, so they are no part of the pod."""
+    start, end = body.rfind(_NAMES), body.rfind(b"]")
     if start < 0 or body.find(b"]", start) != end or body[end + 1 :].strip() != b"}":
         return None
-    try:
-        found = orjson.loads(body[:start] + b"}")
-    except orjson.JSONDecodeError:
-        return None
-    return (found, body[start + len(_NAMES) - 2 : end + 1]) if type(found) is dict else None
+    return body[:start] + b"}", body[start + len(_NAMES) - 2 : end + 1]
 
 
 def decode_bind(body: bytes) -> BindArgs:

@@ -19,22 +19,27 @@ class Places:
     """Where names stood in the texts before: kube-scheduler lists nodes in nearly the same order with every call."""
 
     def __init__(self) -> None:
-        self._at: dict[str, int] = {}
+        self._at: dict[str, tuple[bytes, int]] = {}  # a name in quotes, and its place
         self._counted = (0, 0)  # length of a text, and the names in it
 
-    def has(self, text: bytes, name: str) -> bool:
-        """Whether the list of names, as JSON, holds a name."""
-        quoted = b'"%b"' % name.encode()
-        before = self._at.get(name, 0)
-        if text.startswith(quoted, before):
-            return True
+    def has_all(self, text: bytes, names: Iterable[str]) -> bool:
+        """Whether the list of names, as JSON, holds all these."""
+        at = self._at
+        for name in names:
+            known = at.get(name)
+            if (known is None or not text.startswith(*known)) and not self._find(text, name):
+                return False
+        return True
+
+    def _find(self, text: bytes, name: str) -> bool:
+        quoted, before = self._at.get(name) or (b'"%b"' % name.encode(), 0)
         found = text.find(quoted, max(before - _NEAR, 0), before + _NEAR)
         if found < 0:
             found = text.find(quoted)
         if found >= 0:
             if len(self._at) >= _MOST:
                 self._at.clear()
-            self._at[name] = found
+            self._at[name] = quoted, found
         return found >= 0
 
     def count(self, text: bytes) -> int:
@@ -55,7 +60,7 @@ class NodeNames(Sequence[str]):
         """Whether all these are among them; nothing is parsed for it, unless some name is escaped."""
         if b"\\" in self.text:
             return set(names).issubset(self._parsed)
-        return all(self._places.has(self.text, name) for name in names)
+        return self._places.has_all(self.text, names)
 
     @cached_property
     def _parsed(self) -> list[str]:
