@@ -59,6 +59,28 @@ async def test_a_call_that_takes_long_does_not_stop_work_for_good() -> None:
     assert await turns.run(work(3, told)) == "done"
 
 
+async def test_what_calls_depend_on_lets_a_call_in_and_waits_for_none_that_never_ends() -> None:
+    """The watch: with a call in hand it waits for a moment, and with none not at all, however likely the next is."""
+    turns, told = Turns(), []
+
+    async def events(count: int) -> None:
+        for _ in range(count):
+            await turns.give_way()
+            told.append("event")
+
+    with turns.call():
+        pass
+    task = asyncio.create_task(events(3))
+    await asyncio.sleep(0)
+    with turns.call():
+        await asyncio.sleep(0)
+        told.append("answer")
+    await task
+    assert told == ["answer", "event", "event", "event"]
+    with turns.call():
+        await asyncio.wait_for(events(20), 5)
+
+
 async def test_who_gives_up_is_not_waited_for() -> None:
     turns, told = Turns(), []
     with turns.call():

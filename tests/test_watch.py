@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,11 +19,15 @@ from tests.berthing import until
 NODES = RESOURCES["", "nodes"]
 
 
+async def _at_once() -> None:
+    """Nobody else wants the time."""
+
+
 @asynccontextmanager
-async def reflecting(cluster: Cluster, url: str, seen: dict[str, Any]) -> AsyncIterator[Reflector]:
+async def reflecting(cluster: Cluster, url: str, seen: dict[str, Any], give_way: Callable[[], Awaitable[None]] = _at_once) -> AsyncIterator[Reflector]:
     kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None)
+        found = Reflector(client, kind, lambda: None, give_way)
         task = asyncio.create_task(found.run())
         try:
             yield found
@@ -47,6 +51,25 @@ async def test_pages_events_and_deletions(monkeypatch) -> None:
         cluster.apply(node("late"))
         cluster.api.registry.delete(NODES, ("", "n3"))
         await until(lambda: "late" in seen and seen["n3"] is None)
+
+
+async def test_many_objects_at_once_let_others_in(monkeypatch) -> None:
+    """A list as well as a burst of events: whoever waits is not kept for longer than a slice."""
+    monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)
+    cluster, seen, told = Cluster(), {}, []
+
+    async def give_way() -> None:
+        told.append(len(seen))
+
+    for i in range(10):
+        cluster.apply(node(f"n{i}"))
+    async with cluster.serving() as url, reflecting(cluster, url, seen, give_way) as found:
+        await until(lambda: found.listed)
+        assert told == list(range(1, 11))
+        for i in range(10):
+            cluster.apply(node(f"m{i}"))
+        await until(lambda: len(seen) == 20)
+        assert told[10:] == list(range(11, 21))
 
 
 async def test_a_gap_hides_no_deletion(monkeypatch) -> None:

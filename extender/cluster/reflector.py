@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, cli
 _SILENCE_SECONDS = 90.0  # bookmarks come about once a minute; longer silence means a dead connection
 _BACKOFF_SECONDS = (0.25, 30.0)
 _ABSENT_SECONDS = 300.0  # how often to ask again for an API that was not served
-_SLICE = 200  # objects applied before other work gets a turn
+_SLICE_SECONDS = 0.0002  # of applying objects, until other work gets a turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,17 @@ class Kind:
 
 
 class Reflector:
-    """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen."""
+    """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen. Where many objects
+    come at once, `give_way` is awaited between them."""
 
-    def __init__(self, client: ApiClient, kind: Kind, on_progress: Callable[[], None]) -> None:
+    def __init__(
+        self, client: ApiClient, kind: Kind, on_progress: Callable[[], None], give_way: Callable[[], Awaitable[None]]
+    ) -> None:
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
+        self._give_way = give_way
+        self._worked_since = 0.0
         self._known: set[str] = set()
         self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
         self.version = ""
@@ -85,10 +90,9 @@ class Reflector:
         while True:
             page = await self._client.get(self.kind.path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
             metadata = page.get("metadata") or {}
-            for position, item in enumerate(page.get("items") or ()):
+            for item in page.get("items") or ():
                 seen.add(self._apply(item, self.kind.listed or self.kind.apply))
-                if position % _SLICE == _SLICE - 1:
-                    await asyncio.sleep(0)
+                await self._breathe()
             version = str(metadata.get("resourceVersion") or version)
             token = metadata.get("continue") or ""
             if not token:
@@ -109,6 +113,12 @@ class Reflector:
         async for line in self._client.lines(self.kind.path, params, _SILENCE_SECONDS):
             self._event(orjson.loads(line))
             self.failures, self.problem, self._heard = 0, "", time.monotonic()
+            await self._breathe()
+
+    async def _breathe(self) -> None:
+        if time.perf_counter() - self._worked_since > _SLICE_SECONDS:
+            await self._give_way()
+            self._worked_since = time.perf_counter()
 
     def _event(self, event: Json) -> None:
         kind, obj = event.get("type"), event.get("object") or {}

@@ -187,7 +187,6 @@ class Judge:
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
-        self.conclude()
         view = snapshot.views.get(node)
         if view is None:
             return None

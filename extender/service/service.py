@@ -74,7 +74,7 @@ class Service:
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
         self.reflectors = {
-            kind.name: Reflector(client, self._observed(kind), self._progress.advance) for kind in kinds(self.mirror)
+            kind.name: Reflector(client, self._observed(kind), self._progress.advance, self.turns.give_way) for kind in kinds(self.mirror)
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._log = structlog.get_logger("berth.service")
@@ -127,6 +127,7 @@ class Service:
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind."""
+        self.conclude()
         await self.binder.bind(key, uid, node)
 
     def _observed(self, kind: Kind) -> Kind:

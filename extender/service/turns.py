@@ -16,6 +16,7 @@ _SLICE_SECONDS = 0.00004  # work between two looks at who else is waiting
 _LATE_SLICE_SECONDS = 0.0008  # the same once most of the time for it is over
 _MOST = 0.5
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
+_SHORT_PATIENCE_SECONDS = 0.001  # for the watch, on which holds and binds depend: a call whose body never comes must not stop it
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
 _GIVEN_UP = 3  # turns lost to calls that had come already, after which one is taken: several callers at once leave none
 _SHARE = 0.5  # of the usual gap between two calls that work may fill
@@ -78,7 +79,18 @@ class Turns:
     async def pause(self, *, chore: bool = False) -> None:
         """Let calls in; go on when it is one's turn, or when nobody calls."""
         await asyncio.sleep(0)
-        turns, until = 0, time.perf_counter() + (_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS)
+        await self._wait(_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS, chore=chore)
+        # The kernel likes to wake who was answered on the core that answered; there it would wait for all that follows here.
+        os.sched_yield()
+
+    async def give_way(self) -> None:
+        """Let in a call that has come, at once and not for long: for what calls depend on themselves."""
+        await asyncio.sleep(0)
+        if self._calls or self._is_coming():
+            await self._wait(_SHORT_PATIENCE_SECONDS, chore=False)
+
+    async def _wait(self, patience: float, *, chore: bool) -> None:
+        turns, until = 0, time.perf_counter() + patience
         while (now := time.perf_counter()) < until:
             expected = self._expected(now, chore=chore)
             if expected <= 0:
@@ -86,8 +98,6 @@ class Turns:
             turns += await _turn(self._chores if chore else self._waiting, min(expected, until - now))
             if turns and (not self._new or turns >= _GIVEN_UP):
                 break
-        # The kernel likes to wake who was answered on the core that answered; there it would wait for all that follows here.
-        os.sched_yield()
 
     def _is_coming(self) -> bool:
         """Whether a call is on its way from the protocol to its handler."""
