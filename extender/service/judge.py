@@ -25,7 +25,6 @@ from extender.verdict.verbs import Shortlist, held_results, scores, shortlist
 
 T = TypeVar("T")
 _FILTER_SECONDS = 1.0  # for nodes never seen with this demand; kube-scheduler waits 5 s and schedules nothing else meanwhile
-_READY_SECONDS = 0.001  # after an answer, for what the next filter would have to do
 _REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
 
 
@@ -119,7 +118,7 @@ class Judge:
             self.refusals[(ranking.main_refusal() or Code.ELSEWHERE).name] += 1
             self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], found.reasons)
-        self._later = partial(self._placed, pod, demand, snapshot, names, found, ranking)
+        self._later = partial(self._placed, pod, demand, snapshot, names, found)
         return FilterAnswer([name for name, _ in found.nodes])
 
     def conclude(self) -> None:
@@ -128,17 +127,13 @@ class Judge:
         if later is not None:
             later()
 
-    def _placed(
-        self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str], found: Shortlist, ranking: Ranking
-    ) -> None:
-        """Hold the first choice and remember the others; then make ready for the next pod, which often is like this one."""
+    def _placed(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str], found: Shortlist) -> None:
+        """Hold the first choice and remember the others."""
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())
         self._hold(pod, demand.policy, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
-        until, present = self._clock() + _READY_SECONDS, self._mirror.present()
-        ranking.follow(present, self.rules(present), lambda: self._clock() > until)
 
     def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> None:
         """A claim that only this pod uses, allocated where the pod cannot go, is given back (in-tree: PostFilter).

@@ -19,7 +19,7 @@ from extender.web.verbs import Verbs
 
 # Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
 _OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
-_SCRAPE_SECONDS = 0.05  # however many call meanwhile
+_SCRAPE_SECONDS = 0.03  # however many call meanwhile; with the wait before and after it stays below 50 ms
 
 
 class App:
