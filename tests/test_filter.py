@@ -54,17 +54,6 @@ async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
         assert (await b.filter("p", everybody[4:]))["NodeNames"] == everybody[4:]
 
 
-async def test_what_fails_once_the_answer_is_given_costs_neither_answer_nor_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c", 1))
-        b.cluster.apply(pod("p", "c"))
-        await b.settled()
-        with monkeypatch.context() as patched:
-            patched.setattr(b.app.service.mirror, "hold", lambda *_: 1 / 0)
-            assert (await b.filter("p"))["NodeNames"] == ["n1"]
-        assert (await b.filter("p"))["NodeNames"] == ["n1"] and b.app.service.mirror.ledger.holds == 1
-
-
 async def test_filtering_again_replaces_the_hold() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c", 4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from extender.allocation.features import Features
@@ -21,7 +20,7 @@ from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_o
 from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate
 from extender.verdict.grouping import nearness
 from extender.verdict.ranking import Ranking, Rankings
-from extender.verdict.verbs import Shortlist, held_results, scores, shortlist
+from extender.verdict.verbs import held_results, scores, shortlist
 
 T = TypeVar("T")
 _FILTER_SECONDS = 1.0  # for nodes never seen with this demand; kube-scheduler waits 5 s and schedules nothing else meanwhile
@@ -60,7 +59,6 @@ class Judge:
         self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
         self.on_decided: Callable[[Pod, Snapshot, Sequence[str], str, Grant], None] = lambda *_: None
         self._unfinished: dict[object, Demand] = {}
-        self._later: Callable[[], None] | None = None  # what the last filter left to do
         self.on_unfinished: Callable[[], None] = lambda: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
@@ -77,8 +75,7 @@ class Judge:
         self.policy_problem = problem
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
-        """Where the pod's claims can be served: the best few nodes, the first of them held once `conclude` was called."""
-        self.conclude()
+        """Where the pod's claims can be served: the best few nodes, the first of them held."""
         if not pod.may_need_devices:
             return FilterAnswer()
         self._mirror.expire(self._clock())
@@ -118,22 +115,12 @@ class Judge:
             self.refusals[(ranking.main_refusal() or Code.ELSEWHERE).name] += 1
             self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], found.reasons)
-        self._later = partial(self._placed, pod, demand, snapshot, names, found)
-        return FilterAnswer([name for name, _ in found.nodes])
-
-    def conclude(self) -> None:
-        """Do what filter left to do: at once after its answer is on the way, and before anything else is decided."""
-        later, self._later = self._later, None
-        if later is not None:
-            later()
-
-    def _placed(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str], found: Shortlist) -> None:
-        """Hold the first choice and remember the others."""
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())
         self._hold(pod, demand.policy, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
+        return FilterAnswer([name for name, _ in found.nodes])
 
     def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> None:
         """A claim that only this pod uses, allocated where the pod cannot go, is given back (in-tree: PostFilter).
@@ -155,7 +142,6 @@ class Judge:
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """0..10 per node. Answered from the pod's last filter, whose hold would otherwise count against its own node."""
-        self.conclude()
         known = self._shortlists.get(pod.uid)
         if known is not None and all(name in known for name in names):
             return scores(known, names)

@@ -115,10 +115,6 @@ class Service:
         missing = self.not_ready
         return FilterAnswer(error=f"berth is not ready, {missing}") if missing else self.judge.filter(pod, names)
 
-    def conclude(self) -> None:
-        """See Judge.conclude."""
-        self.judge.conclude()
-
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See Judge.prioritize."""
         if self.not_ready or not pod.may_need_devices:
@@ -127,7 +123,6 @@ class Service:
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind."""
-        self.conclude()
         await self.binder.bind(key, uid, node)
 
     def _observed(self, kind: Kind) -> Kind:

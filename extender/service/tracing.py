@@ -83,7 +83,6 @@ class TracedService:
         self._traces = traces
         self.turns = service.turns
         self.watched = service.watched
-        self.conclude = service.conclude
         self.calls = service.calls
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:

@@ -41,16 +41,7 @@ class Verbs:
         with self._service.turns.call() if path != "/bind" else nullcontext():
             answer = await self._reply(scope["method"], path, receive)
         self._service.calls.answered(path[1:], answer.status, time.perf_counter() - start)
-        try:
-            await answer.to(send)
-        finally:
-            self._conclude()
-
-    def _conclude(self) -> None:
-        try:
-            self._service.conclude()
-        except Exception:  # noqa: BLE001 - the answer is given; a bug here must not cost the connection
-            self._log.exception("a filter could not be concluded")
+        await answer.to(send)
 
     async def _reply(self, method: str, path: str, receive: Receive) -> Answer:
         if method != "POST":
