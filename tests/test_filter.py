@@ -16,6 +16,7 @@ from extender.allocation.view import Snapshot
 from extender.cel.masks import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model.errors import WireError
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, gpu_slice, node_object
 from extender.verdict.demand import demand_of
@@ -244,6 +245,14 @@ def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tup
     metadata = {name: shape.get(name, str)(text) for name, text in fields}
     body = json.dumps({"Pod": {"metadata": metadata, "spec": {"uid": "z"}}, "Nodes": None, "NodeNames": ["n"]}, separators=(",", ":")).encode()
     assert wire.decode_args(body).identity in (("", ""), (metadata.get("uid"), metadata.get("resourceVersion")))
+
+
+def test_nobody_can_make_looking_for_them_take_long() -> None:
+    body = b'{"Pod":{"metadata":{%b"name":"p"}},"Nodes":null,"NodeNames":["n"]}' % (b'"uid":"u",' * 500_000)
+    assert wire.decode_args(body).identity == ("", "")
+    body = b'{"Pod":{"metadata":{"name":"\xff","uid":"\xff","resourceVersion":"1"}},"Nodes":null,"NodeNames":["n"]}'
+    with pytest.raises(WireError, match="not JSON"):
+        assert wire.decode_args(body).identity == ("", "") and wire.decode_args(body).pod
 
 
 async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is() -> None:

@@ -17,8 +17,8 @@ from extender.wire.fields import Json, get, need, string_list, wrong
 from extender.wire.names import NodeNames, Places
 
 _NAMES = b',"Nodes":null,"NodeNames":["'  # as Go writes it, after the pod
-_TEXT_FIELDS = rb'(?:"\w+":"[^"\\]*",)*?'
-_IDENTITY = re.compile(rb'{"Pod":{"metadata":{%b"uid":"([^"\\]+)",%b"resourceVersion":"([^"\\]+)"' % (_TEXT_FIELDS, _TEXT_FIELDS))
+_FEW_TEXTS = rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # fields of metadata; bounded, for bodies that are made to take long
+_IDENTITY = re.compile(rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_FEW_TEXTS, _FEW_TEXTS))
 
 
 class Args:
