@@ -7,7 +7,6 @@ import datetime
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Self
 
 import structlog
@@ -165,9 +164,4 @@ def _age_seconds(claim: Claim) -> float:
 
 
 def _now_rfc3339() -> str:
-    return _rfc3339(int(time.time()))
-
-
-@lru_cache(maxsize=1)  # asked for with every filter
-def _rfc3339(seconds: int) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
