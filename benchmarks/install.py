@@ -7,6 +7,7 @@ account with the rights that the manifests give it. Pulling images is left out.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -58,7 +59,8 @@ class Installation:
         (self.folder / "policy.yaml").write_text(config("berth-policy", "policy.yaml"))
         pod = yaml.safe_load(self.kubectl("-n", "berth-system", "get", "deployment", "berth-scheduler", "-o", "yaml"))["spec"]["template"]["spec"]
         args = [a for c in pod["containers"] if c["name"] == "berth" for a in c["args"]]
-        args = [a.replace("/etc/berth/", f"{self.folder}/").replace(":8888", f":{port}").replace("0.0.0.0:8889", f"127.0.0.1:{free_port()}") for a in args]
+        args = [re.sub(r"0\.0\.0\.0:\d+", lambda _: f"127.0.0.1:{free_port()}", a) for a in args]  # pages and metrics
+        args = [a.replace("/etc/berth/", f"{self.folder}/").replace(":8888", f":{port}") for a in args]
         self.plane._spawn([sys.executable, "-m", "extender", args[0], f"--kubeconfig={account}", *args[1:]], self.folder / "berth.log")
         scheduler = yaml.safe_load(config("berth-scheduler-config", "berth-scheduler.yaml"))
         scheduler["clientConnection"] = {"kubeconfig": str(account)}

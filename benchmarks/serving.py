@@ -22,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import beside
 from benchmarks.beside import summary
@@ -36,6 +37,27 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+class Berth(NamedTuple):
+    """A process that is ready."""
+
+    process: subprocess.Popen
+    port: int
+    scrapes: int  # the port that another process answers
+    ready_s: float  # from its start
+
+    def memory_mib(self) -> float:
+        """All that is resident, what both processes share once."""
+        of_the_other = sum(_kib(f"/proc/{pid}/smaps_rollup", "Private_Clean:", "Private_Dirty:") for pid in self._children())
+        return (_kib(f"/proc/{self.process.pid}/status", "VmRSS:") + of_the_other) / 1024
+
+    def _children(self) -> list[str]:
+        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+
+
+def _kib(path: str, *names: str) -> int:
+    return sum(int(line.split()[1]) for line in Path(path).read_text().splitlines() if line.startswith(names))
 
 
 class Http:
@@ -97,28 +119,23 @@ class Bench:
                 child.stdout.close()
         self.children.clear()
 
-    def berth(self, api_port: int, folder: Path) -> tuple[int, subprocess.Popen, float]:
-        """(port, process, seconds from start to ready)."""
+    def berth(self, api_port: int, folder: Path) -> Berth:
+        """Berth for an API server, once it is ready."""
         config = folder / "kubeconfig"
         config.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "b", "clusters": [{"name": "b", "cluster": {"server": f"http://127.0.0.1:{api_port}"}}],
             "users": [{"name": "b", "user": {}}], "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
         }))
-        port, begin = free_port(), time.monotonic()
-        child = self.start("extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}")
+        port, scrapes, begin = free_port(), free_port(), time.monotonic()
+        child = self.start("extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}", "--metrics", f"127.0.0.1:{scrapes}")
         while time.monotonic() - begin < 120:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as reply:
                     if reply.status == 200:
-                        return port, child, time.monotonic() - begin
+                        return Berth(child, port, scrapes, time.monotonic() - begin)
             except OSError:
                 time.sleep(0.02)
         raise TimeoutError("berth did not become ready")
-
-
-def memory_mib(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def pods_of(api_port: int) -> dict[str, dict]:
@@ -139,38 +156,38 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             api, floor = free_port(), free_port()
             fleet = bench.start("benchmarks.servers", "fleet", "--port", str(api), "--nodes", str(nodes), "--mix", mix, "--occupancy", str(occupancy), wait_line=True)
             bench.start("benchmarks.servers", "noop", "--port", str(floor))
-            port, berth, ready = bench.berth(api, Path(folder))
+            berth = bench.berth(api, Path(folder))
             names = [f"node-{i:05}.cluster.example.com" for i in range(nodes)]
             pods = pods_of(api)
             time.sleep(1)
-            noop, http = Http(floor), Http(port)
-            result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(ready, 2)}
+            noop, http = Http(floor), Http(berth.port)
+            result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(berth.ready_s, 2)}
             for name in ("one", "four"):
                 http.post("filter", body_for(pods[name], names))
             result["cold_us"] = summary([timed(http, "filter", body_for(pods[f"cold-{i}"], names), 1)[0] for i in range(COLD_PODS)])
             result["noop_us"] = measure(noop, "filter", body_for(pods["one"], names))
             result["noop_pass_us"] = measure(noop, "pass", body_for(pods["plain"], names))
-            before = cpu_seconds(berth.pid)
+            before = cpu_seconds(berth.process.pid)
             for name in ("plain", "one", "four", "never"):
                 result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names))
-            result["cpu_us_per_filter"] = (cpu_seconds(berth.pid) - before) / 4 / (CALLS + WARM_UP) * 1e6
+            result["cpu_us_per_filter"] = (cpu_seconds(berth.process.pid) - before) / 4 / (CALLS + WARM_UP) * 1e6
             shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
-            result["scrape_ms"] = scraping(port)
+            result["scrape_ms"] = scraping(berth.scrapes)
             body = body_for(pods["one"], names)
-            result["beside"] = pages_beside(bench, port, lambda: http.post("filter", body))
+            result["beside"] = pages_beside(bench, berth, lambda: http.post("filter", body))
             if mix != "mig":
                 fleet.send_signal(signal.SIGUSR1)
                 time.sleep(0.5)
                 result["filter_one_churn_us"] = measure(http, "filter", body_for(pods["one"], names))
             result["bind_us"] = binding(http, [pods[f"bind-{i}"] for i in range(BIND_PODS)], names)
-            result["memory_mib"] = round(memory_mib(berth.pid), 1)
+            result["memory_mib"] = round(berth.memory_mib(), 1)
             return result
     finally:
         bench.stop()
 
 
-def pages_beside(bench: Bench, port: int, call: Callable[[], object]) -> list[dict]:
+def pages_beside(bench: Bench, berth: Berth, call: Callable[[], object]) -> list[dict]:
     """Each page at each pace, and its control."""
     late = free_port()
     bench.start("benchmarks.servers", "late", "--port", str(late))
@@ -181,7 +198,7 @@ def pages_beside(bench: Bench, port: int, call: Callable[[], object]) -> list[di
 
     results = []
     for (page, path), gap in itertools.product(beside.PAGES.items(), beside.GAPS):
-        found = compared(port, path, gap)
+        found = compared(berth.scrapes if page == "metrics" else berth.port, path, gap)
         control = compared(late, f"/{max(found.took_ms / 1000 - _ASKING_SECONDS, 0):.5f}", gap)
         results.append({"page": page, "gap_ms": gap * 1000, **found._asdict(), "control": control._asdict()})
     return results

@@ -22,6 +22,7 @@ from extender.service.policies import CandidateFile, PolicyFile
 from extender.service.service import Service
 from extender.service.tracing import Traces, no_span
 from extender.web.app import App, Pages
+from extender.web.exporting import Exporting, Published
 from extender.web.protocol import protocol
 
 # kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
@@ -31,11 +32,12 @@ _LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where and how Berth listens. Without `pages` the verbs' address serves everything."""
+    """Where and how Berth listens. Without `pages` the verbs' address serves everything; at `metrics` a process of its own answers."""
 
     host: str
     port: int
     pages: tuple[str, int] | None = None
+    metrics: tuple[str, int] | None = None
     certificate: Path | None = None
     key: Path | None = None
     client_ca: Path | None = None
@@ -70,10 +72,14 @@ async def run(credentials: Credentials, listen: Listen, policies: Policies, trac
     policy = read_policy(policies.active)
     token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
     async with ApiClient(credentials) as client, Service(client, policy, span=traces.span if traces else no_span) as service:
-        pages = Pages(service, token)
+        published = Published(service)
+        pages = Pages(service, published, token)
         main = server(App(service, pages if listen.pages is None else None, traces), listen.host, listen.port, listen)
         servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
-        watchers = [asyncio.create_task(one) for one in (_watch_certificates(main, listen), _watch_policies(service, policies))]
+        beside = [_watch_certificates(main, listen), _watch_policies(service, policies), published.run()]
+        if listen.metrics is not None:
+            beside.append(Exporting(published, *listen.metrics).run())
+        watchers = [asyncio.create_task(one) for one in beside]
         try:
             await _serve_all(servers)
         finally:
@@ -138,7 +144,12 @@ async def application(api_url: str, policy: Policy | None = None) -> AsyncIterat
     """The ASGI application against an API server without credentials, and what it still lacks to be ready."""
     credentials = Credentials(api_url, None, lambda: None)
     async with ApiClient(credentials) as client, Service(client, policy or Policy()) as service:
-        yield App(service, Pages(service)), lambda: service.not_ready
+        published = Published(service)
+        publishing = asyncio.create_task(published.run())
+        try:
+            yield App(service, Pages(service, published)), lambda: service.not_ready
+        finally:
+            publishing.cancel()
 
 
 def server(app: App | Pages, host: str, port: int, listen: Listen | None = None) -> uvicorn.Server:

@@ -61,6 +61,12 @@ class Berthing:
         results = [r for c in self.claims() for r in ((c["status"].get("allocation") or {}).get("devices") or {}).get("results") or []]
         return [(r["pool"], r["device"]) for r in results]
 
+    async def metrics(self, words: str) -> str:
+        """The first text of /metrics with these words: it is made anew every second."""
+        while words not in (text := (await self.client.get("/metrics")).text):
+            await asyncio.sleep(0.05)
+        return text
+
     async def settled(self) -> None:
         """Wait until Berth has seen everything the cluster has."""
         service = self.app.service

@@ -47,7 +47,7 @@ async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None
             await b.app.service.auditor.round()
         events = b.cluster.store.all("events")
         assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"] and all(e["reason"] == "AuditFinding" for e in events)
-        assert "berth_audit_double 1.0" in (await b.client.get("/metrics")).text
+        assert await b.metrics("berth_audit_double 1.0")
         assert all(len(c["status"]["allocation"]["devices"]["results"]) == 1 for c in b.claims())
 
 

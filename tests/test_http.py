@@ -77,8 +77,9 @@ async def test_metrics_count_what_happened() -> None:
         await b.app.service.surveyor.survey()
         hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
         b.app.service.surveyor.facts[hostile] = Facts(gpus=3)
-        text = (await b.client.get("/metrics")).text
-        again = (await b.client.get("/metrics")).text
+        text = await b.metrics('product="GPU')
+        b.app.service.collector.deallocated += 1
+        again = await b.metrics("berth_claims_deallocated_total 3.0")
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert {r.name.removesuffix("_total") for r in READINGS} == set(families)
     assert {s.labels["product"]: s.value for s in families["berth_gpus"].samples}[hostile] == 3

@@ -18,6 +18,7 @@ from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice,
 from extender.service.service import Service
 from extender.service.watching import kinds
 from extender.web.app import App, Pages
+from extender.web.exporting import Published
 from tests.berthing import berthing, claim, pod
 from tests.browser import CHROMIUM, NAMES, Page, browsing
 
@@ -149,7 +150,7 @@ async def unattended() -> AsyncIterator[tuple[Service, str]]:
     service = Service(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
     for reflector in service.reflectors.values():
         reflector.listed = True
-    async with listening(App(service, Pages(service)), "127.0.0.1", 0) as url:
+    async with listening(App(service, Pages(service, Published(service))), "127.0.0.1", 0) as url:
         yield service, url
 
 

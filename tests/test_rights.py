@@ -160,6 +160,18 @@ def test_trial_fleet_is_what_the_machines_make() -> None:
     assert made.FILE.read_text() == made.fleet(), "run .ci/make_trial.py"
 
 
+def test_prometheus_asks_the_process_that_is_there_for_it() -> None:
+    """ServiceMonitor, Service, NetworkPolicy, container and --metrics name the same port."""
+    objects = [o for o in yaml.safe_load_all((MANIFESTS / "base/scheduler.yaml").read_text())]
+    of = lambda kind: next(o["spec"] for o in objects if o["kind"] == kind)
+    monitor = yaml.safe_load((MANIFESTS / "overlays/prometheus/monitor.yaml").read_text())["spec"]["endpoints"][0]["port"]
+    target = next(p["targetPort"] for p in of("Service")["ports"] if p["name"] == monitor)
+    container = next(c for c in of("Deployment")["template"]["spec"]["containers"] if c["name"] == "berth")
+    port = next(p["containerPort"] for p in container["ports"] if p["name"] == target)
+    assert f"--metrics=0.0.0.0:{port}" in container["args"]
+    assert {"port": target} in of("NetworkPolicy")["ingress"][0]["ports"]
+
+
 def test_every_container_is_confined() -> None:
     for file in ("base/scheduler.yaml", "base/agent.yaml", "overlays/separate/berth.yaml"):
         for obj in yaml.safe_load_all((MANIFESTS / file).read_text()):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +29,7 @@ from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
+from extender.web import exporter
 from tests.berthing import claim, pod
 from tests.test_docs import ROOT
 
@@ -183,6 +188,68 @@ async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> N
         assert (await client.get(url, headers={"Authorization": "Bearer wrong"})).status_code == 401
         assert (await client.get(url, headers={"Authorization": "Bearer s3cret"})).status_code == 404
         assert (await client.get(f"http://127.0.0.1:{pages}/metrics")).status_code == 200
+
+
+async def test_scrapes_are_answered_by_a_process_of_their_own(tmp_path: Path) -> None:
+    """It is started again when it ends, and does not outlive Berth."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/metrics"
+    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}"), httpx.AsyncClient() as client:
+        await answers(url, 200, "berth_ready 1.0")
+        reply = await client.get(url)
+        assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert "berth_ready" not in (await client.head(url)).text
+        assert (await client.get(f"http://127.0.0.1:{port}/filter")).status_code == 404
+        first = exporter_on(port)
+        os.kill(first, signal.SIGKILL)
+        await client.aclose()
+        await answers(url, 200, "berth_ready 1.0")
+        second = exporter_on(port)
+        assert second != first
+    assert not Path(f"/proc/{second}").exists()
+
+
+def exporter_on(port: int) -> int:
+    """The process that answers scrapes there, by the file descriptor that it was given: nobody else listens on the port."""
+    listening = next(line.split() for line in Path("/proc/net/tcp").read_text().splitlines() if f":{port:04X} 00000000:0000 0A" in line)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes().split(b"\0")
+            if any(part.endswith(b"exporter.py") for part in command):
+                number = command[command.index(b"-S") + 2].decode()
+                if os.readlink(process / "fd" / number) == f"socket:[{listening[9]}]":
+                    return int(process.name)
+    raise AssertionError("nobody answers scrapes")
+
+
+async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old figures must not look like fresh ones."""
+    listening_socket = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening_socket.getsockname()[1]}/metrics"
+    read, write = os.pipe()
+    with os.fdopen(write, "wb", 0) as source, os.fdopen(read, "rb") as sink:
+        thread = threading.Thread(target=exporter.answer, args=(listening_socket, sink))
+        thread.start()
+        await answers(url, 503, "hangs, or has just started")
+        source.write((3).to_bytes(4) + b"a 1")
+        await answers(url, 200, "a 1")
+        monkeypatch.setattr(exporter, "_STALE_SECONDS", 0.0)
+        await answers(url, 503)
+        source.close()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_an_address_for_scrapes_that_is_taken(tmp_path: Path) -> None:
+    config = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+              "current-context": "c", "users": [{"name": "u", "user": {}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(tmp_path / "kubeconfig"), "--listen", f"127.0.0.1:{free_port()}", "--metrics", address]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 2
+    assert f"berth: --metrics: cannot listen on {address}: Address already in use" in ended.stderr
 
 
 def certificate(folder: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""/metrics: what the service counts, read when it is asked for, and how long the verbs take."""
+"""What the service counts, and how long the verbs take, as text for scrapes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ READINGS = (
 
 class Metrics:
     """The figures of one service as text. The library writes the form of every line once, before the first scrape; from then on
-    only labels and values are put in, because a scrape shares the interpreter with kube-scheduler's calls."""
+    only labels and values are put in, because that shares the interpreter with kube-scheduler's calls."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
