@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.oracle import brute_force, compare, random_world
 import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.allocation.plain import plain
+from extender.allocation.search import Search
+from tests.oracle import brute_force, compare, random_world
+from tests.oracle_worlds import problem
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -19,3 +26,21 @@ def test_worlds_are_worth_asking_about() -> None:
     """The random worlds hold possible and impossible questions in comparable numbers."""
     answers = [brute_force(random_world(random.Random(seed))) for seed in range(300)]
     assert 60 < sum(answers) < 240
+
+
+@given(st.integers(0, 1 << 32), st.lists(st.integers(0, 127), max_size=6))
+def test_what_needs_no_search_is_answered_as_the_search_answers(seed: int, some: list[int]) -> None:
+    """One request for whole devices: the same solution, among all and among some; the moment one device is not plain, no answer."""
+    rng = random.Random(seed)
+    world = random_world(rng)
+    wanted = {"kind": rng.choice(["a", ""]), "count": rng.randint(1, 4), "all": False, "memory": 0}
+    devices = [{**device, "shared": False, "counters": 0, "tainted": False} for device in world.devices]
+    world = replace(world, devices=devices, requests=[{"claim": 0, "options": [wanted], "tolerates": False}], constraints=[], used={})
+    simple, search = plain(problem(world)), Search(problem(world))
+    first = search.run()
+    assert simple is not None and simple.among(-1) == first
+    for allowed in some if first is not None else ():
+        assert simple.among(allowed) == search.among(allowed, first.alternatives, 500).run()
+    odd = rng.randrange(len(devices))
+    devices[odd] |= rng.choice([{"shared": True}, {"counters": 1}, {"tainted": True}])
+    assert (plain(problem(world)) is None) == (wanted["kind"] in ("", devices[odd]["kind"]))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from extender.allocation.observe import NOBODY, Observer
+from extender.allocation.plain import Plain, plain
 from extender.allocation.problem import Problem, Solution
-from extender.allocation.search import DEFAULT_BUDGET, Search
+from extender.allocation.search import DEFAULT_BUDGET, EVERYTHING, Search
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.pieces import breathe
 
@@ -25,6 +26,9 @@ def choose(
     problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY
 ) -> Solution | None:
     """The preferred solution, or None where there is none. Raises InvalidClaim or OutOfBudget as Search does."""
+    simple = plain(problem) if observer is NOBODY else None  # who listens wants to hear of every device
+    if simple is not None:
+        return _preferred(simple, problem, preference)
     search = Search(problem, budget=budget, observer=observer)
     first = search.run()
     if first is None or preference is None:
@@ -43,3 +47,11 @@ def choose(
         if found is not None:
             return found
     return first
+
+
+def _preferred(simple: Plain, problem: Problem, preference: Preference | None) -> Solution | None:
+    first = simple.among(EVERYTHING)
+    if first is None or preference is None:
+        return first
+    found = (simple.among(allowed) for allowed in preference(problem, first))
+    return next((solution for solution in found if solution is not None), first)

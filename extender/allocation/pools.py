@@ -47,6 +47,7 @@ class Inventory:
     offsets: tuple[tuple[Slice, int], ...]  # a slice and the bit of its first device
     index: Mapping[DeviceId, int]
     reachable: int  # devices that the node reaches: all but some of slices with per-device node selection
+    plain: int = 0  # devices about which nothing but selectors and their use decides
 
 
 def reaches(selection: NodeSelection, node: Node) -> bool:
@@ -185,4 +186,12 @@ def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
         if not place.slice.per_device or reaches(place.device.selection, node):
             reachable |= 1 << bit
     index = {place.id: bit for bit, place in enumerate(places)}
-    return Inventory(pools, tuple(places), tuple(offsets), index, reachable)
+    plain = sum(1 << bit for bit, place in enumerate(places) if is_plain(place.device))
+    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, plain)
+
+
+def is_plain(device: Device) -> bool:
+    """Whether nothing but selectors and its use decides about a device."""
+    return not (
+        device.allow_multiple or device.consumes or device.taints or any(c.policy is not None for c in device.capacity.values())
+    )
