@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice, takewhile
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Usage
+from extender.model.bits import members
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
 from extender.model.demand import DEFAULT_MIX, Mix
 from extender.model.device import PoolKey
@@ -36,11 +38,25 @@ class NodeView:
 
     def positions(self, devices: int) -> int:
         """The GPUs among devices, by position in the fabric, as a mask."""
+        in_order = _in_order(self.gpu_bits)
+        if in_order:
+            return devices & in_order
         found = 0
         for position, bit in enumerate(self.gpu_bits):
             if bit >= 0 and devices >> bit & 1:
                 found |= 1 << position
         return found
+
+    def devices(self, positions: int) -> int:
+        """GPUs by position in the fabric, as a mask of devices."""
+        in_order = _in_order(self.gpu_bits)
+        return positions & in_order if in_order else sum(1 << self.gpu_bits[position] for position in members(positions))
+
+
+@lru_cache(maxsize=1024)  # a fleet has a few kinds of machines
+def _in_order(gpu_bits: tuple[int, ...]) -> int:
+    """The GPUs as a mask, where each stands among the devices where it stands in the fabric; 0 elsewhere."""
+    return (1 << len(gpu_bits)) - 1 if gpu_bits == tuple(range(len(gpu_bits))) else 0
 
 
 @dataclass(frozen=True, slots=True)

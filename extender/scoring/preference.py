@@ -53,22 +53,15 @@ class ByTopology:
     def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
         fabric = self._view.fabric
         assert fabric is not None
-        everything = self._devices(self._view.positions(EVERYTHING))
+        everything = self._view.devices(self._view.positions(EVERYTHING))
         free = members(self._view.positions(eligible))
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
             for positions in self._joinable(ranked(fabric.graph, sum(1 << p for p in group), count)):
-                yield EVERYTHING & ~everything | self._devices(positions)
+                yield ~everything | self._view.devices(positions)
                 tried += 1
                 if tried >= _MAX_SETS:
                     return
-
-    def _devices(self, positions: int) -> int:
-        """GPUs by position in the fabric, as a mask of devices."""
-        bits, found = self._view.gpu_bits, 0
-        for position in members(positions):
-            found |= 1 << bits[position]
-        return found
 
     def _joinable(self, sets: tuple[int, ...]) -> Iterable[int]:
         """Those that Fabric Manager has a partition for, where it says."""
