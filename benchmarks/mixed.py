@@ -18,7 +18,7 @@ from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.watching import kinds
 from extender.verdict.demand import Demand, demand_of
-from extender.verdict.evaluate import Grant
+from extender.verdict.grants import Grant
 from extender.verdict.verbs import plan
 from extender.wire.claims import decode_claim
 from extender.wire.core import decode_pod

@@ -17,7 +17,8 @@ from extender.model.reasons import Code
 from extender.policy import Policy
 from extender.service.journal import Journal
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Grant, Rules, Verdict, evaluate
+from extender.verdict.evaluate import Rules, Verdict, evaluate
+from extender.verdict.grants import Grant, Grants
 from extender.verdict.grouping import nearness
 from extender.verdict.ranking import Ranking, Rankings
 from extender.verdict.verbs import held_results, scores, shortlist
@@ -46,6 +47,7 @@ class Judge:
         self._clock = clock
         self._journal = journal
         self._masks = Masks()
+        self._grants = Grants()
         self._features = features
         self.rankings = Rankings()
         self.refusals: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
@@ -222,7 +224,7 @@ class Judge:
 
     def rules(self, snapshot: Snapshot) -> Rules:
         """What verdicts on a snapshot depend on."""
-        return Rules(self._masks, self._features, snapshot.fleet)
+        return Rules(self._masks, self._features, snapshot.fleet, self._grants)
 
 
 def _remember(table: OrderedDict[str, T], uid: str, value: T) -> None:

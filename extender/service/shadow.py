@@ -16,8 +16,8 @@ from extender.policy import Policy
 from extender.service.judge import Judge
 from extender.service.turns import Turns
 from extender.verdict.demand import Asked, Demand, demand_of
-from extender.verdict.evaluate import Grant
 from extender.verdict.explain import Candidate, candidate
+from extender.verdict.grants import Grant
 from extender.verdict.ranking import Rankings
 from extender.verdict.verbs import shortlist
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from extender.allocation.choose import choose
 from extender.allocation.features import Features
 from extender.allocation.observe import NOBODY, Observer, Recorder
+from extender.allocation.plain import plain
 from extender.allocation.problem import Problem, Selection, Solution
 from extender.allocation.search import Search
 from extender.allocation.selection import find_class, select
@@ -18,20 +19,11 @@ from extender.model.claim import DeviceRequest
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.pieces import breathe
 from extender.model.reasons import Code, Reason
-from extender.scoring.parts import Choice, Part, achieved_gbps, memory_bytes, parts, total
+from extender.scoring.parts import Choice, achieved_gbps, memory_bytes, parts, total
 from extender.scoring.preference import ByTopology
 from extender.verdict.demand import Demand
+from extender.verdict.grants import Grant, Grants, asked_of
 from extender.verdict.refusal import explain_refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The node can serve the demand with these devices."""
-
-    solution: Solution
-    parts: tuple[Part, ...]
-    score: float
-    ring_gbps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +47,7 @@ class Rules:
     masks: Masks
     features: Features
     fleet: Fleet
+    grants: Grants | None = None  # those of equal states of nodes, where signatures of views mean something
 
 
 def problem_for(view: NodeView, demand: Demand, rules: Rules) -> Problem:
@@ -93,11 +86,29 @@ def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = 
         return Grant(Solution((), ()), (), 0.0, 0.0)
     problem = problem_for(view, demand, rules)
     try:
-        solution = choose(problem, ByTopology(view, demand.policy), budget=demand.policy.search_steps, observer=observer)
+        return _remembered(view, demand, rules, problem) if observer is NOBODY else _judge(view, demand, rules, problem, observer)
     except InvalidClaim as error:
         return Refusal(Reason(Code.INVALID, (str(error),)))
     except OutOfBudget:
         return Refusal(Reason(Code.OUT_OF_BUDGET))
+
+
+def _remembered(view: NodeView, demand: Demand, rules: Rules, problem: Problem) -> Verdict:
+    simple = plain(problem) if rules.grants is not None else None
+    asked = asked_of(view, demand, simple) if simple is not None else None
+    if rules.grants is None or simple is None or asked is None:
+        return _judge(view, demand, rules, problem)
+    known = rules.grants.get(asked, rules.fleet)
+    if known is not None:
+        return known.to(simple.request)
+    verdict = _judge(view, demand, rules, problem)
+    if isinstance(verdict, Grant):
+        rules.grants.put(asked, rules.fleet, verdict)
+    return verdict
+
+
+def _judge(view: NodeView, demand: Demand, rules: Rules, problem: Problem, observer: Observer = NOBODY) -> Verdict:
+    solution = choose(problem, ByTopology(view, demand.policy), budget=demand.policy.search_steps, observer=observer)
     if solution is None:
         return Refusal(_refusal(view, demand, problem))
     breathe()
@@ -126,9 +137,11 @@ def _topology(choice: Choice, demand: Demand) -> Reason | None:
 
 
 def _refusal(view: NodeView, demand: Demand, problem: Problem) -> Reason:
-    """Search once more with a listener; only refusals pay for it."""
+    """Search once more with a listener; only refusals pay for it. A plain problem has nothing to tell but numbers."""
     breathe()
     recorder = Recorder()
+    if plain(problem) is not None:
+        return explain_refusal(view, problem, recorder, demand.expected_bytes)
     search = Search(problem, budget=demand.policy.search_steps, observer=recorder)
     try:
         search.run()

@@ -20,7 +20,8 @@ from extender.policy import Policy
 from extender.scoring.parts import Part
 from extender.verdict import nearest
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate, problem_for
+from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate, problem_for
+from extender.verdict.grants import Grant
 from extender.verdict.narrate import narrate
 from extender.verdict.nearest import Alike, Holders, Miss
 from extender.verdict.ranking import Ranking, State

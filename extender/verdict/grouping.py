@@ -14,7 +14,7 @@ from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import ObjectKey
 from extender.scoring.parts import Part, total
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant
+from extender.verdict.grants import Grant
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from extender.allocation.view import NodeView
 from extender.model.bits import members
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Rules, evaluate, problem_for
+from extender.verdict.evaluate import Rules, evaluate, problem_for
+from extender.verdict.grants import Grant
 from extender.verdict.verbs import held_results
 
 _MOST = 200  # lines about devices

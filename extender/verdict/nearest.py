@@ -17,7 +17,8 @@ from extender.model.pieces import in_pieces
 from extender.model.quantity import readable
 from extender.model.reasons import Code
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Refusal, Rules, evaluate, problem_for
+from extender.verdict.evaluate import Refusal, Rules, evaluate, problem_for
+from extender.verdict.grants import Grant
 from extender.verdict.terms import TermFinding
 from extender.verdict.whatif import freed
 

@@ -9,7 +9,7 @@ fleet change, every group is judged once.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,7 +19,8 @@ from typing import NamedTuple
 from extender.allocation.view import Fleet, NodeView, Snapshot
 from extender.model.reasons import Code
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Refusal, Rules, Verdict, evaluate
+from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate
+from extender.verdict.grants import Grant
 from extender.verdict.seen import is_blind, seen
 
 _STEP = 2  # nodes sorted between two steps
@@ -217,15 +218,15 @@ class Ranking:
     def _sort_at_once(self, snapshot: Snapshot, rules: Rules, alike: Alike | None) -> Iterator[None]:
         """All nodes of a ranking that has none yet: a group is looked up once for all nodes that look alike."""
         views, mine = snapshot.views, self._runs
-        states: list[tuple[int, list[str]]] = []
-        for states in _by_state(snapshot, alike):  # noqa: B007 - the last step is the answer
+        left = dict(alike or {})
+        for found in _by_state(views) if alike is None else ():
+            left = found
             yield
-        for appearance, names in states:
-            for start in range(0, len(names) if appearance >= 0 else 0, _PLACED):
-                fresh = names[start : start + _PLACED]
-                if mine != self._runs and self._latest is not None:  # between two steps somebody went on
-                    latest = self._latest[0]
-                    fresh = [name for name in fresh if name in self._todo and latest.get(name) is views[name]]
+        while left:
+            (_, appearance), names = left.popitem()
+            for some in _batches(names if appearance >= 0 else (), _PLACED):
+                latest = self._latest[0] if self._latest is not None and mine != self._runs else None  # between two steps somebody went on
+                fresh = some if latest is None else [n for n in some if n in self._todo and latest.get(n) is views[n]]
                 if not fresh:
                     continue
                 group = self._changing(self._group(views[fresh[0]], rules))
@@ -333,23 +334,20 @@ class Ranking:
             self._rank(group)
 
 
-def _by_state(snapshot: Snapshot, alike: Alike | None) -> Iterator[list[tuple[int, list[str]]]]:
-    """Steps that end with all nodes by state, each with its appearance."""
-    if alike is None:
-        gathered: dict[tuple[int, int], dict[str, None]] = {}
-        for some in _batches(snapshot.views):
-            for name in some:
-                view = snapshot.views[name]
-                gathered.setdefault((view.signature, view.appearance), {})[name] = None
-            yield []
-        alike = gathered
-    yield [(appearance, list(names)) for (_, appearance), names in alike.items()]
+def _by_state(views: Mapping[str, NodeView]) -> Iterator[dict[tuple[int, int], Mapping[str, None]]]:
+    """Steps that end with all nodes by state."""
+    found: defaultdict[tuple[int, int], dict[str, None]] = defaultdict(dict)
+    for some in _batches(views):
+        for name in some:
+            view = views[name]
+            found[view.signature, view.appearance][name] = None
+        yield found  # type: ignore[misc] # who reads it writes nothing into the values
 
 
-def _batches(names: Iterable[str]) -> Iterator[list[str]]:
+def _batches(names: Iterable[str], size: int = _GATHERED) -> Iterator[list[str]]:
     """All of them as they are now, a few at a time."""
     left = iter(list(names))
-    while some := list(islice(left, _GATHERED)):
+    while some := list(islice(left, size)):
         yield some
 
 

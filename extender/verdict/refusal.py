@@ -30,8 +30,8 @@ def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder, expect
     if not inventory.places:
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
-    most = max((memory_bytes(view, bit) for bit in view.gpu_bits if bit >= 0), default=0)
-    if most < expected_bytes and most:
+    most = max((memory_bytes(view, bit) for bit in view.gpu_bits if bit >= 0), default=0) if expected_bytes else 0
+    if 0 < most < expected_bytes:
         return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:

@@ -10,7 +10,8 @@ from extender.allocation.view import NodeView, Snapshot
 from extender.model.claim import Allocation, Claim, Node, Result
 from extender.model.reasons import Code, Reason
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Grant, Rules, problem_for
+from extender.verdict.evaluate import Rules, problem_for
+from extender.verdict.grants import Grant
 from extender.verdict.grouping import Nearness, nearness
 from extender.verdict.ranking import Ranking
 from extender.wire.names import has_all
