@@ -198,7 +198,8 @@ async def test_scrapes_are_answered_by_a_process_of_their_own(tmp_path: Path) ->
         await answers(url, 200, "berth_ready 1.0")
         reply = await client.get(url)
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert "berth_ready" not in (await client.head(url)).text
+        assert (await client.head(url)).headers["content-length"] == reply.headers["content-length"]
+        assert (await client.post(url)).status_code == 405
         assert (await client.get(f"http://127.0.0.1:{port}/filter")).status_code == 404
         first = exporter_on(port)
         os.kill(first, signal.SIGKILL)
@@ -235,6 +236,9 @@ async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> 
         await answers(url, 200, "a 1")
         monkeypatch.setattr(exporter, "_STALE_SECONDS", 0.0)
         await answers(url, 503)
+        with socket.create_connection(listening_socket.getsockname()) as odd:
+            odd.sendall(b"what?\r\n\r\n")
+            assert odd.recv(1) == b""
         source.close()
         thread.join(5)
         assert not thread.is_alive()

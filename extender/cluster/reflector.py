@@ -18,7 +18,7 @@ from extender.model.errors import WireError
 
 Json = dict[str, Any]
 
-_PAGE = 500  # objects per list request, client-go's default
+_PAGE = 200  # objects per list request: larger ones leave their pieces all over the memory, 6 MiB of 140 with client-go's 500
 _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
 _SILENCE_SECONDS = 90.0  # bookmarks come about once a minute; longer silence means a dead connection
 _BACKOFF_SECONDS = (0.25, 30.0)
