@@ -236,12 +236,15 @@ async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> 
         await answers(url, 200, "a 1")
         monkeypatch.setattr(exporter, "_STALE_SECONDS", 0.0)
         await answers(url, 503)
-        with socket.create_connection(listening_socket.getsockname()) as odd:
+        with socket.create_connection(listening_socket.getsockname()) as silent, socket.create_connection(listening_socket.getsockname()) as odd:
             odd.sendall(b"what?\r\n\r\n")
-            assert odd.recv(1) == b""
+            assert odd.recv(12) == b"HTTP/1.1 405", "once the one that says nothing has been given up"
+            assert silent.recv(1) == b""
         source.close()
         thread.join(5)
         assert not thread.is_alive()
+    listening_socket.shutdown(socket.SHUT_RDWR)
+    listening_socket.close()
 
 
 def test_an_address_for_scrapes_that_is_taken(tmp_path: Path) -> None:
