@@ -37,7 +37,8 @@ def select(
     ]
     alive = error = 0
     for slice_, offset in inventory.offsets:
-        breathe()
+        if offset:
+            breathe()
         part = _bindable(slice_.devices, features)
         failed = 0
         for _, expression in sources:

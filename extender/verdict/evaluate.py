@@ -64,7 +64,6 @@ def problem_for(view: NodeView, demand: Demand, rules: Rules) -> Problem:
             if unwanted and not request.admin_access:
                 known = known._replace(match=known.match & ~unwanted)
             remembered[claim, request.name] = known
-            breathe()
         return known
 
     return Problem(view.inventory, demand.names, demand.specs, view.usage, selection, view.busy, rules.features)
