@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
@@ -29,8 +30,8 @@ from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
-from extender.web import exporter
-from tests.berthing import claim, pod
+from extender.web import exporter, exporting
+from tests.berthing import berthing, claim, pod, until
 from tests.test_docs import ROOT
 
 cli = commands()
@@ -245,6 +246,21 @@ async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> 
         assert not thread.is_alive()
     listening_socket.shutdown(socket.SHUT_RDWR)
     listening_socket.close()
+
+
+async def test_a_process_for_scrapes_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        port, right = free_port(), sys.executable
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        with capture_logs() as lines:
+            running = asyncio.create_task(exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port).run())
+            await until(lambda: bool(lines))
+            monkeypatch.setattr(sys, "executable", right)
+            await answers(f"http://127.0.0.1:{port}/metrics", 200, "berth_ready 1.0")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert [line["event"] for line in lines] == ["the process that answers scrapes cannot be started; tried again"]
+    assert "/nowhere/python" in lines[0]["problem"]
 
 
 def test_an_address_for_scrapes_that_is_taken(tmp_path: Path) -> None:

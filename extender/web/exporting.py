@@ -62,12 +62,19 @@ class Exporting:
         """Until cancelled."""
         with self._socket:
             while True:
-                async with self._process() as process:
-                    text = self._published.text
-                    while await self._written(process, text):
-                        text = await self._published.next()
-                    self._log.warning("the process that answers scrapes ended; another is started", code=await process.wait())
+                try:
+                    self._log.warning("the process that answers scrapes ended; another is started", code=await self._one_life())
+                except OSError as error:
+                    self._log.warning("the process that answers scrapes cannot be started; tried again", problem=str(error))
                 await asyncio.sleep(_SECONDS)
+
+    async def _one_life(self) -> int:
+        """Start a process and write to it until it ends: its exit code. Raises OSError where it cannot be started."""
+        async with self._process() as process:
+            text = self._published.text
+            while await self._written(process, text):
+                text = await self._published.next()
+            return await process.wait()
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[asyncio.subprocess.Process]:
