@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,20 @@ async def test_bind_twice_is_success() -> None:
         assert await b.bind("p", node) == ""
         assert "already" in await b.bind("p", "n1" if node == "n2" else "n2")
         assert len(b.held()) == 1
+
+
+async def test_the_watch_may_be_behind_what_filter_was_shown() -> None:
+    """kube-scheduler saw the claim that was made from a template, and asks to bind before Berth's watch shows the pod so."""
+    async with berthing(NODES) as b:
+        template = {"spec": claim("t")["spec"]}
+        b.cluster.apply({"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": template})
+        b.cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
+        await b.settled()
+        node, store = (await b.filter("p"))["NodeNames"][0], b.app.service.mirror.store
+        uid = b.pod("p")["metadata"]["uid"]
+        store.pods[uid] = replace(store.pods[uid], claim_statuses={})
+        assert await b.bind("p", node) == ""
+        assert b.node_of("p") == node and len(b.held()) == 1
 
 
 async def test_shared_claim_is_only_reserved() -> None:

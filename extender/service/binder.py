@@ -111,13 +111,15 @@ class Binder:
 
     async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
         pod = await self._pod(key, uid)
+        demand = demand_of(pod, self._mirror.present(), self._judge.policy)
+        if isinstance(demand, NotReady):  # the watch does not show the pod yet as filter was shown it
+            pod = await self._read_pod(key, uid)
+            demand = demand_of(pod, self._mirror.present(), self._judge.policy)
         if pod.node_name == node:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
         self._mirror.release(uid)
-        snapshot = self._mirror.present()
-        demand = demand_of(pod, snapshot, self._judge.policy)
         match demand:
             case NotOurs():
                 await self._bind_pod(_Work(pod, node), {})
@@ -133,6 +135,9 @@ class Binder:
         known = self._mirror.store.pods.get(uid)
         if known is not None and known.key == key and not known.deleting:
             return known
+        return await self._read_pod(key, uid)
+
+    async def _read_pod(self, key: ObjectKey, uid: str) -> Pod:
         try:
             pod = decode_pod(await self._writer.read_pod(key))
         except NotFound as error:
