@@ -178,5 +178,9 @@ class ControlPlane:
 
 
 def _status(url: str) -> int:
-    with urllib.request.urlopen(url) as response:
-        return int(response.status)
+    try:
+        with urllib.request.urlopen(url) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
