@@ -31,7 +31,7 @@ def serve_command(
     candidate: Annotated[Path | None, typer.Option(help="A policy that is compared with the active one and decides nothing; may come and go.")] = None,
     policy_configmap: Annotated[str | None, typer.Option(help="Where an Event says that the policy is wrong.", metavar="NAMESPACE/NAME")] = None,
     pages: Annotated[str | None, typer.Option(help="An address of their own for probes, metrics, explain and the page; the verbs are not there.", metavar="HOST:PORT")] = None,
-    metrics: Annotated[str | None, typer.Option(help="An address for scrapes, which a process of its own answers: they cost the verbs nothing.", metavar="HOST:PORT")] = None,
+    metrics: Annotated[str | None, typer.Option(help="An address for scrapes, which a process of its own answers: none reaches the verbs'.", metavar="HOST:PORT")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the verbs' address; read again when it changes.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     client_ca: Annotated[Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")] = None,

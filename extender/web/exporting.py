@@ -1,4 +1,4 @@
-"""Metrics as text for whoever scrapes: made when nothing else is to do, answered by a process of its own."""
+"""Metrics as text for whoever scrapes: made between calls, answered by a process of its own."""
 
 from __future__ import annotations
 
@@ -31,13 +31,9 @@ class Published:
     async def run(self) -> None:
         """Make the text again and again, until cancelled."""
         while True:
-            await self.renew()
+            self.text = await self._turns.run(self._metrics.text(), chore=True)
+            self._fresh.set()
             await asyncio.sleep(_SECONDS)
-
-    async def renew(self) -> None:
-        """Make the text anew, as a chore."""
-        self.text = await self._turns.run(self._metrics.text(), chore=True)
-        self._fresh.set()
 
     async def next(self) -> bytes:
         """The text that is made next."""
