@@ -144,9 +144,12 @@ def pods_of(api_port: int) -> dict[str, dict]:
 
 
 def body_for(pod: dict, names: list[str]) -> bytes:
-    # About 10 KB, as real training pods weigh.
-    padded = {**pod, "metadata": {**pod["metadata"], "annotations": {**(pod["metadata"].get("annotations") or {}), "padding": "x" * 9000}}}
-    return json.dumps({"Pod": padded, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()  # as Go writes it
+    """As Go writes it; about 10 KB of pod, as real training pods weigh."""
+    metadata = dict(pod["metadata"])
+    metadata = {name: metadata.pop(name) for name in ("name", "namespace", "uid", "resourceVersion")} | metadata
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), "padding": "x" * 9000}
+    sent = {"metadata": metadata, "spec": pod["spec"], "status": pod.get("status", {})}
+    return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 def one_size(nodes: int, mix: str, occupancy: int) -> dict:

@@ -225,9 +225,10 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
         patch.setattr(names_module, "_NEAR", 12)
         patch.setattr(names_module, "_MOST", 5)
         places = names_module.Places()
-        for order in orders:
+        for shift, order in enumerate(orders):
             given_names = order[:cut]
-            asked = names_module.NodeNames(json.dumps(given_names, separators=(",", ":")).encode(), places)
+            before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
+            asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), places)
             for name in (*order, "ode-3", "node"):
                 if '"' not in name:
                     assert asked.has_all([name]) == (name in given_names), name

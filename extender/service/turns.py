@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant loa
 _SHORT_PATIENCE_SECONDS = 0.001  # for the watch, on which holds and binds depend: a call whose body never comes must not stop it
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
 _GIVEN_UP = 3  # turns lost to calls that had come already, after which one is taken: several callers at once leave none
-_SHARE = 0.5  # of the usual gap between two calls that work may fill
+_SHARE = 0.75  # of the usual gap between two calls that work may fill
 _FORGET = 1.05  # by how much the usual gap may grow with a call: a caller who has become slower is believed after a few
 _SHORTEST_LULL_SECONDS = 0.001  # after the last call, until which another is expected
 _LONGEST_GAP_SECONDS = 0.005  # who calls less often cannot be waited for
@@ -27,7 +27,7 @@ _LONGEST_GAP_SECONDS = 0.005  # who calls less often cannot be waited for
 
 class Turns:
     """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, work is done right
-    after each was answered, for half the time that callers lately always took until the next, one slice at least. Chores,
+    after each was answered, for most of the time that callers lately always took until the next, one slice at least. Chores,
     which nobody waits for, come when nothing else does."""
 
     def __init__(self) -> None:

@@ -83,7 +83,8 @@ def decode_args(body: bytes, places: Places | None = None) -> Args:
     """The body of filter and prioritize; `places` are what the bodies before it taught. Raises WireError."""
     parts = _parted(body)
     if parts is not None:
-        return Args(parts[0], None, NodeNames(parts[1], places or Places()))
+        head, names = parts
+        return Args(head, None, NodeNames(body, names, places or Places()))
     found = _object(body)
     _pod(found)
     if found.get("NodeNames") is not None:
@@ -107,13 +108,13 @@ def _pod(head: Json) -> Json:
     return found
 
 
-def _parted(body: bytes) -> tuple[bytes, bytes] | None:
-    """The text of the object without its last fields, Nodes and NodeNames, and that of the names; None where the body is laid
-    out otherwise. One brace is left after the names, so they are no part of the pod."""
-    start, end = body.rfind(_NAMES), body.rfind(b"]")
+def _parted(body: bytes) -> tuple[bytes, slice] | None:
+    """The text of the object without its last fields, Nodes and NodeNames, and where that of the names is; None where the body
+    is laid out otherwise. One brace is left after the names, so they are no part of the pod."""
+    start, end = body.find(_NAMES), body.rfind(b"]")
     if start < 0 or body.find(b"]", start) != end or body[end + 1 :].strip() != b"}":
         return None
-    return body[:start] + b"}", body[start + len(_NAMES) - 2 : end + 1]
+    return body[:start] + b"}", slice(start + len(_NAMES) - 2, end + 1)
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -137,9 +138,9 @@ def encode_passed(args: Args) -> bytes:
     return encode_filter(args, args.names, {})
 
 
-def _filter_result(names: bytes, nodes: bytes, failed: dict[str, str]) -> bytes:
-    head = b'{"NodeNames":%b,"Nodes":%b,"FailedNodes":{},' % (names, nodes)
-    return head + b'"FailedAndUnresolvableNodes":%b,"Error":""}' % orjson.dumps(failed)
+def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, str]) -> bytes:
+    refused = b',"FailedNodes":{},"FailedAndUnresolvableNodes":%b,"Error":""}' % orjson.dumps(failed)
+    return b"".join((b'{"NodeNames":', names, b',"Nodes":', nodes, refused))
 
 
 def encode_filter_error(message: str) -> bytes:

@@ -19,48 +19,57 @@ class Places:
     """Where names stood in the texts before: kube-scheduler lists nodes in nearly the same order with every call."""
 
     def __init__(self) -> None:
-        self._at: dict[str, tuple[bytes, int]] = {}  # a name in quotes, and its place
+        self._at: dict[str, tuple[bytes, int]] = {}  # a name in quotes, and how far from the start
         self._counted = (0, 0)  # length of a text, and the names in it
 
-    def has_all(self, text: bytes, names: Iterable[str]) -> bool:
-        """Whether the list of names, as JSON, holds all these."""
-        at = self._at
+    def has_all(self, body: bytes, text: slice, names: Iterable[str]) -> bool:
+        """Whether the list of names, as JSON in a part of the body, holds all these."""
+        at, start = self._at, text.start
         for name in names:
             known = at.get(name)
-            if (known is None or not text.startswith(*known)) and not self._find(text, name):
+            if (known is None or not body.startswith(known[0], start + known[1])) and not self._find(body, text, name):
                 return False
         return True
 
-    def _find(self, text: bytes, name: str) -> bool:
+    def _find(self, body: bytes, text: slice, name: str) -> bool:
+        start, end = text.start, text.stop
         quoted, before = self._at.get(name) or (b'"%b"' % name.encode(), 0)
-        found = text.find(quoted, max(before - _NEAR, 0), before + _NEAR)
+        found = body.find(quoted, start + max(before - _NEAR, 0), min(start + before + _NEAR, end))
         if found < 0:
-            found = text.find(quoted)
+            found = body.find(quoted, start, end)
         if found >= 0:
             if len(self._at) >= _MOST:
                 self._at.clear()
-            self._at[name] = quoted, found
+            self._at[name] = quoted, found - start
         return found >= 0
 
-    def count(self, text: bytes) -> int:
+    def count(self, body: bytes, text: slice) -> int:
         """How many names there are; texts of equal length one after the other are taken to hold equally many."""
-        if self._counted[0] != len(text):
-            self._counted = len(text), text.count(b'"') // 2
+        length = text.stop - text.start
+        if self._counted[0] != length:
+            self._counted = length, body.count(b'"', text.start, text.stop) // 2
         return self._counted[1]
 
 
 class NodeNames(Sequence[str]):
-    """A list of names, parsed when somebody goes through it. Raises WireError then, where it is none."""
+    """A list of names in a body, neither copied nor parsed before somebody goes through it. Raises WireError then, where it is
+    none."""
 
-    def __init__(self, text: bytes, places: Places) -> None:
-        self.text = text
+    def __init__(self, body: bytes, text: slice, places: Places) -> None:
+        self._body = body
+        self._text = text
         self._places = places
+
+    @property
+    def text(self) -> memoryview:
+        """The list as it came."""
+        return memoryview(self._body)[self._text]
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Whether all these are among them; nothing is parsed for it, unless some name is escaped."""
-        if b"\\" in self.text:
+        if self._body.find(b"\\", self._text.start, self._text.stop) >= 0:
             return set(names).issubset(self._parsed)
-        return self._places.has_all(self.text, names)
+        return self._places.has_all(self._body, self._text, names)
 
     @cached_property
     def _parsed(self) -> list[str]:
@@ -71,7 +80,7 @@ class NodeNames(Sequence[str]):
         return string_list({"NodeNames": found}, "NodeNames", "")
 
     def __len__(self) -> int:
-        return len(self._parsed) if "_parsed" in self.__dict__ else self._places.count(self.text)
+        return len(self._parsed) if "_parsed" in self.__dict__ else self._places.count(self._body, self._text)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parsed)
