@@ -124,7 +124,7 @@ class Ranking:
             self._fleet = rules.fleet
             self._stale = list(self._groups.values())
         if changed is None:
-            yield from self._find_changes(snapshot, rules)
+            yield from self._find_changes(snapshot, rules, _GATHERED if alike is None else len(snapshot.views))
         else:
             self._todo = self._todo.union(changed) if self._todo else set(changed)  # an emptied set keeps the room it once had, and pop() searches it
             self._version = snapshot.version
@@ -224,7 +224,7 @@ class Ranking:
             yield
         while left:
             (_, appearance), names = left.popitem()
-            for some in _batches(names if appearance >= 0 else (), _PLACED):
+            for some in _batches(names if appearance >= 0 else (), _PLACED if alike is None else len(names)):
                 latest = self._latest[0] if self._latest is not None and mine != self._runs else None  # between two steps somebody went on
                 fresh = some if latest is None else [n for n in some if n in self._todo and latest.get(n) is views[n]]
                 if not fresh:
@@ -235,16 +235,16 @@ class Ranking:
                 self._todo.difference_update(fresh)
                 yield
 
-    def _find_changes(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+    def _find_changes(self, snapshot: Snapshot, rules: Rules, size: int) -> Iterator[None]:
         """Nodes to sort, where nobody remembers which changed since: those whose state is no longer that of their group. The
         version comes last: who goes on between two steps begins anew, and then nothing is left here."""
         mine, self._version = self._runs, -1
-        for some in _batches(snapshot.views):
+        for some in _batches(snapshot.views, size):
             self._todo.update(some if not self._group_of else [n for n in some if not self._is_settled(n, snapshot.views[n], rules)])
             yield
             if mine != self._runs:
                 return
-        for some in _batches(self._group_of):
+        for some in _batches(self._group_of, size):
             self._todo.update(name for name in some if name not in snapshot.views)
             yield
             if mine != self._runs:
@@ -337,14 +337,14 @@ class Ranking:
 def _by_state(views: Mapping[str, NodeView]) -> Iterator[dict[tuple[int, int], Mapping[str, None]]]:
     """Steps that end with all nodes by state."""
     found: defaultdict[tuple[int, int], dict[str, None]] = defaultdict(dict)
-    for some in _batches(views):
+    for some in _batches(views, _GATHERED):
         for name in some:
             view = views[name]
             found[view.signature, view.appearance][name] = None
         yield found  # type: ignore[misc] # who reads it writes nothing into the values
 
 
-def _batches(names: Iterable[str], size: int = _GATHERED) -> Iterator[list[str]]:
+def _batches(names: Iterable[str], size: int) -> Iterator[list[str]]:
     """All of them as they are now, a few at a time."""
     left = iter(list(names))
     while some := list(islice(left, size)):
