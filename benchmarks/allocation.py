@@ -118,6 +118,7 @@ def events_per_second(nodes: int, count: int) -> float:
         results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{i % nodes}", "device": f"gpu-{d}"} for d in range(2)]
         one["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": f"p{i}"}]} if i // 5000 % 2 == 0 else {}
         lines.append(orjson.dumps({"type": "MODIFIED", "object": one}))
+    mirror.snapshot()
     gc.collect()
     gc.freeze()  # as Berth does once everything is listed
     start = time.process_time()

@@ -31,7 +31,7 @@ def problem(case: dict):
     spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2 if case.get("counters") else 1}}
     slices = [{"metadata": {"name": "s"}, "spec": {**spec, "devices": case["devices"]}}]
     if case.get("counters"):
-        slices.append({"metadata": {"name": "t"}, "spec": {**spec, "sharedCounters": case["counters"]}})
+        slices.append({"metadata": {"name": "t"}, "spec": {**spec, "sharedCounters": case["counters"], "devices": case.get("repeated", [])}})
     claims = [decode_claim({"metadata": {"name": f"c{i}"}, "spec": {"devices": c}}) for i, c in enumerate(case["claims"])]
     decoder = SliceDecoder()
     decoded = [decoder.decode(s) for s in slices]

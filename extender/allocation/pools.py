@@ -182,10 +182,11 @@ def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
             places.extend(
                 Place(DeviceId(driver, name, device.name), device, slice_, position) for device in slice_.devices
             )
-    for bit, place in enumerate(places):
-        if not place.slice.per_device or reaches(place.device.selection, node):
-            reachable |= 1 << bit
     index = {place.id: bit for bit, place in enumerate(places)}
+    for bit, place in enumerate(places):
+        # A slice with counter sets may repeat a device of another: it can be taken once.
+        if index[place.id] == bit and (not place.slice.per_device or reaches(place.device.selection, node)):
+            reachable |= 1 << bit
     plain = sum(1 << bit for bit, place in enumerate(places) if is_plain(place.device))
     return Inventory(pools, tuple(places), tuple(offsets), index, reachable, plain)
 

@@ -86,11 +86,12 @@ class Solution(NamedTuple):
 def taken_mask(inventory: Inventory, usage: Usage) -> int:
     """Devices that are allocated exclusively, or that are exclusive now and still have shares."""
     found = 0
-    uses = [usage.pools.get(pool.key, UNUSED) for pool in inventory.pools]
-    for bit, place in enumerate(inventory.places):
-        use, name = uses[place.pool], place.id.device
-        if name in use.taken or (name in use.shares and not place.device.allow_multiple):
-            found |= 1 << bit
+    for pool in inventory.pools:
+        use = usage.pools.get(pool.key, UNUSED)
+        for device in (*use.taken, *use.shares):
+            bit = inventory.index.get(DeviceId(*pool.key, device))
+            if bit is not None and (device in use.taken or not inventory.places[bit].device.allow_multiple):
+                found |= 1 << bit
     return found
 
 

@@ -40,7 +40,9 @@ def need(obj: Json, key: str, path: str) -> str:
 
 def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
     """Each object of a list, read with its path."""
-    items = get(obj, key, list, path, [])
+    items = get(obj, key, list, path, ())
+    if not items:
+        return ()
     found = []
     for position, item in enumerate(items):
         where = f"{path}.{key}[{position}]"
