@@ -6,6 +6,7 @@ explanation says when it was used. Rates: NCCL src/graph/topo.h; boards: NVIDIA'
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from extender.model.fabric import UNKNOWN_DISTANCE, Graph
@@ -16,6 +17,7 @@ SLOW_LINK_GBPS = 12.0  # GA102 bridges: 14.06 GB/s nominal
 _SLOW_NOMINAL = 20_000  # MB/s; only GA102 links are slower than NVLink 1's 20 GB/s
 PCIE_RING_GBPS = {3: 10.0, 4: 20.0, 5: 30.0}  # what a ring over PCIe x16 gets, by generation
 _DEFAULT_PCIE = 4
+_PRODUCTS = 256  # with numbers of GPUs, whose graphs are kept; a fleet has dozens
 
 
 class Board(NamedTuple):
@@ -73,6 +75,7 @@ def pcie_gbps(generation: int) -> float:
     return PCIE_RING_GBPS.get(generation, PCIE_RING_GBPS[5] if generation > 5 else PCIE_RING_GBPS[3])  # noqa: PLR2004 - the newest in the table
 
 
+@lru_cache(maxsize=_PRODUCTS)
 def usual_graph(product: str, count: int) -> Graph | None:
     """The graph that machines of this product and size usually have, or None."""
     if "V100-SXM2" in product and count == _DGX1_SIZE:
@@ -86,6 +89,7 @@ def usual_graph(product: str, count: int) -> Graph | None:
     return None
 
 
+@lru_cache(maxsize=_PRODUCTS)
 def flat_graph(product: str, count: int) -> Graph:
     """GPUs of which nothing is known: joined by PCIe alone."""
     return _graph(count, ((0,) * count,) * count, (0,) * count, 0.0, product)

@@ -33,13 +33,10 @@ def choose_fabric(live: Slice | None, gpus: Sequence[Device], graphs: Graphs) ->
     if not gpus:
         return None
     product = _text(gpus[0], _PRODUCT)
-    published = _from_attributes(gpus, product)
-    usual = usual_graph(product, len(gpus))
-    if published is not None and usual is None:
-        graph, source = published, Source.SLICE
-    elif usual is not None:
-        graph, source = usual, Source.TABLE
-    else:
+    graph, source = usual_graph(product, len(gpus)), Source.TABLE
+    if graph is None:
+        graph, source = _from_attributes(gpus, product), Source.SLICE
+    if graph is None:
         graph, source = flat_graph(product, len(gpus)), Source.FLAT
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
     return Fabric(graphs.intern(graph), states, source, product=product)

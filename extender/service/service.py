@@ -80,7 +80,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self.shadow.run(), self._finish(), self._survey(), self._settle_down())]
+        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self.shadow.run(), self._finish(), self._survey(), tidy(self.turns, self._settle_down))]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -152,7 +152,6 @@ class Service:
         await self._progress.until(lambda: not self.not_ready, float("inf"))
         self.mirror.present()
         self._log.info("ready", nodes=len(self.mirror.store.nodes), slices=len(self.mirror.store.slices))
-        await tidy(self.turns)
 
 
 def _age_seconds(claim: Claim) -> float:

@@ -37,6 +37,7 @@ class SliceDecoder:
     def __init__(self) -> None:
         self._schemas: dict[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = {}
         self._capacities: dict[tuple[tuple[str, Capacity], ...], dict[str, Capacity]] = {}
+        self._orders: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     def decode(self, obj: Json) -> Slice:
         """A slice. One that cannot be read becomes a slice with `problem`, so that its pool is known to be broken."""
@@ -81,20 +82,31 @@ class SliceDecoder:
     def _attributes(self, obj: Json, path: str, driver: str) -> Attributes:
         if not obj:
             return NO_ATTRIBUTES
-        names, kinds, values, problem = [], [], [], ""
-        for name in sorted(obj):
-            kind, value, trouble = _attribute(obj[name], f"{path}[{name}]")
-            names.append(intern(name if "/" in name else f"{driver}/{name}"))
+        names, qualified = self._in_order(driver, obj)
+        kinds, values, problem = [], [], ""
+        for name in names:
+            kind, value, trouble = _attribute(obj[name], path, name)
             kinds.append(kind)
             values.append(value)
             problem = problem or (f"attribute {name}: {trouble}" if trouble else "")
-        key = (tuple(names), tuple(kinds), problem)
+        key = (qualified, tuple(kinds), problem)
         schema = self._schemas.get(key)
         if schema is None:
             schema = Schema(*key)
             if len(self._schemas) < _MAX_INTERNED:
                 self._schemas[key] = schema
         return Attributes(schema, tuple(values))
+
+    def _in_order(self, driver: str, obj: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of attributes by the alphabet, as they are and qualified."""
+        key = (driver, *obj)
+        known = self._orders.get(key)
+        if known is None:
+            names = tuple(sorted(obj))
+            known = names, tuple(intern(name if "/" in name else f"{driver}/{name}") for name in names)
+            if len(self._orders) < _MAX_INTERNED:
+                self._orders[key] = known
+        return known
 
     def _capacity(self, obj: Json, path: str) -> dict[str, Capacity]:
         capacity = {intern(name): _one_capacity(value, f"{path}[{name}]") for name, value in obj.items()}
@@ -127,8 +139,16 @@ def _selection(obj: Json, path: str) -> NodeSelection:
     )
 
 
-def _attribute(obj: Any, path: str) -> tuple[str, Value, str]:
+def _attribute(obj: Any, path: str, name: str) -> tuple[str, Value, str]:
     """(kind, value, why no expression may be evaluated on it)."""
+    if type(obj) is dict and len(obj) == 1:  # as nearly all are
+        ((kind, value),) = obj.items()
+        if type(value) is _SCALARS.get(kind):
+            return _versioned(kind, intern(value) if type(value) is str else value)
+    return _odd_attribute(obj, f"{path}[{name}]")
+
+
+def _odd_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
     if type(obj) is not dict:
         raise wrong(path, dict, obj)
     for kind, wanted in _SCALARS.items():
