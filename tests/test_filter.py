@@ -380,3 +380,13 @@ def test_a_ranking_far_behind_starts_over_though_others_go_on_meanwhile() -> Non
         for _ in steps:
             pass
         world.assert_right(ranking)
+
+
+def test_who_gave_up_half_way_goes_on_from_there() -> None:
+    for steps_before in range(4):
+        world, left = World("abcdef"), iter(range(steps_before))
+        ranking = Ranking(world.demand)
+        assert ranking.follow(*world.passing(), lambda left=left: next(left, None) is None) == (steps_before > 1), "two kinds of machines"
+        world.change("c", 1)
+        world.change("g", 2)
+        world.assert_right(ranking)

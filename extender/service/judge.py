@@ -20,7 +20,8 @@ from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_o
 from extender.verdict.evaluate import Rules, Verdict, evaluate
 from extender.verdict.grants import Grant, Grants
 from extender.verdict.grouping import nearness
-from extender.verdict.ranking import Ranking, Rankings
+from extender.verdict.ranking import Ranking
+from extender.verdict.rankings import Rankings
 from extender.verdict.verbs import held_results, scores, shortlist
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from extender.service.turns import Turns
 from extender.verdict.demand import Asked, Demand, demand_of
 from extender.verdict.explain import Candidate, candidate
 from extender.verdict.grants import Grant
-from extender.verdict.ranking import Rankings
+from extender.verdict.rankings import Rankings
 from extender.verdict.verbs import shortlist
 
 _WAITING = 64  # decisions not compared yet; more are left out and counted

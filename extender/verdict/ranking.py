@@ -9,7 +9,7 @@ fleet change, every group is judged once.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -123,13 +123,15 @@ class Ranking:
         if rules.fleet is not self._fleet:
             self._fleet = rules.fleet
             self._stale = list(self._groups.values())
-        if changed is None:
-            yield from self._find_changes(snapshot, rules, _GATHERED if alike is None else len(snapshot.views))
+        if alike is not None and self._is_bare(rules):
+            yield from self._place_all(snapshot, rules, alike)
+        elif changed is None:
+            yield from self._find_changes(snapshot, rules)
         else:
             self._todo = self._todo.union(changed) if self._todo else set(changed)  # an emptied set keeps the room it once had, and pop() searches it
             self._version = snapshot.version
-        if not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules):
-            yield from self._sort_at_once(snapshot, rules, alike)
+        if alike is None and self._is_bare(rules):
+            yield from self._place_in_steps(snapshot, rules)
         position = 0
         while self._todo:
             name = self._todo.pop()
@@ -215,16 +217,33 @@ class Ranking:
                 break
         return found
 
-    def _sort_at_once(self, snapshot: Snapshot, rules: Rules, alike: Alike | None) -> Iterator[None]:
-        """All nodes of a ranking that has none yet: a group is looked up once for all nodes that look alike."""
+    def _is_bare(self, rules: Rules) -> bool:
+        """Whether there is no node yet, and a group can be looked up once for all that look alike."""
+        return not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules)
+
+    def _place_all(self, snapshot: Snapshot, rules: Rules, alike: Alike) -> Iterator[None]:
+        """All nodes of a bare ranking, in steps between which nobody else goes on."""
+        self._todo = set()
+        for (_, appearance), names in alike.items():
+            if appearance < 0:
+                self._todo.update(names)
+                continue
+            group = self._changing(self._group(snapshot.views[next(iter(names))], rules))
+            group.names = sorted([*group.names, *names])
+            self._group_of.update(dict.fromkeys(names, group))
+            yield
+        self._version = snapshot.version
+
+    def _place_in_steps(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+        """The same for who lets others in."""
         views, mine = snapshot.views, self._runs
-        left = dict(alike or {})
-        for found in _by_state(views) if alike is None else ():
+        left: dict[tuple[int, int], Mapping[str, None]] = {}
+        for found in _by_state(views):
             left = found
             yield
         while left:
             (_, appearance), names = left.popitem()
-            for some in _batches(names if appearance >= 0 else (), _PLACED if alike is None else len(names)):
+            for some in _batches(names if appearance >= 0 else (), _PLACED):
                 latest = self._latest[0] if self._latest is not None and mine != self._runs else None  # between two steps somebody went on
                 fresh = some if latest is None else [n for n in some if n in self._todo and latest.get(n) is views[n]]
                 if not fresh:
@@ -235,16 +254,16 @@ class Ranking:
                 self._todo.difference_update(fresh)
                 yield
 
-    def _find_changes(self, snapshot: Snapshot, rules: Rules, size: int) -> Iterator[None]:
+    def _find_changes(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
         """Nodes to sort, where nobody remembers which changed since: those whose state is no longer that of their group. The
         version comes last: who goes on between two steps begins anew, and then nothing is left here."""
         mine, self._version = self._runs, -1
-        for some in _batches(snapshot.views, size):
+        for some in _batches(snapshot.views):
             self._todo.update(some if not self._group_of else [n for n in some if not self._is_settled(n, snapshot.views[n], rules)])
             yield
             if mine != self._runs:
                 return
-        for some in _batches(self._group_of, size):
+        for some in _batches(self._group_of):
             self._todo.update(name for name in some if name not in snapshot.views)
             yield
             if mine != self._runs:
@@ -337,62 +356,15 @@ class Ranking:
 def _by_state(views: Mapping[str, NodeView]) -> Iterator[dict[tuple[int, int], Mapping[str, None]]]:
     """Steps that end with all nodes by state."""
     found: defaultdict[tuple[int, int], dict[str, None]] = defaultdict(dict)
-    for some in _batches(views, _GATHERED):
+    for some in _batches(views):
         for name in some:
             view = views[name]
             found[view.signature, view.appearance][name] = None
         yield found  # type: ignore[misc] # who reads it writes nothing into the values
 
 
-def _batches(names: Iterable[str], size: int) -> Iterator[list[str]]:
+def _batches(names: Iterable[str], size: int = _GATHERED) -> Iterator[list[str]]:
     """All of them as they are now, a few at a time."""
     left = iter(list(names))
     while some := list(islice(left, size)):
         yield some
-
-
-class Rankings:
-    """A bounded set of rankings; the least recently asked demand goes first."""
-
-    def __init__(self, limit: int = 64) -> None:
-        self._limit = limit
-        self._known: OrderedDict[object, Ranking] = OrderedDict()
-        self._before = 0  # evaluations of rankings that are gone
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def of(self, demand: Demand, snapshot: Snapshot, rules: Rules) -> Ranking:
-        """The ranking of a demand, with every node of the snapshot."""
-        ranking = self.at_hand(demand)
-        ranking.follow(snapshot, rules)
-        return ranking
-
-    def at_hand(self, demand: Demand) -> Ranking:
-        """The ranking of a demand, which may lag behind."""
-        ranking = self._known.get(demand.key)
-        if ranking is None:
-            ranking = self._known[demand.key] = Ranking(demand)
-            if len(self._known) > self._limit:
-                self._before += self._known.popitem(last=False)[1].evaluations
-        else:
-            self._known.move_to_end(demand.key)
-        return ranking
-
-    def known(self, demand: Demand) -> bool:
-        """Whether a ranking of the demand is at hand."""
-        return demand.key in self._known
-
-    @property
-    def evaluations(self) -> int:
-        """Searches made since the start."""
-        return self._before + sum(ranking.evaluations for ranking in self._known.values())
-
-    @property
-    def groups(self) -> int:
-        """Verdicts remembered, over all demands."""
-        return sum(ranking.groups for ranking in self._known.values())
-
-    def clear(self) -> None:
-        self._before = self.evaluations
-        self._known.clear()
