@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from extender.model.claim import ObjectKey
 from extender.verdict.explain import Candidate
@@ -14,8 +15,7 @@ _ATTEMPTS = 8  # per pod
 _REASONS = 3  # of the most frequent reasons of an attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One answer of filter."""
 
     at: str  # RFC 3339

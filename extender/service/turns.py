@@ -8,7 +8,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,12 +24,26 @@ _SHORTEST_LULL_SECONDS = 0.001  # after the last call, until which another is ex
 _LONGEST_GAP_SECONDS = 0.005  # who calls less often cannot be waited for
 
 
+class Call:
+    """Around a call of kube-scheduler. One object serves all: to make a generator for each takes longer than what it does."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._turns.end()
+
+
 class Turns:
     """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, work is done right
     after each was answered, for most of the time that callers lately always took until the next, one slice at least. Chores,
     which nobody waits for, come when nothing else does."""
 
     def __init__(self) -> None:
+        self._call = Call(self)
         self._calls = 0  # in hand
         self._coming = -_SHORTEST_LULL_SECONDS  # when the first bytes of the last were seen
         self._new = 0  # calls that came since the last was answered
@@ -44,21 +57,24 @@ class Turns:
         self._coming = time.perf_counter()
         self._new += 1
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self) -> Call:
         """Around a call of kube-scheduler."""
+        return self._call
+
+    def begin(self) -> None:
+        """A call is here."""
         if not self._calls:
             self._gap = min(self.silence, self._gap * _FORGET, _LONGEST_GAP_SECONDS)
         self._calls += 1
         self._new += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            self._new = 0
-            self._answered = time.perf_counter()
-            if not _next(self._waiting):
-                _next(self._chores)
+
+    def end(self) -> None:
+        """It was answered."""
+        self._calls -= 1
+        self._new = 0
+        self._answered = time.perf_counter()
+        if not _next(self._waiting):
+            _next(self._chores)
 
     @property
     def silence(self) -> float:

@@ -71,7 +71,7 @@ class Pages:
             case ["", "v1", "explain", namespace, pod] if reads:
                 return await explain.explain_pod(self._service, namespace, pod, scope["query_string"])
             case ["", "v1", "explain"] if scope["method"] == "POST":
-                return await explain.explain_imagined(self._service, receive)
+                return await explain.explain_imagined(self._service, scope, receive)
         return None
 
     async def _livez(self) -> Answer:

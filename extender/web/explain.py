@@ -14,7 +14,7 @@ from extender.policy import load_policy
 from extender.service.explaining import UnknownPod
 from extender.service.service import Service
 from extender.verdict.imagined import Changes, devices_of
-from extender.web.asgi import Answer, Receive, TooLarge, body_of, problem
+from extender.web.asgi import Answer, Receive, Scope, TooLarge, body_of, problem
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
@@ -51,13 +51,13 @@ async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) 
         return problem(400, str(error))
 
 
-async def explain_imagined(service: Service, receive: Receive) -> Answer:
+async def explain_imagined(service: Service, scope: Scope, receive: Receive) -> Answer:
     """The answer to POST /v1/explain, whose body is a Question."""
     missing = service.not_ready
     if missing:
         return problem(503, f"berth is not ready, {missing}")
     try:
-        question = Question.model_validate(orjson.loads(await body_of(receive, _MAX_BODY)))
+        question = Question.model_validate(orjson.loads(await body_of(scope, receive, _MAX_BODY)))
         policy = load_policy(question.policy) if question.policy is not None else None
         changes = _changes(service, question.without, question.free)
         if question.pod is not None:

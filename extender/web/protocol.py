@@ -9,6 +9,7 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from extender.service.turns import Turns
+from extender.web.asgi import WHOLE
 
 _CALLS = (b"POST /filter ", b"POST /prioritize ", b"POST /bind ", b"POST /preempt ")  # how a request of kube-scheduler begins
 
@@ -43,6 +44,8 @@ def protocol(turns: Turns, client_name: str | None) -> type[asyncio.Protocol]:
             else:
                 turns.coming()
                 super().data_received(data)
+                if self.cycle is not None and not self.cycle.more_body:
+                    self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
 
         async def _take_turn(self) -> None:
             """Parsing a request, and all that uvicorn does for it, takes longer than a slice of work."""

@@ -39,15 +39,16 @@ class Verbs:
         path, start = scope["path"], time.perf_counter()
         # A bind waits for the API server most of its time.
         with self._service.turns.call() if path != "/bind" else nullcontext():
-            answer = await self._reply(scope["method"], path, receive)
+            answer = await self._reply(scope, receive)
         self._service.calls.answered(path[1:], answer.status, time.perf_counter() - start)
         await answer.to(send)
 
-    async def _reply(self, method: str, path: str, receive: Receive) -> Answer:
+    async def _reply(self, scope: Scope, receive: Receive) -> Answer:
+        method, path = scope["method"], scope["path"]
         if method != "POST":
             return problem(405, f"{path} takes POST, not {method}")
         try:
-            return Answer(200, await self._routes[path](await body_of(receive, MAX_BODY)))
+            return Answer(200, await self._routes[path](await body_of(scope, receive, MAX_BODY)))
         except TooLarge as error:
             return problem(413, str(error))
         except WireError as error:
