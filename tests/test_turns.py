@@ -119,15 +119,45 @@ async def test_chores_come_after_what_somebody_waits_for(monkeypatch: pytest.Mon
     assert await asyncio.gather(*tasks) == ["done"] * 2
 
 
+async def test_who_waits_for_the_next_call_keeps_the_processor_awake_but_chores_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "_SHORTEST_LULL_SECONDS", 0.02)
+    looked: list[float] = []
+    monkeypatch.setattr(turns_module.os, "sched_yield", lambda: looked.append(time.perf_counter()))
+
+    async def waits(*, chore: bool) -> int:
+        turns, told = Turns(), []
+        for _ in range(2):
+            with turns.call():
+                pass
+        task = asyncio.create_task(turns.run(work(3, told), chore=chore))
+        await asyncio.sleep(0.01)
+        with turns.call():
+            looked_before = len(looked)
+            await asyncio.sleep(0.002)
+            assert len(looked) <= looked_before + 1, "a call is in hand: nobody need wait for it"
+        await task
+        await asyncio.sleep(0.001)
+        looked_before = len(looked)
+        await asyncio.sleep(0.002)
+        assert len(looked) == looked_before, "nobody waits any more"
+        seen = len(looked)
+        looked.clear()
+        return seen
+
+    assert await waits(chore=True) < 10
+    assert await waits(chore=False) > 50
+
+
 async def test_work_leaves_some_of_the_time_between_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls ten milliseconds apart: work follows each for some time, and is over well before the next."""
+    """Calls ten milliseconds apart: work follows each for some time, and none is begun shortly before the next."""
     monkeypatch.setattr(turns_module, "_LONGEST_GAP_SECONDS", 0.05)
-    turns, told, ended = Turns(), [], []
+    turns, told, begun = Turns(), [], []
 
     def steps() -> Iterator[str | None]:
+        yield None
         for step in work(4000, told):
-            ended.append(time.perf_counter())
             yield step
+            begun.append(time.perf_counter())
 
     async def pause() -> None:
         await asyncio.sleep(0.01)
@@ -141,7 +171,7 @@ async def test_work_leaves_some_of_the_time_between_two_calls(monkeypatch: pytes
     for _ in range(8):
         told.clear()
         await pause()
-        late.append(time.perf_counter() - ended[-1])
+        late.append(time.perf_counter() - begun[-1])
         with turns.call():
             assert told, "some work was done"
     assert sorted(late)[len(late) // 2] > 0.002, late

@@ -101,7 +101,10 @@ class Explainer:
         as_is = policy is None and not claims and not changes and ALL_NODES not in nodes
         if not as_is:
             changes = replace(changes, given_back=(*changes.given_back, *held))
-        snapshot = await self._turns.run(ending(in_pieces(partial(imagine, self._mirror.snapshot(), claims, changes))))
+        snapshot = self._mirror.snapshot()
+        await self._turns.pause()
+        if claims or changes:
+            snapshot = await self._turns.run(ending(in_pieces(partial(imagine, snapshot, claims, changes))))
         rules = self._judge.rules(snapshot)
         chosen = policy or self._judge.policy
         ranking = self._judge.ranking_at_hand(pod, snapshot) if as_is else None

@@ -17,7 +17,7 @@ _MOST = 0.5
 _PATIENCE_SECONDS = 0.02  # the longest that one slice waits: under constant load work goes on, slowly
 _SHORT_PATIENCE_SECONDS = 0.001  # for the watch, on which holds and binds depend: a call whose body never comes must not stop it
 _CHORE_PATIENCE_SECONDS = 0.2  # for what nobody waits for
-_GIVEN_UP = 3  # turns lost to calls that had come already, after which one is taken: several callers at once leave none
+_GIVEN_UP = 2  # turns lost to calls that had come already, after which one is taken: several callers at once leave none
 _SHARE = 0.75  # of the usual gap between two calls that work may fill
 _FORGET = 1.05  # by how much the usual gap may grow with a call: a caller who has become slower is believed after a few
 _SHORTEST_LULL_SECONDS = 0.001  # after the last call, until which another is expected
@@ -40,11 +40,12 @@ class Call:
 class Turns:
     """Long work is an iterator of small steps, run by `run`; calls are wrapped in `call`. While calls come, work is done right
     after each was answered, for most of the time that callers lately always took until the next, one slice at least. Chores,
-    which nobody waits for, come when nothing else does."""
+    which nobody waits for, come when nothing else does. Whoever waits for the next call keeps the processor awake for it."""
 
     def __init__(self) -> None:
         self._call = Call(self)
         self._calls = 0  # in hand
+        self._polling = False
         self._coming = -_SHORTEST_LULL_SECONDS  # when the first bytes of the last were seen
         self._new = 0  # calls that came since the last was answered
         self._answered = -2 * _LONGEST_GAP_SECONDS  # when the last was
@@ -94,10 +95,8 @@ class Turns:
 
     async def pause(self, *, chore: bool = False) -> None:
         """Let calls in; go on when it is one's turn, or when nobody calls."""
-        await asyncio.sleep(0)
+        await _let_in()
         await self._wait(_CHORE_PATIENCE_SECONDS if chore else _PATIENCE_SECONDS, chore=chore)
-        # The kernel likes to wake who was answered on the core that answered; there it would wait for all that follows here.
-        os.sched_yield()
 
     async def give_way(self) -> None:
         """Let in a call that has come, at once and not for long: for what calls depend on themselves."""
@@ -111,9 +110,25 @@ class Turns:
             expected = self._expected(now, chore=chore)
             if expected <= 0:
                 break
+            if not chore:
+                self._stay_awake()
             turns += await _turn(self._chores if chore else self._waiting, min(expected, until - now))
+            await _let_in()
             if turns and (not self._new or turns >= _GIVEN_UP):
                 break
+
+    def _stay_awake(self) -> None:
+        """Until the next call is here: a processor that slept wakes late, and on top of what work leaves in its caches the call
+        would notice."""
+        if not self._polling:
+            self._polling = True
+            asyncio.get_running_loop().call_soon(self._poll)
+
+    def _poll(self) -> None:
+        self._polling = False
+        if not self._calls and not all(turn.done() for turn in self._waiting):
+            os.sched_yield()
+            self._stay_awake()
 
     def _is_coming(self) -> bool:
         """Whether a call is on its way from the protocol to its handler."""
@@ -126,9 +141,16 @@ class Turns:
         if self._is_coming():
             return _SHORTEST_LULL_SECONDS
         since = now - self._answered
-        if since < self._gap * _SHARE and not (chore and self._waiting):
+        if since < self._gap * _SHARE - _SLICE_SECONDS and not (chore and self._waiting):
             return 0.0
         return max(2 * self._gap, _SHORTEST_LULL_SECONDS) - since
+
+
+async def _let_in() -> None:
+    """Whoever needs this processor, then what has come meanwhile. The kernel likes to wake who was answered on the core that
+    answered; there it would wait for all that follows here."""
+    os.sched_yield()
+    await asyncio.sleep(0)
 
 
 async def _turn(waiting: deque[asyncio.Future[bool]], seconds: float) -> bool:
