@@ -153,11 +153,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--path", default="/livez")
+    parser.add_argument("--late", type=int, default=0, help="port of the control that the asker asks, too")
     parser.add_argument("--mix", choices=list(MIXES), default="uniform")
     parser.add_argument("--occupancy", type=int, default=0, help="percent of devices that are held")
     args = parser.parse_args()
     if args.what == "asker":
-        beside.ask(args.port, args.path)
+        beside.ask(args.port, args.path, args.late)
     elif args.what == "late":
         answer_late(args.port)
     elif args.what == "noop":

@@ -30,7 +30,6 @@ from benchmarks.beside import summary
 BIND_PODS, COLD_PODS = 200, 9  # made by benchmarks.servers
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, CALLS = 20, 300
-_ASKING_SECONDS = 0.0003  # to ask and be answered at once
 
 
 def free_port() -> int:
@@ -191,19 +190,14 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
 
 
 def pages_beside(bench: Bench, berth: Berth, call: Callable[[], object]) -> list[dict]:
-    """Each page at each pace, and its control."""
+    """Each page at each pace."""
     late = free_port()
     bench.start("benchmarks.servers", "late", "--port", str(late))
-
-    def compared(of: int, path: str, gap: float) -> beside.Beside:
-        asker = bench.start("benchmarks.servers", "asker", "--port", str(of), "--path", path, wait_line=True)
-        return beside.compared(asker, call, gap)
-
     results = []
     for (page, path), gap in itertools.product(beside.PAGES.items(), beside.GAPS):
-        found = compared(berth.scrapes if page == "metrics" else berth.port, path, gap)
-        control = compared(late, f"/{max(found.took_ms / 1000 - _ASKING_SECONDS, 0):.5f}", gap)
-        results.append({"page": page, "gap_ms": gap * 1000, **found._asdict(), "control": control._asdict()})
+        port = berth.scrapes if page == "metrics" else berth.port
+        asker = bench.start("benchmarks.servers", "asker", "--port", str(port), "--path", path, "--late", str(late), wait_line=True)
+        results.append({"page": page, "gap_ms": gap * 1000, **beside.compared(asker, call, gap)._asdict()})
     return results
 
 
@@ -253,14 +247,14 @@ def show(result: dict) -> None:
     cold, worst = result["cold_us"]
     print(f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst")
     for found in result["beside"]:
-        print(f"  filters {found['gap_ms']:.0f} ms apart beside {found['page']:8} {found['took_ms']:5.1f} ms   {compared_text(found)}   control {compared_text(found['control'])}")
+        print(f"  filters {found['gap_ms']:.0f} ms apart beside {found['page']:8} {found['took_ms']:5.1f} ms   {compared_text(found)}")
     print(f"  a scrape takes {result['scrape_ms']:.1f} ms", flush=True)
 
 
 def compared_text(found: dict) -> str:
-    """Filters beside a question over the others, at the median and at the 99th percentile."""
-    (median, tail), (usual, usual_tail) = found["beside"], found["others"]
-    return f"p50 {median / (usual or 1):.2f} ({median:.0f} us) p99 {tail / (usual_tail or 1):.2f} ({tail:.0f} us), {found['waited']:+.0f} us a question"
+    """Filters beside a question over those beside the control, at the median and at the 99th percentile."""
+    (median, tail), (usual, usual_tail) = found["beside"], found["control"]
+    return f"p50 {median / (usual or 1):.2f} of the control's ({median:.0f} us) p99 {tail / (usual_tail or 1):.2f} ({tail:.0f} us)"
 
 
 def growth(results: list[dict]) -> None:
