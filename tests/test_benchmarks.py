@@ -29,5 +29,5 @@ def test_the_others_are_whole() -> None:
 
 def test_filters_beside_a_question_are_told_from_others() -> None:
     filters = [(0, 1000), (2000, 3000), (4000, 7000), (8000, 9000)]
-    found = beside.comparison(filters, [(2500, 4500), (9500, 9900)], [(7500, 8500)])
+    found = beside.comparison(filters, [(2500, 3500), (9500, 11500)], [(7500, 7600)])
     assert (found.questions, found.beside[0], found.control[0], found.others[0]) == (2, 2.0, 1.0, 1.0)
