@@ -58,10 +58,10 @@ def comparison(filters: list[Span], questions: list[Span], control: list[Span]) 
     window = long[int(len(long) * 0.9)] if long else 0
     mine, theirs = (at_once(filters, [(start, start + window) for start, _ in spans]) for spans in (questions, control))
     took = [(end - start) / 1000 for start, end in filters]
-    others = [time for number, time in enumerate(took) if number not in mine | theirs]
+    others = set(range(len(filters))) - mine - theirs
     return Beside(
         len(questions), statistics.median(long) / 1e6 if long else 0.0,
-        summary([took[n] for n in mine]), summary([took[n] for n in theirs]), summary(others),
+        *(summary([took[n] for n in which]) for which in (mine, theirs, others)),
     )
 
 
