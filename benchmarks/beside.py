@@ -54,13 +54,13 @@ def compared(asker: subprocess.Popen, ask: Callable[[], object], gap: float) -> 
 def comparison(filters: list[Span], questions: list[Span], control: list[Span]) -> Beside:
     """All in order of time; nobody asks both at once. What counts as beside is as long for each question, whenever it was
     answered: one that is answered before the next filter would else be beside long filters only, which were in hand when it came."""
-    long = sorted(end - start for start, end in questions)
-    window = long[int(len(long) * 0.9)] if long else 0
+    lengths = sorted(end - start for start, end in questions)
+    window = lengths[int(len(lengths) * 0.9)] if lengths else 0
     mine, theirs = (at_once(filters, [(start, start + window) for start, _ in spans]) for spans in (questions, control))
     took = [(end - start) / 1000 for start, end in filters]
     others = set(range(len(filters))) - mine - theirs
     return Beside(
-        len(questions), statistics.median(long) / 1e6 if long else 0.0,
+        len(questions), statistics.median(lengths) / 1e6 if lengths else 0.0,
         *(summary([took[n] for n in which]) for which in (mine, theirs, others)),
     )
 
