@@ -6,8 +6,9 @@ import asyncio
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -17,9 +18,11 @@ import uvloop
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
 from extender.model.claim import ObjectKey
+from extender.model.errors import BerthError
 from extender.policy import Policy, load_policy
 from extender.service.policies import CandidateFile, PolicyFile
 from extender.service.service import Service
+from extender.service.supervisor import Supervisor
 from extender.service.tracing import Traces, no_span
 from extender.web.app import App, Pages
 from extender.web.exporting import Exporting, Published
@@ -54,9 +57,8 @@ class Policies:
     config_map: ObjectKey | None = None
 
 
-def read_policy(path: Path | None) -> Policy:
-    """The policy of a file, or the default. Raises PolicyError or OSError."""
-    return load_policy(path.read_text()) if path is not None else Policy()
+class ServerEnded(BerthError):
+    """A server ended while nothing had told it to. The process ends too: kubelet starts it again."""
 
 
 def serve(kubeconfig: Path | None, listen: Listen, policies: Policies, traces: Traces | None = None) -> None:
@@ -67,48 +69,69 @@ def serve(kubeconfig: Path | None, listen: Listen, policies: Policies, traces: T
         traces.close()
 
 
-async def run(credentials: Credentials, listen: Listen, policies: Policies, traces: Traces | None = None) -> None:
-    """Serve in the running loop. Binds in flight are finished before this returns."""
-    policy = read_policy(policies.active)
+async def run(
+    credentials: Credentials, listen: Listen, policies: Policies, traces: Traces | None = None,
+    supervisor: Supervisor | None = None,
+) -> None:
+    """Serve in the running loop until a signal. Binds in flight are finished before this returns. Raises ServerEnded."""
+    known = policies.active.read_text() if policies.active is not None else None
+    policy = load_policy(known) if known is not None else Policy()
     token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
-    async with ApiClient(credentials) as client, Service(client, policy, span=traces.span if traces else no_span) as service:
+    span = traces.span if traces else no_span
+    async with (
+        AsyncExitStack() as stack, ApiClient(credentials) as client,
+        Service(client, policy, span=span, supervisor=supervisor) as service,
+    ):
         published = Published(service)
         pages = Pages(service, published, token)
         main = server(App(service, pages if listen.pages is None else None, traces), listen.host, listen.port, listen)
         servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
-        beside = [_watch_certificates(main, listen), _watch_policies(service, policies), published.run()]
+        service.supervisor.start("metrics", published.run)
         if listen.metrics is not None:
-            beside.append(Exporting(published, *listen.metrics).run())
-        watchers = [asyncio.create_task(one) for one in beside]
-        try:
-            await _serve_all(servers)
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+            exporting = stack.enter_context(closing(Exporting(published, *listen.metrics)))
+            service.supervisor.start("exporter", exporting.run)
+        if listen.certificate is not None:
+            held = [path.read_bytes() for path in _certificate_files(listen)]
+            service.supervisor.start("certificates", partial(_watch_certificates, main, listen, held))
+        if policies.active is not None or policies.candidate is not None:
+            service.supervisor.start("policies", partial(_watch_policies, service, policies, known))
+        await serve_all(servers)
 
 
-async def _serve_all(servers: list[uvicorn.Server]) -> None:
-    """Until a signal. uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds
-    in flight are finished."""
+async def serve_all(servers: list[uvicorn.Server]) -> None:
+    """Until a signal, or until one server ends by itself: then ServerEnded is raised. uvicorn's own serve() would raise the
+    signal again afterwards, which kills the process before binds in flight are finished."""
+    told = asyncio.Event()
 
     def stop() -> None:
+        told.set()
         for one in servers:
             one.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    await asyncio.gather(*(one._serve() for one in servers))  # noqa: SLF001 - see above
+    running = {asyncio.create_task(one._serve()): one for one in servers}  # noqa: SLF001 - see above
+    try:
+        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        unasked = [running[task] for task in ended] if not told.is_set() else []
+    finally:
+        stop()
+        await asyncio.wait(running)
+    await asyncio.gather(*running)
+    if unasked:
+        addresses = ", ".join(f"{one.config.host}:{one.config.port}" for one in unasked)
+        raise ServerEnded(f"the server at {addresses} ended, and nothing had told it to")
 
 
-async def _watch_policies(service: Service, policies: Policies) -> None:
-    """Look at the policies again and again; what cannot be read leaves the last good one in force."""
+async def _watch_policies(service: Service, policies: Policies, known: str | None) -> None:
+    """Look at the policies again and again; what cannot be read leaves the last good one in force. `known` is the content of
+    the active one that is in force."""
     judge, shadow = service.judge, service.shadow
     active = PolicyFile(policies.active, judge.use_policy, judge.refuse_policy) if policies.active is not None else None
     candidate = CandidateFile(policies.candidate, shadow.use, shadow.refuse) if policies.candidate is not None else None
-    if active is not None and policies.active is not None:
-        active.seen(policies.active.read_text())
-    while active is not None or candidate is not None:
+    if active is not None and known is not None:
+        active.seen(known)
+    while True:
         problem = active.look() if active is not None else ""
         if candidate is not None:
             candidate.look()
@@ -117,19 +140,21 @@ async def _watch_policies(service: Service, policies: Policies) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _watch_certificates(main: uvicorn.Server, listen: Listen) -> None:
+def _certificate_files(listen: Listen) -> list[Path]:
+    return [path for path in (listen.certificate, listen.key, listen.client_ca) if path is not None]
+
+
+async def _watch_certificates(main: uvicorn.Server, listen: Listen, known: list[bytes]) -> None:
     """Load certificate and client authority again when a file changes; what cannot be read leaves the last in use. An
-    authority is added: the one before is trusted until the next start, so that both sides can change one after the other."""
-    if listen.certificate is None:
-        return
+    authority is added: the one before is trusted until the next start, so that both sides can change one after the other.
+    `known` is what the files held at the start."""
     log = structlog.get_logger("berth.files")
-    files = [path for path in (listen.certificate, listen.key, listen.client_ca) if path is not None]
-    known = [path.read_bytes() for path in files]
+    files = _certificate_files(listen)
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         try:
             fresh = [path.read_bytes() for path in files]
-            if fresh != known and main.config.ssl is not None:
+            if fresh != known and main.config.ssl is not None and listen.certificate is not None:
                 main.config.ssl.load_cert_chain(listen.certificate, listen.key)
                 if listen.client_ca is not None:
                     main.config.ssl.load_verify_locations(listen.client_ca)
@@ -140,16 +165,15 @@ async def _watch_certificates(main: uvicorn.Server, listen: Listen) -> None:
 
 
 @asynccontextmanager
-async def application(api_url: str, policy: Policy | None = None) -> AsyncIterator[tuple[App, Callable[[], str]]]:
+async def application(
+    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
+) -> AsyncIterator[tuple[App, Callable[[], str]]]:
     """The ASGI application against an API server without credentials, and what it still lacks to be ready."""
     credentials = Credentials(api_url, None, lambda: None)
-    async with ApiClient(credentials) as client, Service(client, policy or Policy()) as service:
+    async with ApiClient(credentials) as client, Service(client, policy or Policy(), supervisor=supervisor) as service:
         published = Published(service)
-        publishing = asyncio.create_task(published.run())
-        try:
-            yield App(service, Pages(service, published)), lambda: service.not_ready
-        finally:
-            publishing.cancel()
+        service.supervisor.start("metrics", published.run)
+        yield App(service, Pages(service, published)), lambda: service.not_ready
 
 
 def server(app: App | Pages, host: str, port: int, listen: Listen | None = None) -> uvicorn.Server:

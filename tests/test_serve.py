@@ -252,13 +252,13 @@ async def test_a_process_for_scrapes_that_cannot_be_started_is_tried_again(monke
     async with berthing({"n1": "t4-4"}) as b:
         port, right = free_port(), sys.executable
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        with capture_logs() as lines:
-            running = asyncio.create_task(exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port).run())
+        with capture_logs() as lines, contextlib.closing(exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port)) as found:
+            running = asyncio.create_task(found.run())
             await until(lambda: bool(lines))
             monkeypatch.setattr(sys, "executable", right)
             await answers(f"http://127.0.0.1:{port}/metrics", 200, "berth_ready 1.0")
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
     assert [line["event"] for line in lines] == ["the process that answers scrapes cannot be started; tried again"]
     assert "/nowhere/python" in lines[0]["problem"]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import orjson
 
-from extender.cluster.credentials import Credentials
+from extender.cluster.credentials import Credentials, TokenCache
 from extender.cluster.errors import Unavailable, error_for
 
 Json = dict[str, Any]
@@ -19,6 +21,7 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 _JSON = "application/json"
 _REQUEST_SECONDS = 15.0  # one write; a bind has a handful and the scheduler's time-out for it is 30 s
+_OPEN_SECONDS = 30.0  # until a watch is accepted; an API server under load keeps it in a queue for 15
 _MAX_LINE = 4 * 1024 * 1024  # an object is at most about 1.5 MiB in etcd
 _CONNECTIONS = 64  # writes in flight; the API server's default limit for mutations is 200
 
@@ -28,6 +31,7 @@ class ApiClient:
 
     def __init__(self, credentials: Credentials, user_agent: str = "berth") -> None:
         self._credentials = credentials
+        self._token = TokenCache(credentials.token)
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self.answers: Counter[tuple[str, str]] = Counter()  # requests by method and HTTP status, '' where none came
@@ -66,32 +70,40 @@ class ApiClient:
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Json | None = None,
         content_type: str = _JSON,
     ) -> Json:
+        headers = await self._headers(content_type)
         try:
             async with self._open().request(
                 method, self._credentials.url + path, params=params,
-                data=None if body is None else orjson.dumps(body), headers=self._headers(content_type),
+                data=None if body is None else orjson.dumps(body), headers=headers,
                 timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
+                allow_redirects=False,  # a redirected POST would become a GET
             ) as response:
                 content = await response.read()
                 self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - anything but success
                     raise error_for(response.status, _message(content), _retry_after(response))
-                return orjson.loads(content)  # type: ignore[no-any-return] # the API server sends objects
-        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
+                return _object(content)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self.answers[method, ""] += 1
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
 
-    async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncIterator[bytes]:
-        """The lines of a watch. Ends when the server ends it; raises Unavailable when it falls silent."""
+    async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch, after an empty one that says that the server has accepted it. Ends when the server ends it,
+        and when the server says nothing for so many seconds. Close it where it is not read to its end."""
+        headers = await self._headers(_JSON)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silence_seconds)
         try:
-            async with self._open().get(
-                self._credentials.url + path, params=params, headers=self._headers(_JSON), timeout=timeout
-            ) as response:
+            async with asyncio.timeout(_OPEN_SECONDS):
+                opened = await self._open().get(
+                    self._credentials.url + path, params=params, headers=headers, timeout=timeout, allow_redirects=False
+                )
+            async with opened as response:
                 if response.status != 200:  # noqa: PLR2004 - OK
                     raise error_for(response.status, _message(await response.read()), _retry_after(response))
-                async for line in response.content:
-                    yield line
+                yield b""
+                with suppress(aiohttp.SocketTimeoutError):
+                    async for line in response.content:
+                        yield line
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
 
@@ -99,12 +111,20 @@ class ApiClient:
         assert self._session is not None, "the client is used outside its context"
         return self._session
 
-    def _headers(self, content_type: str) -> dict[str, str]:
-        token = self._credentials.token()
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        token = await self._token.get()
         found = {"Content-Type": content_type}
         if token:
             found["Authorization"] = token if token.lower().startswith("bearer ") else f"Bearer {token}"
         return found
+
+
+def _object(content: bytes) -> Json:
+    """An answer of the API server. Raises ValueError where it is no JSON object: a proxy may have answered."""
+    found = orjson.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError(f"the answer is no JSON object: {content[:200].decode('utf-8', 'replace')}")  # noqa: TRY004 - as for JSON that cannot be read
+    return found
 
 
 def _message(content: bytes) -> str:

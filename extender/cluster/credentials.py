@@ -1,25 +1,34 @@
-"""Where the API server is and who we are, by the kubernetes client's own rules."""
+"""Where the API server is and how requests authenticate, by the kubernetes client's own rules."""
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import structlog
 from kubernetes import config
 from kubernetes.client import Configuration
 from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.dateutil import parse_rfc3339
+from kubernetes.config.exec_provider import ExecProvider
+from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from extender.cluster.errors import ClusterError
 
-_TOKEN_SECONDS = 30.0
+_REFRESH_SECONDS = 30.0  # the client looks at files and expiry dates anew for every token asked for: once in a while is enough
+_USABLE_SECONDS = 240.0  # the client renews a token five minutes before it expires
+_PATIENCE_SECONDS = 15.0  # a request waits so long for a first token
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to reach the API server. `token` is asked before each request, so that rotated tokens are used."""
+    """How to reach the API server. `token` may block: it reads files and runs credential plugins. It raises ClusterError."""
 
     url: str
     tls: ssl.SSLContext | None
@@ -27,37 +36,112 @@ class Credentials:
 
 
 def load_credentials(kubeconfig: Path | None) -> Credentials:
-    """From a kubeconfig file, or from the pod's service account. Raises ClusterError saying what is missing."""
+    """From a kubeconfig file, or from the pod's service account. Blocks while a credential plugin runs. Raises
+    ClusterError with what is missing, or with the plugin's command."""
     configuration = Configuration()
     try:
         if kubeconfig is not None:
-            config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call] # the client is not typed
+            _load_kubeconfig(kubeconfig, configuration)
         else:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # as above
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # the client is not typed
     except (ConfigException, OSError) as error:
         where = str(kubeconfig) if kubeconfig is not None else "the pod's service account"
         raise ClusterError(f"cannot read credentials from {where}: {error}") from error
-    return Credentials(str(configuration.host).rstrip("/"), _tls(configuration), _Token(configuration))
+    return Credentials(str(configuration.host).rstrip("/"), _tls(configuration), lambda: _token(configuration))
 
 
-class _Token:
-    """The client reads its whole configuration anew for every token asked for: once in a while is enough, as tokens are
-    renewed long before they expire."""
+class TokenCache:
+    """The token of requests. It is read in a thread, one read at a time, ahead of its expiry: requests use the last
+    token meanwhile."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-        self._known: str | None = None
-        self._until = float("-inf")
+    def __init__(
+        self, read: Callable[[], str | None], clock: Callable[[], float] = time.monotonic,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._read = read
+        self._clock = clock
+        self._patience = patience_seconds
+        self._token: str | None = None
+        self._usable_until = float("-inf")
+        self._due = float("-inf")
+        self._reading: asyncio.Future[str | None] | None = None
+        self._log = structlog.get_logger("berth.credentials")
 
-    def __call__(self) -> str | None:
-        now = time.monotonic()
-        if now >= self._until:
-            self._known, self._until = _token(self._configuration), now + _TOKEN_SECONDS
-        return self._known
+    async def get(self) -> str | None:
+        """The token, or None where requests need none. Raises ClusterError where none can be had."""
+        now = self._clock()
+        usable = now < self._usable_until
+        if self._reading is None and (now >= self._due or not usable):
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read)
+            self._reading.add_done_callback(self._done)
+        if usable or self._reading is None:
+            return self._token
+        try:
+            async with asyncio.timeout(self._patience):
+                return await asyncio.shield(self._reading)
+        except TimeoutError:
+            raise ClusterError(f"no credentials within {self._patience:.0f} s; does a credential plugin hang?") from None
+
+    def _done(self, reading: asyncio.Future[str | None]) -> None:
+        self._reading = None
+        if reading.cancelled():
+            return
+        now = self._clock()
+        self._due = now + _REFRESH_SECONDS
+        error = reading.exception()
+        if error is None:
+            self._token, self._usable_until = reading.result(), now + _USABLE_SECONDS
+        else:
+            self._log.warning("credentials cannot be refreshed", problem=str(error))
+
+
+class _Loader(KubeConfigLoader):
+    """The client's own loader only logs that a credential plugin failed, and requests go out without credentials."""
+
+    def _load_from_exec_plugin(self) -> bool | None:
+        user: Any = self._user
+        cluster: Any = self._cluster
+        if "exec" not in user:
+            return None
+        plugin, folder = user["exec"], self._get_base_path(cluster.path)  # type: ignore[no-untyped-call] # the client is half typed
+        try:
+            self._use(ExecProvider(plugin, folder, cluster).run(), folder)  # type: ignore[no-untyped-call] # as above
+        except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+            command = shlex.join([str(plugin.safe_get("command")), *map(str, plugin.safe_get("args") or ())])
+            raise ClusterError(f"credential plugin `{command}` failed: {str(error).removeprefix('exec: ')}") from error
+        return True
+
+    def _use(self, status: dict[str, Any], folder: str) -> None:
+        if "token" in status:
+            self.token = f"Bearer {status['token']}"
+        elif "clientCertificateData" in status and "clientKeyData" in status:
+            self.cert_file = _file(status, "clientCertificateData", folder)
+            self.key_file = _file(status, "clientKeyData", folder)
+        else:
+            raise ConfigException("its answer has neither a token nor a client certificate with its key")
+        if "expirationTimestamp" in status:
+            self.expiry = parse_rfc3339(status["expirationTimestamp"])  # type: ignore[no-untyped-call] # as above
+
+
+def _file(status: dict[str, Any], field: str, folder: str) -> str:
+    found = FileOrData(status, None, data_key_name=field, file_base_path=folder, base64_file_content=False)  # type: ignore[no-untyped-call] # as above
+    return str(found.as_file())  # type: ignore[no-untyped-call] # as above
+
+
+def _load_kubeconfig(path: Path, configuration: Configuration) -> None:
+    """As the client's load_kube_config, with the loader above."""
+    merged = KubeConfigMerger(str(path))  # type: ignore[no-untyped-call] # as above
+    if merged.config is None:
+        raise ConfigException("the file holds no configuration")
+    loader = _Loader(merged.config, config_base_path=None, config_persister=merged.save_changes)  # type: ignore[no-untyped-call] # as above
+    loader.load_and_set(configuration)  # type: ignore[no-untyped-call] # as above
 
 
 def _token(configuration: Configuration) -> str | None:
-    return configuration.get_api_key_with_prefix("authorization") or configuration.get_api_key_with_prefix("BearerToken")
+    try:
+        return configuration.get_api_key_with_prefix("authorization", "BearerToken")
+    except (ConfigException, OSError) as error:
+        raise ClusterError(f"cannot read the token: {error}") from error
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext | None:

@@ -6,22 +6,23 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import structlog
 
+from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
-from extender.cluster.errors import ClusterError, Gone, NotFound, TooMany
+from extender.cluster.errors import ClusterError, Gone, NotFound, TooMany, Unavailable
 from extender.model.errors import WireError
 
 Json = dict[str, Any]
 
 _PAGE = 200  # objects per list request: larger ones leave their pieces all over the memory, 6 MiB of 140 with client-go's 500
 _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
-_SILENCE_SECONDS = 90.0  # bookmarks come about once a minute; longer silence means a dead connection
-_BACKOFF_SECONDS = (0.25, 30.0)
+_SHORT_SECONDS = 10.0  # a watch that ends sooner has failed
 _ABSENT_SECONDS = 300.0  # how often to ask again for an API that was not served
 _SLICE_SECONDS = 0.0002  # of applying objects, until other work gets a turn
 
@@ -38,17 +39,31 @@ class Kind:
     listed: Callable[[str, Json | None], None] | None = None  # instead of `apply` for what a list shows
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a reflector waits. Bookmarks come about once a minute, but not on every watch: an API server sends none of a
+    kind that has not changed since the list. So silence alone is no failure: the reflector opens the watch again, from
+    the last version, and only a server that does not accept it has failed."""
+
+    silence_seconds: float = 90.0  # until a watch that says nothing is opened again
+    delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - it is frozen
+
+
 class Reflector:
     """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen. Where many objects
     come at once, `give_way` is awaited between them."""
 
     def __init__(
-        self, client: ApiClient, kind: Kind, on_progress: Callable[[], None], give_way: Callable[[], Awaitable[None]]
+        self, client: ApiClient, kind: Kind, on_progress: Callable[[], None], give_way: Callable[[], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic, timing: Timing = Timing(),
     ) -> None:
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
         self._give_way = give_way
+        self._clock = clock
+        self._silence_seconds = timing.silence_seconds
+        self._backoff = Backoff(timing.delays)
         self._worked_since = 0.0
         self._known: set[str] = set()
         self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
@@ -57,31 +72,39 @@ class Reflector:
         self.failures = 0
         self.relists = 0
         self.problem = ""  # why the last list or watch ended, '' while all is well
-        self._heard = time.monotonic()
+        self._heard = clock()
+        self._served = True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Each run begins with a list: what made the last one fail may have hidden events."""
+        self.version = ""
         while True:
             try:
                 if not self.version:
                     await self._list()
                 await self._watch()
-            except Gone:
+            except Gone as error:
                 self.version = ""
+                await self._back_off(error)
             except NotFound as error:
-                if not self.kind.optional:
+                if self.kind.optional:
+                    await self._wait_for_api()
+                else:
                     await self._back_off(error)
-                    continue
-                self.listed = True
-                self._on_progress()
-                await asyncio.sleep(_ABSENT_SECONDS)
             except ClusterError as error:
                 await self._back_off(error)
 
     @property
     def silence(self) -> float:
-        """Seconds since the server said anything; bookmarks come about once a minute."""
-        return time.monotonic() - self._heard
+        """Seconds since the server said anything: a list, that it accepted a watch, an event, a bookmark. 0 while it does
+        not serve the kind."""
+        return self._clock() - self._heard if self._served else 0.0
+
+    async def _wait_for_api(self) -> None:
+        """A server that does not know the kind has none of it, until it is asked again."""
+        self._served, self.listed, self.problem = False, True, ""
+        self._on_progress()
+        await asyncio.sleep(_ABSENT_SECONDS)
 
     async def _list(self) -> None:
         """Read all pages, apply them, and delete what is no longer there."""
@@ -100,8 +123,8 @@ class Reflector:
         for key in self._known - seen:
             self.kind.apply(key, None)
         self._known = seen
-        self.version, self.listed, self.failures, self.problem = version, True, 0, ""
-        self._heard = time.monotonic()
+        self.version, self.listed, self._served = version, True, True
+        self._well()
         self.relists += 1
         self._on_progress()
 
@@ -110,10 +133,20 @@ class Reflector:
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
-        async for line in self._client.lines(self.kind.path, params, _SILENCE_SECONDS):
-            self._event(orjson.loads(line))
-            self.failures, self.problem, self._heard = 0, "", time.monotonic()
-            await self._breathe()
+        began = time.monotonic()
+        async with aclosing(self._client.lines(self.kind.path, params, self._silence_seconds)) as lines:
+            async for line in lines:
+                self._heard = self._clock()
+                if line:
+                    self._event(_decode(line))
+                    self._well()
+                    await self._breathe()
+        lasted = time.monotonic() - began
+        if lasted < min(_SHORT_SECONDS, self._silence_seconds):
+            raise Unavailable(f"the watch ended after {lasted:.1f} s")
+
+    def _well(self) -> None:
+        self.failures, self.problem, self._heard = 0, "", self._clock()
 
     async def _breathe(self) -> None:
         if time.perf_counter() - self._worked_since > _SLICE_SECONDS:
@@ -121,11 +154,12 @@ class Reflector:
             self._worked_since = time.perf_counter()
 
     def _event(self, event: Json) -> None:
-        kind, obj = event.get("type"), event.get("object") or {}
+        kind, obj = event.get("type"), event["object"]
         if kind == "ERROR":
             message = str(obj.get("message", obj))
             if obj.get("code") == 410:  # noqa: PLR2004 - Gone
                 raise Gone(message)
+            self.version = ""  # as client-go: what the server could not send is in the next list
             raise ClusterError(message)
         if kind == "DELETED":
             key = _key(obj)
@@ -148,17 +182,27 @@ class Reflector:
     async def _back_off(self, error: ClusterError) -> None:
         self.failures += 1
         self.problem = str(error).split(f"{self.kind.path}: ", 1)[-1]  # the kind is said beside it; equal causes read alike
-        low, high = _BACKOFF_SECONDS
-        delay = min(high, low * 2 ** min(self.failures, 10))
+        delay = self._backoff.next()
         if isinstance(error, TooMany):
             delay = max(delay, error.retry_after)
         self._log.warning("watch failed", error=str(error), failures=self.failures)
-        await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
+        await asyncio.sleep(delay)
 
     def _params(self, **extra: str) -> dict[str, str]:
         if self.kind.field_selector:
             extra["fieldSelector"] = self.kind.field_selector
         return extra
+
+
+def _decode(line: bytes) -> Json:
+    """An event of a watch. Raises Unavailable where the line was cut."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise Unavailable(f"the watch was cut within an event: {error}") from error
+    if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+        raise Unavailable(f"the watch sent no event: {line[:200].decode('utf-8', 'replace')}")
+    return event
 
 
 def _key(obj: Json) -> str:

@@ -25,6 +25,7 @@ from extender.service.fence import FenceCount, lost_device
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.progress import Progress
+from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal
@@ -61,6 +62,7 @@ class Surroundings:
     age_seconds: Callable[[Claim], float]  # since the claim was allocated
     new_share: Callable[[], str]
     journal: Journal
+    supervisor: Supervisor
     span: Spanner = no_span
 
 
@@ -87,7 +89,7 @@ class Binder:
             return
         if running is not None:
             await asyncio.wait([running[1]])
-        task = asyncio.create_task(self._bind(key, uid, node))
+        task = self._surroundings.supervisor.spawn("bind", self._bind(key, uid, node), expected=BerthError)
         self._running[uid] = (node, task)
         task.add_done_callback(lambda done: self._done(uid, done))
         # The scheduler may hang up; the writes still have to come to an end.

@@ -14,6 +14,7 @@ from extender.cluster.errors import ClusterError, NotFound
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey
+from extender.service.supervisor import Supervisor
 
 _GRACE_SECONDS = 60.0  # far longer than a bind, whose own time-out is 30 s
 _ROUND_SECONDS = 5.0
@@ -22,8 +23,12 @@ _ROUND_SECONDS = 5.0
 class Collector:
     """Runs beside the service. Each claim is worked on once at a time."""
 
-    def __init__(self, mirror: Mirror, writer: Writer, clock: Callable[[], float], grace_seconds: float = _GRACE_SECONDS) -> None:
+    def __init__(
+        self, mirror: Mirror, writer: Writer, clock: Callable[[], float], supervisor: Supervisor,
+        grace_seconds: float = _GRACE_SECONDS,
+    ) -> None:
         self._mirror = mirror
+        self._supervisor = supervisor
         self._writer = writer
         self._clock = clock
         self._grace = grace_seconds
@@ -68,7 +73,7 @@ class Collector:
         if key in self._busy:
             work.close()
             return
-        task = asyncio.create_task(self._safely(key, work))
+        task = self._supervisor.spawn("take-back", self._safely(key, work))
         self._busy[key] = task
         task.add_done_callback(lambda _: self._busy.pop(key, None))
 

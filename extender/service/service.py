@@ -7,6 +7,7 @@ import datetime
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 import structlog
@@ -23,11 +24,13 @@ from extender.service.binder import Binder, Surroundings
 from extender.service.calls import Calls
 from extender.service.collecting import Collector
 from extender.service.explaining import Explainer
+from extender.service.heartbeat import Heartbeat
 from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
 from extender.service.overview import Overview
 from extender.service.progress import Progress
 from extender.service.shadow import Shadow
+from extender.service.supervisor import Supervisor
 from extender.service.surveying import Surveyor
 from extender.service.telling import Teller
 from extender.service.tidying import tidy
@@ -36,14 +39,21 @@ from extender.service.turns import Turns
 from extender.service.waking import Waker
 from extender.service.watching import kinds
 
+_SILENT_SECONDS = 180.0  # a reflector opens a silent watch again every 90 s, which a healthy API server accepts at once
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events that can help a rejected pod and do not wake it
 
 
 class Service:
-    """Use as an async context manager; `not_ready` says what is missing."""
+    """Use as an async context manager; `not_ready` says what is missing. Its supervisor runs all background tasks, those of
+    others too, until the service ends."""
 
-    def __init__(self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic, span: Spanner = no_span) -> None:
+    def __init__(
+        self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic, span: Spanner = no_span,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.supervisor = supervisor or Supervisor()
+        self.heartbeat = Heartbeat(clock)
         features = Features()
         self.mirror = Mirror(features)
         self.journal = Journal(_now_rfc3339)
@@ -56,9 +66,9 @@ class Service:
         self._progress = Progress()
         self.binder = Binder(
             self.mirror, self.judge, writer, self._progress,
-            Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal, span),
+            Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal, self.supervisor, span),
         )
-        self.collector = Collector(self.mirror, writer, clock)
+        self.collector = Collector(self.mirror, writer, clock, self.supervisor)
         self.auditor = Auditor(self.mirror, client, writer, self.turns, lambda: not self.not_ready)
         self.surveyor = Surveyor(self.mirror, self.turns)
         self.client = client
@@ -73,21 +83,28 @@ class Service:
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
         self.reflectors = {
-            kind.name: Reflector(client, self._observed(kind), self._progress.advance, self.turns.give_way) for kind in kinds(self.mirror)
+            kind.name: Reflector(client, self._observed(kind), self._progress.advance, self.turns.give_way, clock)
+            for kind in kinds(self.mirror)
         }
-        self._tasks: list[asyncio.Task[None]] = []
         self._log = structlog.get_logger("berth.service")
 
     async def __aenter__(self) -> Self:
-        runs = [reflector.run() for reflector in self.reflectors.values()]
-        self._tasks = [asyncio.create_task(run) for run in (*runs, self.waker.run(), self.collector.run(), self.teller.run(), self.auditor.run(), self.shadow.run(), self._finish(), self._survey(), tidy(self.turns, self._settle_down))]
+        for name, reflector in self.reflectors.items():
+            self.supervisor.start(f"watch-{name}", reflector.run)
+        for name, run in (
+            ("heartbeat", self.heartbeat.run), ("waker", self.waker.run), ("collector", self.collector.run),
+            ("teller", self.teller.run), ("auditor", self.auditor.run), ("shadow", self.shadow.run),
+            ("finisher", self._finish), ("surveyor", self._survey),
+            ("garbage-collection", partial(tidy, self.turns, self._settle_down)),
+        ):
+            self.supervisor.start(name, run)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.binder.drain(_DRAIN_SECONDS)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self.binder.drain(_DRAIN_SECONDS)
+        finally:
+            await self.supervisor.stop()
 
     @property
     def not_ready(self) -> str:
@@ -101,6 +118,18 @@ class Service:
         told = [", ".join(names) + (f" ({problem})" if problem else "") for problem, names in missing.items()]
         hint = "; berth doctor names what mends it" if any(missing) else ""
         return f"not listed yet: {', '.join(told)}{hint}"
+
+    @property
+    def degraded(self) -> str:
+        """'' while every watch is heard of and no task keeps failing, else which is not. Calls are answered nevertheless: a
+        bind ends only once the watch has shown what it wrote."""
+        silent = [
+            f"the watch of {name} has been silent for {reflector.silence:.0f} s"
+            for name, reflector in self.reflectors.items()
+            if reflector.listed and reflector.silence > _SILENT_SECONDS
+        ]
+        failing = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
+        return "; ".join((*silent, *failing))
 
     def watched(self, uid: str, resource_version: str) -> Pod | None:
         """The pod as the watch showed it, where that is exactly this version of it."""

@@ -87,7 +87,6 @@ class Shadow:
         """Until cancelled."""
         while True:
             await self._something.wait()
-            self._something.clear()
             while self._todo and self.policy is not None:
                 pod, demand, snapshot, names, node, grant = self._todo.popleft()
                 active, policy = candidate(snapshot.views[node], grant, snapshot), self.policy
@@ -97,6 +96,7 @@ class Shadow:
                     self._known.move_to_end(pod.uid)
                     if len(self._known) > _REMEMBERED:
                         self._known.popitem(last=False)
+            self._something.clear()
 
     def _choose(self, demand: Asked, snapshot: Snapshot, names: Sequence[str]) -> Iterator[tuple[Candidate | None] | None]:
         """Steps that end with what the candidate policy would have chosen."""

@@ -75,11 +75,12 @@ class Pages:
         return None
 
     async def _livez(self) -> Answer:
-        return Answer(200, b"ok", TEXT)
+        stalled = self._service.heartbeat.stalled
+        return Answer(503 if stalled else 200, (stalled or "ok").encode(), TEXT)
 
     async def _readyz(self) -> Answer:
-        missing = self._service.not_ready
-        return Answer(503 if missing else 200, (missing or "ok").encode(), TEXT)
+        problems = "; ".join(filter(None, (self._service.not_ready, self._service.degraded)))
+        return Answer(503 if problems else 200, (problems or "ok").encode(), TEXT)
 
     async def _scrape(self) -> Answer:
         return Answer(200, self._published.text, CONTENT_TYPE_PLAIN_0_0_4.encode())

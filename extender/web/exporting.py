@@ -56,13 +56,16 @@ class Exporting:
 
     async def run(self) -> None:
         """Until cancelled."""
-        with self._socket:
-            while True:
-                try:
-                    self._log.warning("the process that answers scrapes ended; another is started", code=await self._one_life())
-                except OSError as error:
-                    self._log.warning("the process that answers scrapes cannot be started; tried again", problem=str(error))
-                await asyncio.sleep(_SECONDS)
+        while True:
+            try:
+                self._log.warning("the process that answers scrapes ended; another is started", code=await self._one_life())
+            except OSError as error:
+                self._log.warning("the process that answers scrapes cannot be started; tried again", problem=str(error))
+            await asyncio.sleep(_SECONDS)
+
+    def close(self) -> None:
+        """Give the address back, once `run` has ended."""
+        self._socket.close()
 
     async def _one_life(self) -> int:
         """Start a process and write to it until it ends: its exit code. Raises OSError where it cannot be started."""

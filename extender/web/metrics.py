@@ -39,6 +39,8 @@ def _by_product(read: Callable[[Facts], float]) -> Callable[[Service], Mapping[t
 
 READINGS = (
     Reading("berth_ready", GAUGE, "1 when every kind has been listed", lambda s: float(not s.not_ready)),
+    Reading("berth_task_failures_total", COUNTER, "Times that a background task failed; it is started again",
+            lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()}, ("task",)),
     Reading("berth_nodes", GAUGE, "Nodes known", lambda s: len(s.mirror.store.nodes)),
     Reading("berth_slices", GAUGE, "ResourceSlices known", lambda s: len(s.mirror.store.slices)),
     Reading("berth_claims", GAUGE, "ResourceClaims known", lambda s: len(s.mirror.store.claims)),
@@ -55,7 +57,7 @@ READINGS = (
     Reading("berth_fence_losses_total", COUNTER, "Binds that gave way to an earlier write of the same device", lambda s: s.binder.fence.losses),
     Reading("berth_api_requests_total", COUNTER, "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
             lambda s: {key: float(count) for key, count in s.client.answers.items()}, ("method", "status")),
-    Reading("berth_watch_silence_seconds", GAUGE, "Seconds since the watch of a kind said anything, bookmarks included",
+    Reading("berth_watch_silence_seconds", GAUGE, "Seconds since the API server said anything on the watch of a kind, bookmarks included",
             lambda s: {(name,): r.silence for name, r in s.reflectors.items()}, ("kind",)),
     Reading("berth_watch_failures", GAUGE, "Times in a row that list or watch of a kind failed",
             lambda s: {(name,): float(r.failures) for name, r in s.reflectors.items()}, ("kind",)),

@@ -1,0 +1,116 @@
+"""The supervisor of background tasks: it logs and counts what a task raises, and starts the task again after a delay."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from extender.cluster.backoff import Backoff, Delays
+from extender.model.errors import BerthError
+
+T = TypeVar("T")
+_DELAYS = Delays(first=1.0, most=30.0)
+_KEEPS_FAILING = 3  # failures in a row after which a task is reported
+
+
+class EndedEarly(BerthError):
+    """A task returned, or was cancelled from inside, while nothing had told it to end."""
+
+
+class Supervisor:
+    """Runs every background task of the process. `failures` counts by task name, 0 for a task that never failed."""
+
+    def __init__(self, delays: Delays = _DELAYS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._delays = delays
+        self._clock = clock
+        self._backoffs: dict[str, Backoff] = {}
+        self._problems: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._log = structlog.get_logger("berth.tasks")
+        self.failures: Counter[str] = Counter()
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks that are kept running."""
+        return list(self._backoffs)
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The tasks that keep failing, with what the last run of each raised."""
+        return {
+            name: problem
+            for name, problem in self._problems.items()
+            if self._backoffs[name].failures >= _KEEPS_FAILING
+        }
+
+    def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Keep `run` running under this name until `stop`. A `run` that returns has failed, too."""
+        assert name not in self._backoffs, f"a task named {name} runs already"
+        self._backoffs[name] = Backoff(self._delays, self._clock)
+        self._add(name, self._keep(name, run))
+
+    def spawn(
+        self, name: str, work: Coroutine[Any, Any, T], expected: type[Exception] | tuple[type[Exception], ...] = ()
+    ) -> asyncio.Task[T]:
+        """Run work that ends by itself. An error that is not `expected` is logged and counted; nothing is started again.
+        Whether work of the same name runs already does not matter."""
+        task = self._add(name, work)
+        task.add_done_callback(lambda done: self._ended(name, expected, done))
+        return task
+
+    async def stop(self) -> None:
+        """End all tasks and wait for their ends."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _add(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        self.failures[name] += 0
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        problem = await self._run(run)
+        while problem is not None:
+            seconds = self._backoffs[name].next()
+            self._problems[name] = f"{type(problem).__name__}: {problem}"
+            self._count(name, problem, restart_seconds=round(seconds, 3))
+            await asyncio.sleep(seconds)
+            problem = await self._run(run)
+
+    async def _run(self, run: Callable[[], Awaitable[None]]) -> Exception | None:
+        """Why one run ended; None where it was told to end and did so by returning."""
+        try:
+            await run()
+        except asyncio.CancelledError as error:
+            if _told_to_end():
+                raise
+            problem = EndedEarly("it was cancelled from inside")
+            problem.__cause__ = error
+            return problem
+        except Exception as error:  # noqa: BLE001 - the supervisor exists for whatever a task may raise
+            return error
+        return None if _told_to_end() else EndedEarly("it returned")
+
+    def _ended(self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, expected):
+            self._count(name, error)
+
+    def _count(self, name: str, problem: BaseException, **more: float) -> None:
+        self.failures[name] += 1
+        self._log.error("task failed", task=name, problem=f"{type(problem).__name__}: {problem}", exc_info=problem, **more)
+
+
+def _told_to_end() -> bool:
+    """Whether the running task itself was cancelled, rather than something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
