@@ -1,4 +1,4 @@
-"""List and watch against the sandbox: pages, deletions that a gap hid, 410, silence."""
+"""List and watch against the sandbox: pages, deletions that a gap hid, 410, silence, and back-off after each failure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from extender.cluster import reflector as module
+from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.cluster.reflector import Kind, Reflector
+from extender.cluster.reflector import Kind, Reflector, Timing
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
-from extender.sandbox.cluster import Cluster
+from extender.sandbox.cluster import Cluster, listening
+from extender.service.supervisor import Supervisor
 from tests.berthing import until
 
 NODES = RESOURCES["", "nodes"]
+QUICK = Timing(delays=Delays(first=0.01, most=0.05))
+NEVER = Timing(delays=Delays(first=10_000.0, most=10_000.0))  # the first delay outlasts every test
 
 
 async def _at_once() -> None:
@@ -24,10 +30,12 @@ async def _at_once() -> None:
 
 
 @asynccontextmanager
-async def reflecting(cluster: Cluster, url: str, seen: dict[str, Any], give_way: Callable[[], Awaitable[None]] = _at_once) -> AsyncIterator[Reflector]:
+async def reflecting(
+    cluster: Cluster, url: str, seen: dict[str, Any], give_way: Callable[[], Awaitable[None]] = _at_once, timing: Timing = QUICK
+) -> AsyncIterator[Reflector]:
     kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, give_way)
+        found = Reflector(client, kind, lambda: None, give_way, timing=timing)
         task = asyncio.create_task(found.run())
         try:
             yield found
@@ -72,9 +80,8 @@ async def test_many_objects_at_once_let_others_in(monkeypatch) -> None:
         assert told[10:] == list(range(11, 21))
 
 
-async def test_a_gap_hides_no_deletion(monkeypatch) -> None:
+async def test_a_gap_hides_no_deletion() -> None:
     """After 410 the fresh list is compared with what was known: what is missing is deleted."""
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.01, 0.05))
     cluster, seen = Cluster(), {}
     for name in ("stays", "goes"):
         cluster.apply(node(name))
@@ -95,13 +102,155 @@ async def test_a_gap_hides_no_deletion(monkeypatch) -> None:
         assert seen["stays"] is not None and found.relists == 2
 
 
-async def test_silence_is_noticed(monkeypatch) -> None:
-    """A connection that says nothing, not even bookmarks, is given up and opened again."""
-    monkeypatch.setattr(module, "_SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.01, 0.02))
+async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
+    """An API server sends no bookmarks of a kind that has not changed since the list: silence alone proves nothing."""
     cluster, seen = Cluster(bookmark_seconds=60), {}
-    async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
-        await until(lambda: found.failures > 0)
+    timing = Timing(silence_seconds=0.2, delays=NEVER.delays)
+    async with cluster.serving() as url, reflecting(cluster, url, seen, timing=timing) as found:
+        await until(lambda: cluster.api.requests.get("GET nodes", 0) >= 4)  # a list, and three watches
+        assert (found.failures, found.relists, found.problem) == (0, 1, "")
+        cluster.apply(node("late"))
+        await until(lambda: "late" in seen)
+
+
+async def test_silence_counts_from_what_the_server_said_last() -> None:
+    """A list, that a watch is accepted, an event: each is a sign of life."""
+    cluster, seen, now = Cluster(bookmark_seconds=60), {}, [1000.0]
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        kind = Kind("nodes", "/api/v1/nodes", seen.__setitem__)
+        found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
+        task = asyncio.create_task(found.run())
+        await until(lambda: cluster.api.requests.get("GET nodes", 0) == 2)
+        now[0] += 200
+        assert found.silence == 200
+        cluster.apply(node("late"))
+        await until(lambda: "late" in seen)
+        assert found.silence == 0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_kind_that_is_not_served_is_not_silent() -> None:
+    now = [0.0]
+    async with Cluster().serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        kind = Kind("nothings", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True)
+        found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
+        task = asyncio.create_task(found.run())
+        await until(lambda: found.listed)
+        now[0] += 250
+        assert found.silence == 0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Scripted:
+    """An API server as ASGI: lists are empty, and every watch answers `watch` as status and body, then ends."""
+
+    def __init__(self, status: int, *parts: bytes) -> None:
+        self.status, self.parts = status, parts
+        self.lists = self.watches = 0
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        is_watch = b"watch=1" in scope["query_string"]
+        self.watches += is_watch
+        self.lists += not is_watch
+        status, parts = (self.status, self.parts) if is_watch else (200, [b'{"metadata": {"resourceVersion": "5"}, "items": []}'])
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+FAULTS = {
+    "410 as the answer": (Scripted(410, b'{"message": "too old"}'), "too old", True),
+    "410 as an event": (Scripted(200, b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}\n'), "too old", True),
+    "another ERROR event": (Scripted(200, b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}\n'), "broken", True),
+    "a watch that ends at once": (Scripted(200), "the watch ended after", False),
+    "an event and the end": (
+        Scripted(200, b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "6"}}}\n'), "the watch ended after", False,
+    ),
+    "a line that was cut": (Scripted(200, b'{"type": "ADDED", "object": {"metadata": {"na'), "cut within an event", False),
+    "a line that is no event": (Scripted(200, b"[1]\n"), "sent no event", False),
+    "an event without an object": (Scripted(200, b'{"type": "ADDED", "object": 7}\n'), "sent no event", False),
+    "another page's answer": (Scripted(302, b"go to the login page"), "unexpected HTTP status 302", False),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_every_failure_of_a_watch_is_followed_by_a_delay(fault: str) -> None:
+    """One list and one watch, then nothing until the delay, which never ends here, is over."""
+    server, problem, _ = FAULTS[fault]
+    server.lists = server.watches = 0
+    async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}, timing=NEVER) as found:
+        await until(lambda: problem in found.problem)
+        for _ in range(20):  # a loop without a delay asks again within one of these
+            await asyncio.sleep(0.005)
+        assert (server.lists, server.watches) == (1, 1)
+        assert found.failures == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_after_the_delay_it_lists_again_only_where_events_may_be_lost(fault: str) -> None:
+    server, _, lists_again = FAULTS[fault]
+    server.lists = server.watches = 0
+    async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}):
+        await until(lambda: server.watches >= 3)
+        assert (server.lists > 1) == lists_again
+
+
+async def test_streams_are_closed_however_a_watch_ends() -> None:
+    """The connection of a watch that is given up goes back or is closed: none is left for the garbage collector."""
+    closed = []
+
+    class Client:
+        async def get(self, path: str, params: Any = None) -> dict:
+            return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+        async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
+            try:
+                yield b'{"type": "ERROR", "object": {"code": 410}}'
+                await asyncio.Event().wait()
+            finally:
+                closed.append(path)
+
+    kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: None)
+    task = asyncio.create_task(Reflector(Client(), kind, lambda: None, _at_once, timing=NEVER).run())
+    await until(lambda: bool(closed))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
+    """Each run begins with a list, so that the supervisor's next run sees what the last one missed."""
+    cluster, seen = Cluster(), {}
+
+    def apply(key: str, obj: Any) -> None:
+        if key == "odd" and "odd" not in seen:
+            seen["odd"] = None
+            raise KeyError("a bug")
+        seen[key] = obj
+
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        found, supervisor = Reflector(client, Kind("nodes", "/api/v1/nodes", apply), lambda: None, _at_once), Supervisor(QUICK.delays)
+        supervisor.start("watch-nodes", found.run)
+        await until(lambda: found.listed)
+        cluster.apply(node("odd"))
+        cluster.apply(node("next"))
+        await until(lambda: seen.get("next") is not None)
+        assert seen["odd"] is not None and found.relists == 2
+        assert supervisor.failures == {"watch-nodes": 1}
+        await supervisor.stop()
+
+
+def test_delays_double_with_jitter_and_start_anew_after_a_quiet_while() -> None:
+    now = [0.0]
+    backoff = Backoff(Delays(first=1.0, most=10.0, reset=60.0), lambda: now[0])
+    for whole in (1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
+        assert whole / 2 <= backoff.next() <= whole
+    assert backoff.failures == 6
+    now[0] = 61.0
+    assert backoff.failures == 0 and backoff.next() <= 1.0
+    assert len({backoff.next() for _ in range(20)}) > 1, "jitter"
 
 
 async def test_bookmarks_move_the_version() -> None:

@@ -1,0 +1,211 @@
+"""Credentials and what the client makes of statuses: plugins run beside the loop, one at a time, ahead of expiry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials, TokenCache, load_credentials
+from extender.cluster.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, TooMany, Unavailable, Unexpected, error_for
+from extender.sandbox.cluster import listening
+from tests.berthing import until
+
+
+def kubeconfig(folder: Path, script: str, *args: str) -> Path:
+    """A kubeconfig whose user is a credential plugin: this Python with a script."""
+    (folder / "plugin.py").write_text(script)
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": [str(folder / "plugin.py"), *args], "interactiveMode": "Never"}
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"exec": plugin}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }))
+    return path
+
+
+def answering(status: dict) -> str:
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    return f"print({json.dumps(json.dumps(answer))})"
+
+
+def test_a_plugin_s_token_is_used(tmp_path: Path) -> None:
+    found = load_credentials(kubeconfig(tmp_path, answering({"token": "t0"})))
+    assert found.token() == "Bearer t0"
+
+
+@pytest.mark.parametrize(("script", "words"), [
+    ("import sys; sys.exit('no network')", "process returned 1. no network"),
+    ("print('hello')", "failed to decode process output"),
+    (answering({}), "neither a token nor a client certificate"),
+    (answering({"clientCertificateData": "x"}), "neither a token nor a client certificate"),
+    (answering({"token": "t", "expirationTimestamp": "soon"}), "soon"),
+    ("print('{}')", "missing key 'apiVersion'"),
+])
+def test_a_plugin_that_fails_is_named_with_its_reason(tmp_path: Path, script: str, words: str) -> None:
+    with pytest.raises(ClusterError) as raised:
+        load_credentials(kubeconfig(tmp_path, script, "get", "a token"))
+    assert str(raised.value).startswith(f"credential plugin `{sys.executable} {tmp_path}/plugin.py get 'a token'` failed: ")
+    assert words in str(raised.value)
+
+
+def test_a_plugin_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "")
+    path.write_text(path.read_text().replace(sys.executable, "/nowhere/plugin"))
+    with pytest.raises(ClusterError, match="credential plugin `/nowhere/plugin .*` failed: .*No such file"):
+        load_credentials(path)
+
+
+def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
+    """Its token has expired, and it cannot renew it."""
+    found = load_credentials(kubeconfig(tmp_path, answering({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"})))
+    (tmp_path / "plugin.py").write_text("import sys; sys.exit('revoked')")
+    with pytest.raises(ClusterError, match="credential plugin .* failed: process returned 1. revoked"):
+        found.token()
+
+
+class Plugin:
+    """What TokenCache reads: each read waits until `release` and answers the next token."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.problem = ""
+        self.release = threading.Semaphore(0)
+        self.threads: set[int] = set()
+
+    def __call__(self) -> str:
+        self.reads += 1
+        number = self.reads
+        self.threads.add(threading.get_ident())
+        self.release.acquire()
+        if self.problem:
+            raise ClusterError(self.problem)
+        return f"t{number}"
+
+
+async def test_one_plugin_runs_at_a_time_beside_the_loop_and_ahead_of_expiry() -> None:
+    plugin, now = Plugin(), [0.0]
+    cache = TokenCache(plugin, clock=lambda: now[0])
+    asked = [asyncio.create_task(cache.get()) for _ in range(5)]
+    await until(lambda: plugin.reads == 1)  # the loop turns while the plugin runs
+    plugin.release.release()
+    assert await asyncio.gather(*asked) == ["t1"] * 5
+    assert threading.get_ident() not in plugin.threads
+    assert await cache.get() == "t1"
+    now[0] = 31.0
+    assert [await cache.get(), await cache.get()] == ["t1", "t1"], "the last token serves while the next is read"
+    plugin.release.release()
+    await until(lambda: plugin.reads == 2)
+    found = []
+    while "t2" not in found:
+        found.append(await cache.get())
+        await asyncio.sleep(0)
+    assert set(found) <= {"t1", "t2"} and plugin.reads == 2
+
+
+async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> None:
+    plugin, now = Plugin(), [0.0]
+    plugin.release.release()
+    cache = TokenCache(plugin, clock=lambda: now[0])
+    assert await cache.get() == "t1"
+    plugin.problem = "credential plugin `p` failed: revoked"
+    with capture_logs() as lines:
+        now[0] = 31.0
+        assert await cache.get() == "t1"
+        plugin.release.release()
+        await until(lambda: bool(lines))
+        assert await cache.get() == "t1" and plugin.reads == 2, "not asked again at once"
+        now[0] = 300.0
+        plugin.release.release()
+        with pytest.raises(ClusterError, match="credential plugin `p` failed: revoked"):
+            await cache.get()
+    assert lines[0] == {"event": "credentials cannot be refreshed", "problem": plugin.problem, "log_level": "warning"}
+
+
+async def test_a_plugin_that_hangs_is_an_error_of_the_request() -> None:
+    plugin = Plugin()
+    cache = TokenCache(plugin, patience_seconds=0.01)
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="does a credential plugin hang"):
+            await cache.get()
+    assert plugin.reads == 1, "a second one is not started beside it"
+    plugin.release.release()
+    while True:
+        try:
+            assert await cache.get() == "t1"
+            return
+        except ClusterError:
+            continue
+
+
+async def test_a_request_without_credentials_says_why_and_is_not_sent() -> None:
+    def read() -> str:
+        raise ClusterError("credential plugin `p` failed: revoked")
+
+    async with ApiClient(Credentials("http://127.0.0.1:9", None, read)) as client:
+        with pytest.raises(ClusterError, match="`p` failed"):
+            await client.get("/api/v1/nodes")
+        with pytest.raises(ClusterError, match="`p` failed"):
+            await anext(client.lines("/api/v1/nodes", {}, 1.0))
+
+
+# -- statuses ------------------------------------------------------------------------------------------------
+
+STATUSES = {
+    300: Unexpected, 301: Unexpected, 304: Unexpected, 400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 405: Unexpected,
+    406: Unexpected, 408: Unavailable, 409: Conflict, 410: Gone, 413: Unexpected, 415: Unexpected, 418: Unexpected, 422: Invalid,
+    429: TooMany, 500: Unavailable, 502: Unavailable, 503: Unavailable, 504: Unavailable, 599: Unavailable,
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
+    found = error_for(status, "words", 1.0)
+    assert type(found) is STATUSES[status]
+    assert "words" in str(found) and (type(found) is not Unexpected or str(status) in str(found))
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("1", 1.0), ("3600", 5.0), ("inf", 5.0), ("nan", 0.0), ("-7", 0.0), ("0", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0), ("1e400", 5.0)])
+async def test_retry_after_is_capped(header: str, seconds: float) -> None:
+    async def api(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", header.encode())]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        with pytest.raises(TooMany) as raised:
+            await client.post("/api/v1/nodes", {})
+    assert raised.value.retry_after == seconds
+
+
+async def test_a_redirected_write_is_no_success() -> None:
+    """Followed, a POST would become a GET, and its 200 look like a Binding."""
+    seen = []
+
+    async def api(scope, receive, send) -> None:
+        seen.append((scope["method"], scope["path"]))
+        status, headers = (302, [(b"location", b"/login")]) if scope["path"] != "/login" else (200, [])
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        with pytest.raises(Unexpected, match="302"):
+            await client.post("/binding", {})
+    assert seen == [("POST", "/binding")]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>login</html>", b"[]", b"7", b"null"])
+async def test_an_answer_that_is_no_object_is_an_error(body: bytes) -> None:
+    async def api(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async with listening(api, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        with pytest.raises(Unavailable):
+            await client.get("/api/v1/nodes")
