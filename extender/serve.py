@@ -180,7 +180,7 @@ def server(app: App | Pages, host: str, port: int, listen: Listen | None = None)
     """A uvicorn server for an application, without access log: the hot path writes no lines."""
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=protocol(app.turns, listen.client_name if listen else None), loop="uvloop", proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=protocol(app.turns, app.supervisor, listen.client_name if listen else None), loop="uvloop", proxy_headers=False,
         ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
         ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,8 @@ async def _run(examples: Path, listen: str, api_port: int, *, once: bool) -> int
             return 0
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 def add_fleet(cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ class App:
     """The verbs first, so that hot paths never enter FastAPI; then the pages, unless they have an address of their own."""
 
     def __init__(self, service: Service, pages: Pages | None, traces: Traces | None = None) -> None:
-        self.service, self.turns = service, service.turns
+        self.service, self.turns, self.supervisor = service, service.turns, service.supervisor
         self._verbs = Verbs(service if traces is None else TracedService(service, traces))
         self._pages = pages
 
@@ -43,7 +43,7 @@ class Pages:
     metrics and the page's shell ask for it as a bearer token."""
 
     def __init__(self, service: Service, published: Published, token: str = "") -> None:
-        self._service, self.turns = service, service.turns
+        self._service, self.turns, self.supervisor = service, service.turns, service.supervisor
         self._published = published
         self._token = token.encode()
         # What is asked for again and again is answered beside FastAPI, whose own work is longer than theirs.

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from extender.service.supervisor import Supervisor
 from extender.service.turns import Turns
 from extender.web.asgi import WHOLE
 
@@ -20,7 +21,7 @@ def names_of(certificate: dict[str, Any]) -> set[str]:
     return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
 
 
-def protocol(turns: Turns, client_name: str | None) -> type[asyncio.Protocol]:
+def protocol(turns: Turns, supervisor: Supervisor, client_name: str | None) -> type[asyncio.Protocol]:
     """uvicorn's protocol, in which requests for pages wait for their turn. With `client_name` it hangs up on every client
     whose certificate does not bear the name."""
 
@@ -38,7 +39,7 @@ def protocol(turns: Turns, client_name: str | None) -> type[asyncio.Protocol]:
                 self._held.append(data)
             elif not data.startswith(_CALLS) and (self.cycle is None or self.cycle.response_complete):
                 self._held.append(data)
-                task = self.loop.create_task(self._take_turn())
+                task = supervisor.spawn("page", self._take_turn())
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
             else:
@@ -53,6 +54,10 @@ def protocol(turns: Turns, client_name: str | None) -> type[asyncio.Protocol]:
             data = b"".join(self._held)
             self._held.clear()
             if not self.transport.is_closing():
-                super().data_received(data)
+                try:
+                    super().data_received(data)
+                except BaseException:
+                    self.transport.abort()  # as the loop does where a protocol raises
+                    raise
 
     return Protocol
