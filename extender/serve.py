@@ -73,7 +73,7 @@ async def run(
     credentials: Credentials, listen: Listen, policies: Policies, traces: Traces | None = None,
     supervisor: Supervisor | None = None,
 ) -> None:
-    """Serve in the running loop until a signal. Binds in flight are finished before this returns. Raises ServerEnded."""
+    """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
     known = policies.active.read_text() if policies.active is not None else None
     policy = load_policy(known) if known is not None else Policy()
     token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
@@ -99,8 +99,8 @@ async def run(
 
 
 async def serve_all(servers: list[uvicorn.Server]) -> None:
-    """Until a signal, or until one server ends by itself: then ServerEnded is raised. uvicorn's own serve() would raise the
-    signal again afterwards, which kills the process before binds in flight are finished."""
+    """Until a signal, or until one server ends by itself: then ServerEnded is raised. uvicorn's own serve() would raise
+    the signal again afterwards, which kills the process before binds in flight are finished."""
     told = asyncio.Event()
 
     def stop() -> None:
@@ -124,8 +124,8 @@ async def serve_all(servers: list[uvicorn.Server]) -> None:
 
 
 async def _watch_policies(service: Service, policies: Policies, known: str | None) -> None:
-    """Look at the policies again and again; what cannot be read leaves the last good one in force. `known` is the content of
-    the active one that is in force."""
+    """Look at the policies again and again; what cannot be read leaves the last good one in force. `known` is what the
+    active one held at the start."""
     judge, shadow = service.judge, service.shadow
     active = PolicyFile(policies.active, judge.use_policy, judge.refuse_policy) if policies.active is not None else None
     candidate = CandidateFile(policies.candidate, shadow.use, shadow.refuse) if policies.candidate is not None else None
@@ -146,8 +146,8 @@ def _certificate_files(listen: Listen) -> list[Path]:
 
 async def _watch_certificates(main: uvicorn.Server, listen: Listen, known: list[bytes]) -> None:
     """Load certificate and client authority again when a file changes; what cannot be read leaves the last in use. An
-    authority is added: the one before is trusted until the next start, so that both sides can change one after the other.
-    `known` is what the files held at the start."""
+    authority is added: the one before is trusted until the next start, so that both sides can change one after the
+    other. `known` is what the files held at the start."""
     log = structlog.get_logger("berth.files")
     files = _certificate_files(listen)
     while True:
@@ -178,9 +178,11 @@ async def application(
 
 def server(app: App | Pages, host: str, port: int, listen: Listen | None = None) -> uvicorn.Server:
     """A uvicorn server for an application, without access log: the hot path writes no lines."""
+    client_name = listen.client_name if listen else None
     config = uvicorn.Config(
         app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=protocol(app.turns, app.supervisor, listen.client_name if listen else None), loop="uvloop", proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=protocol(app.turns, app.supervisor, client_name), loop="uvloop",
+        proxy_headers=False,
         ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
         ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,

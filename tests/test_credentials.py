@@ -14,7 +14,18 @@ from structlog.testing import capture_logs
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, TokenCache, load_credentials
-from extender.cluster.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, TooMany, Unavailable, Unexpected, error_for
+from extender.cluster.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    TooMany,
+    Unavailable,
+    Unexpected,
+    error_for,
+)
 from extender.sandbox.cluster import listening
 from tests.berthing import until
 
@@ -22,12 +33,25 @@ from tests.berthing import until
 def kubeconfig(folder: Path, script: str, *args: str) -> Path:
     """A kubeconfig whose user is a credential plugin: this Python with a script."""
     (folder / "plugin.py").write_text(script)
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": sys.executable, "args": [str(folder / "plugin.py"), *args], "interactiveMode": "Never"}
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": [str(folder / "plugin.py"), *args],
+        "interactiveMode": "Never",
+    }
     path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"exec": plugin}}],
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "users": [{"name": "u", "user": {"exec": plugin}}],
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
     return path
 
 
@@ -41,31 +65,36 @@ def test_a_plugin_s_token_is_used(tmp_path: Path) -> None:
     assert found.token() == "Bearer t0"
 
 
-@pytest.mark.parametrize(("script", "words"), [
-    ("import sys; sys.exit('no network')", "process returned 1. no network"),
-    ("print('hello')", "failed to decode process output"),
-    (answering({}), "neither a token nor a client certificate"),
-    (answering({"clientCertificateData": "x"}), "neither a token nor a client certificate"),
-    (answering({"token": "t", "expirationTimestamp": "soon"}), "soon"),
-    ("print('{}')", "missing key 'apiVersion'"),
-])
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("import sys; sys.exit('no network')", "process returned 1. no network"),
+        ("print('hello')", "failed to decode process output"),
+        (answering({}), "neither a token nor a client certificate"),
+        (answering({"clientCertificateData": "x"}), "neither a token nor a client certificate"),
+        (answering({"token": "t", "expirationTimestamp": "soon"}), "soon"),
+        ("print('{}')", "missing key 'apiVersion'"),
+    ],
+)
 def test_a_plugin_that_fails_is_named_with_its_reason(tmp_path: Path, script: str, words: str) -> None:
     with pytest.raises(ClusterError) as raised:
-        load_credentials(kubeconfig(tmp_path, script, "get", "a token"))
-    assert str(raised.value).startswith(f"credential plugin `{sys.executable} {tmp_path}/plugin.py get 'a token'` failed: ")
-    assert words in str(raised.value)
+        load_credentials(kubeconfig(tmp_path, script, "--token", "s3cret"))
+    assert str(raised.value).startswith(f"credential plugin {sys.executable} failed: ")
+    assert words in str(raised.value) and "s3cret" not in str(raised.value)
 
 
 def test_a_plugin_that_does_not_exist_is_named(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, "")
     path.write_text(path.read_text().replace(sys.executable, "/nowhere/plugin"))
-    with pytest.raises(ClusterError, match="credential plugin `/nowhere/plugin .*` failed: .*No such file"):
+    with pytest.raises(ClusterError, match="credential plugin /nowhere/plugin failed: .*No such file"):
         load_credentials(path)
 
 
 def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
     """Its token has expired, and it cannot renew it."""
-    found = load_credentials(kubeconfig(tmp_path, answering({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"})))
+    found = load_credentials(
+        kubeconfig(tmp_path, answering({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"}))
+    )
     (tmp_path / "plugin.py").write_text("import sys; sys.exit('revoked')")
     with pytest.raises(ClusterError, match="credential plugin .* failed: process returned 1. revoked"):
         found.token()
@@ -115,7 +144,7 @@ async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> Non
     plugin.release.release()
     cache = TokenCache(plugin, clock=lambda: now[0])
     assert await cache.get() == "t1"
-    plugin.problem = "credential plugin `p` failed: revoked"
+    plugin.problem = "credential plugin p failed: revoked"
     with capture_logs() as lines:
         now[0] = 31.0
         assert await cache.get() == "t1"
@@ -124,7 +153,7 @@ async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> Non
         assert await cache.get() == "t1" and plugin.reads == 2, "not asked again at once"
         now[0] = 300.0
         plugin.release.release()
-        with pytest.raises(ClusterError, match="credential plugin `p` failed: revoked"):
+        with pytest.raises(ClusterError, match="credential plugin p failed: revoked"):
             await cache.get()
     assert lines[0] == {"event": "credentials cannot be refreshed", "problem": plugin.problem, "log_level": "warning"}
 
@@ -147,21 +176,40 @@ async def test_a_plugin_that_hangs_is_an_error_of_the_request() -> None:
 
 async def test_a_request_without_credentials_says_why_and_is_not_sent() -> None:
     def read() -> str:
-        raise ClusterError("credential plugin `p` failed: revoked")
+        raise ClusterError("credential plugin p failed: revoked")
 
     async with ApiClient(Credentials("http://127.0.0.1:9", None, read)) as client:
-        with pytest.raises(ClusterError, match="`p` failed"):
+        with pytest.raises(ClusterError, match="plugin p failed"):
             await client.get("/api/v1/nodes")
-        with pytest.raises(ClusterError, match="`p` failed"):
+        with pytest.raises(ClusterError, match="plugin p failed"):
             await anext(client.lines("/api/v1/nodes", {}, 1.0))
 
 
 # -- statuses ------------------------------------------------------------------------------------------------
 
 STATUSES = {
-    300: Unexpected, 301: Unexpected, 304: Unexpected, 400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 405: Unexpected,
-    406: Unexpected, 408: Unavailable, 409: Conflict, 410: Gone, 413: Unexpected, 415: Unexpected, 418: Unexpected, 422: Invalid,
-    429: TooMany, 500: Unavailable, 502: Unavailable, 503: Unavailable, 504: Unavailable, 599: Unavailable,
+    300: Unexpected,
+    301: Unexpected,
+    304: Unexpected,
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Unexpected,
+    406: Unexpected,
+    408: Unavailable,
+    409: Conflict,
+    410: Gone,
+    413: Unexpected,
+    415: Unexpected,
+    418: Unexpected,
+    422: Invalid,
+    429: TooMany,
+    500: Unavailable,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+    599: Unavailable,
 }
 
 
@@ -172,7 +220,19 @@ def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
     assert "words" in str(found) and (type(found) is not Unexpected or str(status) in str(found))
 
 
-@pytest.mark.parametrize(("header", "seconds"), [("1", 1.0), ("3600", 5.0), ("inf", 5.0), ("nan", 0.0), ("-7", 0.0), ("0", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0), ("1e400", 5.0)])
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("1", 1.0),
+        ("3600", 5.0),
+        ("inf", 5.0),
+        ("nan", 0.0),
+        ("-7", 0.0),
+        ("0", 0.0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0),
+        ("1e400", 5.0),
+    ],
+)
 async def test_retry_after_is_capped(header: str, seconds: float) -> None:
     async def api(scope, receive, send) -> None:
         await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", header.encode())]})

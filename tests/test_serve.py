@@ -252,7 +252,8 @@ async def test_a_process_for_scrapes_that_cannot_be_started_is_tried_again(monke
     async with berthing({"n1": "t4-4"}) as b:
         port, right = free_port(), sys.executable
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        with capture_logs() as lines, contextlib.closing(exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port)) as found:
+        exporter_of = exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port)
+        with capture_logs() as lines, contextlib.closing(exporter_of) as found:
             running = asyncio.create_task(found.run())
             await until(lambda: bool(lines))
             monkeypatch.setattr(sys, "executable", right)

@@ -37,7 +37,7 @@ QUICK = Delays(first=0.001, most=0.01)
 
 
 class Breakable(Supervisor):
-    """A supervisor whose tasks raise on demand, from inside, as a bug would. `runs` counts how often each was started."""
+    """A supervisor whose tasks raise on demand, from inside, as a bug would. `runs` counts the starts of each."""
 
     def __init__(self, delays: Delays = QUICK) -> None:
         super().__init__(delays)
@@ -93,7 +93,9 @@ async def test_what_a_task_raises_is_logged_with_its_trace_and_it_starts_again()
         supervisor.start("it", task)
         await until(lambda: len(runs) == 3)
     assert supervisor.failures == {"it": 2} and supervisor.failing == {}
-    assert [(line["event"], line["task"], line["problem"], line["log_level"]) for line in lines] == [("task failed", "it", "KeyError: 'a bug'", "error")] * 2
+    assert [(line["event"], line["task"], line["problem"], line["log_level"]) for line in lines] == [
+        ("task failed", "it", "KeyError: 'a bug'", "error")
+    ] * 2
     assert lines[0]["exc_info"].__traceback__ is not None
     await supervisor.stop()
 
@@ -108,8 +110,13 @@ async def _cancelled_from_inside() -> None:
     await other
 
 
-@pytest.mark.parametrize(("task", "words"), [(_return, "EndedEarly: it returned"), (_cancelled_from_inside, "EndedEarly: it was cancelled from inside")])
-async def test_a_task_that_ends_without_being_told_to_has_failed(task: Callable[[], Awaitable[None]], words: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [(_return, "EndedEarly: it returned"), (_cancelled_from_inside, "EndedEarly: it was cancelled from inside")],
+)
+async def test_a_task_that_ends_without_being_told_to_has_failed(
+    task: Callable[[], Awaitable[None]], words: str
+) -> None:
     supervisor = Supervisor(QUICK)
     supervisor.start("it", task)
     await until(lambda: "it" in supervisor.failing)
@@ -176,8 +183,22 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
 
 # -- every task of the running service, by name ----------------------------------------------------------------
 
-WATCHES = {f"watch-{kind}" for kind in ("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods")}
-SERVICE = WATCHES | {"heartbeat", "waker", "collector", "teller", "auditor", "shadow", "finisher", "surveyor", "garbage-collection", "metrics"}
+WATCHES = {
+    f"watch-{kind}"
+    for kind in ("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods")
+}
+SERVICE = WATCHES | {
+    "heartbeat",
+    "waker",
+    "collector",
+    "teller",
+    "auditor",
+    "shadow",
+    "finisher",
+    "surveyor",
+    "garbage-collection",
+    "metrics",
+}
 SERVE = SERVICE | {"exporter", "certificates", "policies"}
 
 
@@ -227,7 +248,12 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     supervisor, cluster, pages, metrics = Breakable(), Cluster(), free_port(), free_port()
     cluster.add_node("n1", carried_machines()["t4-4"])
     listen = Listen(
-        "127.0.0.1", free_port(), ("127.0.0.1", pages), ("127.0.0.1", metrics), tmp_path / "server.crt", tmp_path / "server.key",
+        "127.0.0.1",
+        free_port(),
+        ("127.0.0.1", pages),
+        ("127.0.0.1", metrics),
+        tmp_path / "server.crt",
+        tmp_path / "server.key",
     )
     async with cluster.serving() as api, httpx.AsyncClient() as client:
         credentials, policies = Credentials(api, None, lambda: None), Policies(tmp_path / "policy.yaml")
@@ -310,7 +336,9 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
                 await until(lambda: name in supervisor.failing)
                 reply = await client.get("/readyz")
                 supervisor.mend()
-            assert reply.status_code == 503 and f"task {name} keeps failing: RuntimeError: a bug in {name}" in reply.text
+            assert (
+                reply.status_code == 503 and f"task {name} keeps failing: RuntimeError: a bug in {name}" in reply.text
+            )
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error == "pod d/p: claim d/c is not known yet", "calls are answered nevertheless"
 

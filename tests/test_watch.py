@@ -1,4 +1,4 @@
-"""List and watch against the sandbox: pages, deletions that a gap hid, 410, silence, and back-off after each failure."""
+"""List and watch against the sandbox: pages, deletions that a gap hid, 410, silence, back-off after each failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ async def _at_once() -> None:
 
 @asynccontextmanager
 async def reflecting(
-    cluster: Cluster, url: str, seen: dict[str, Any], give_way: Callable[[], Awaitable[None]] = _at_once, timing: Timing = QUICK
+    cluster: Cluster, url: str, seen: dict[str, Any], give_way: Callable[[], Awaitable[None]] = _at_once,
+    timing: Timing = QUICK,
 ) -> AsyncIterator[Reflector]:
     kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
@@ -144,6 +145,10 @@ async def test_a_kind_that_is_not_served_is_not_silent() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+EMPTY = b'{"metadata": {"resourceVersion": "5"}, "items": []}'
+ADDED = b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "6"}}}\n'
+
+
 class Scripted:
     """An API server as ASGI: lists are empty, and every watch answers `watch` as status and body, then ends."""
 
@@ -155,22 +160,24 @@ class Scripted:
         is_watch = b"watch=1" in scope["query_string"]
         self.watches += is_watch
         self.lists += not is_watch
-        status, parts = (self.status, self.parts) if is_watch else (200, [b'{"metadata": {"resourceVersion": "5"}, "items": []}'])
+        status, parts = (self.status, self.parts) if is_watch else (200, [EMPTY])
         await send({"type": "http.response.start", "status": status, "headers": []})
         for part in parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
+def _error(code: int, message: str) -> bytes:
+    return b'{"type": "ERROR", "object": {"code": %d, "message": "%s"}}\n' % (code, message.encode())
+
+
 FAULTS = {
     "410 as the answer": (Scripted(410, b'{"message": "too old"}'), "too old", True),
-    "410 as an event": (Scripted(200, b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}\n'), "too old", True),
-    "another ERROR event": (Scripted(200, b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}\n'), "broken", True),
+    "410 as an event": (Scripted(200, _error(410, "too old")), "too old", True),
+    "another ERROR event": (Scripted(200, _error(500, "broken")), "broken", True),
     "a watch that ends at once": (Scripted(200), "the watch ended after", False),
-    "an event and the end": (
-        Scripted(200, b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "6"}}}\n'), "the watch ended after", False,
-    ),
-    "a line that was cut": (Scripted(200, b'{"type": "ADDED", "object": {"metadata": {"na'), "cut within an event", False),
+    "an event and the end": (Scripted(200, ADDED), "the watch ended after", False),
+    "a line that was cut": (Scripted(200, ADDED[:40]), "cut within an event", False),
     "a line that is no event": (Scripted(200, b"[1]\n"), "sent no event", False),
     "an event without an object": (Scripted(200, b'{"type": "ADDED", "object": 7}\n'), "sent no event", False),
     "another page's answer": (Scripted(302, b"go to the login page"), "unexpected HTTP status 302", False),
@@ -232,7 +239,8 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
         seen[key] = obj
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found, supervisor = Reflector(client, Kind("nodes", "/api/v1/nodes", apply), lambda: None, _at_once), Supervisor(QUICK.delays)
+        found = Reflector(client, Kind("nodes", "/api/v1/nodes", apply), lambda: None, _at_once)
+        supervisor = Supervisor(QUICK.delays)
         supervisor.start("watch-nodes", found.run)
         await until(lambda: found.listed)
         cluster.apply(node("odd"))

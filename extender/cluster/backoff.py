@@ -1,4 +1,4 @@
-"""How long to wait before the next try, by client-go's rules: doubled each time, with jitter, anew after a quiet while."""
+"""How long to wait before the next try, as in client-go: doubled each time, with jitter, anew after a quiet while."""
 
 from __future__ import annotations
 

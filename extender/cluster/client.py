@@ -88,8 +88,8 @@ class ApiClient:
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
 
     async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, after an empty one that says that the server has accepted it. Ends when the server ends it,
-        and when the server says nothing for so many seconds. Close it where it is not read to its end."""
+        """The lines of a watch, after an empty one that says that the server has accepted it. Ends when the server ends
+        it, and when the server says nothing for so many seconds. Close it where it is not read to its end."""
         headers = await self._headers(_JSON)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silence_seconds)
         try:
@@ -123,7 +123,8 @@ def _object(content: bytes) -> Json:
     """An answer of the API server. Raises ValueError where it is no JSON object: a proxy may have answered."""
     found = orjson.loads(content)
     if not isinstance(found, dict):
-        raise ValueError(f"the answer is no JSON object: {content[:200].decode('utf-8', 'replace')}")  # noqa: TRY004 - as for JSON that cannot be read
+        words = content[:200].decode("utf-8", "replace")
+        raise ValueError(f"the answer is no JSON object: {words}")  # noqa: TRY004 - as orjson for what is no JSON
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import ssl
 import time
 from collections.abc import Callable
@@ -21,14 +20,16 @@ from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConf
 
 from extender.cluster.errors import ClusterError
 
-_REFRESH_SECONDS = 30.0  # the client looks at files and expiry dates anew for every token asked for: once in a while is enough
+_REFRESH_SECONDS = (
+    30.0  # the client looks at files and expiry dates anew for every token asked for: once in a while is enough
+)
 _USABLE_SECONDS = 240.0  # the client renews a token five minutes before it expires
 _PATIENCE_SECONDS = 15.0  # a request waits so long for a first token
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to reach the API server. `token` may block: it reads files and runs credential plugins. It raises ClusterError."""
+    """How to reach the API server. `token` may block: it reads files, runs credential plugins, raises ClusterError."""
 
     url: str
     tls: ssl.SSLContext | None
@@ -43,7 +44,7 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
         if kubeconfig is not None:
             _load_kubeconfig(kubeconfig, configuration)
         else:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # the client is not typed
+            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # the client is half typed
     except (ConfigException, OSError) as error:
         where = str(kubeconfig) if kubeconfig is not None else "the pod's service account"
         raise ClusterError(f"cannot read credentials from {where}: {error}") from error
@@ -55,7 +56,9 @@ class TokenCache:
     token meanwhile."""
 
     def __init__(
-        self, read: Callable[[], str | None], clock: Callable[[], float] = time.monotonic,
+        self,
+        read: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._read = read
@@ -80,7 +83,9 @@ class TokenCache:
             async with asyncio.timeout(self._patience):
                 return await asyncio.shield(self._reading)
         except TimeoutError:
-            raise ClusterError(f"no credentials within {self._patience:.0f} s; does a credential plugin hang?") from None
+            raise ClusterError(
+                f"no credentials within {self._patience:.0f} s; does a credential plugin hang?"
+            ) from None
 
     def _done(self, reading: asyncio.Future[str | None]) -> None:
         self._reading = None
@@ -103,12 +108,14 @@ class _Loader(KubeConfigLoader):
         cluster: Any = self._cluster
         if "exec" not in user:
             return None
-        plugin, folder = user["exec"], self._get_base_path(cluster.path)  # type: ignore[no-untyped-call] # the client is half typed
+        plugin = user["exec"]
+        folder = self._get_base_path(cluster.path)  # type: ignore[no-untyped-call] # as above
         try:
             self._use(ExecProvider(plugin, folder, cluster).run(), folder)  # type: ignore[no-untyped-call] # as above
         except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
-            command = shlex.join([str(plugin.safe_get("command")), *map(str, plugin.safe_get("args") or ())])
-            raise ClusterError(f"credential plugin `{command}` failed: {str(error).removeprefix('exec: ')}") from error
+            # Without its arguments, as kubectl says it: /readyz shows this to all, and an argument may be a secret.
+            command, why = plugin.safe_get("command"), str(error).removeprefix("exec: ")
+            raise ClusterError(f"credential plugin {command} failed: {why}") from error
         return True
 
     def _use(self, status: dict[str, Any], folder: str) -> None:
@@ -124,7 +131,8 @@ class _Loader(KubeConfigLoader):
 
 
 def _file(status: dict[str, Any], field: str, folder: str) -> str:
-    found = FileOrData(status, None, data_key_name=field, file_base_path=folder, base64_file_content=False)  # type: ignore[no-untyped-call] # as above
+    """The name of a file with the text of the field."""
+    found = FileOrData(status, None, field, folder, False)  # type: ignore[no-untyped-call] # as above; not base64
     return str(found.as_file())  # type: ignore[no-untyped-call] # as above
 
 
@@ -133,7 +141,8 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> None:
     merged = KubeConfigMerger(str(path))  # type: ignore[no-untyped-call] # as above
     if merged.config is None:
         raise ConfigException("the file holds no configuration")
-    loader = _Loader(merged.config, config_base_path=None, config_persister=merged.save_changes)  # type: ignore[no-untyped-call] # as above
+    options = {"config_base_path": None, "config_persister": merged.save_changes}
+    loader = _Loader(merged.config, **options)  # type: ignore[no-untyped-call] # as above
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call] # as above
 
 

@@ -51,7 +51,7 @@ class Unexpected(ClusterError):
 
 
 class TooMany(ClusterError):
-    """`retry_after` is in seconds and capped: a claim stays assumed while a bind waits, and a proxy may ask for hours."""
+    """`retry_after` is in seconds and capped: a claim stays assumed while a bind waits; a proxy may ask for hours."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         self.retry_after = min(max(0.0, retry_after), _LONGEST_RETRY_AFTER)

@@ -41,9 +41,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a reflector waits. Bookmarks come about once a minute, but not on every watch: an API server sends none of a
-    kind that has not changed since the list. So silence alone is no failure: the reflector opens the watch again, from
-    the last version, and only a server that does not accept it has failed."""
+    """How long a reflector waits. Bookmarks come about once a minute, but not on every watch: an API server sends none
+    of a kind that has not changed since the list. So silence alone is no failure: the reflector opens the watch again,
+    from the last version, and only a server that does not accept it has failed."""
 
     silence_seconds: float = 90.0  # until a watch that says nothing is opened again
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - it is frozen
@@ -96,8 +96,8 @@ class Reflector:
 
     @property
     def silence(self) -> float:
-        """Seconds since the server said anything: a list, that it accepted a watch, an event, a bookmark. 0 while it does
-        not serve the kind."""
+        """Seconds since the server said anything: a list, that it accepted a watch, an event, a bookmark. 0 while it
+        does not serve the kind."""
         return self._clock() - self._heard if self._served else 0.0
 
     async def _wait_for_api(self) -> None:

@@ -1,5 +1,5 @@
-"""Whether the event loop turns. A loop that is blocked answers no probe at all; one that is starved answers now and then, and
-this is how such a probe sees it."""
+"""Whether the event loop turns. A loop that is blocked answers no probe at all; one that is starved answers now and
+then, and this is how such a probe sees it."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events t
 
 
 class Service:
-    """Use as an async context manager; `not_ready` says what is missing. Its supervisor runs all background tasks, those of
-    others too, until the service ends."""
+    """Use as an async context manager; `not_ready` says what is missing. Its supervisor runs all background tasks,
+    those of others too, until the service ends."""
 
     def __init__(
         self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic, span: Spanner = no_span,
@@ -121,8 +121,8 @@ class Service:
 
     @property
     def degraded(self) -> str:
-        """'' while every watch is heard of and no task keeps failing, else which is not. Calls are answered nevertheless: a
-        bind ends only once the watch has shown what it wrote."""
+        """'' while every watch is heard of and no task keeps failing, else the watches and tasks that are at fault.
+        Calls are answered nevertheless: a bind ends only once the watch has shown what it wrote."""
         silent = [
             f"the watch of {name} has been silent for {reflector.silence:.0f} s"
             for name, reflector in self.reflectors.items()

@@ -1,4 +1,4 @@
-"""The supervisor of background tasks: it logs and counts what a task raises, and starts the task again after a delay."""
+"""The supervisor of background tasks: it logs and counts what a task raises, and starts it again after a delay."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class Supervisor:
     def failing(self) -> dict[str, str]:
         """The tasks that keep failing, with what the last run of each raised."""
         return {
-            name: problem
-            for name, problem in self._problems.items()
-            if self._backoffs[name].failures >= _KEEPS_FAILING
+            name: problem for name, problem in self._problems.items() if self._backoffs[name].failures >= _KEEPS_FAILING
         }
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -57,7 +55,7 @@ class Supervisor:
     def spawn(
         self, name: str, work: Coroutine[Any, Any, T], expected: type[Exception] | tuple[type[Exception], ...] = ()
     ) -> asyncio.Task[T]:
-        """Run work that ends by itself. An error that is not `expected` is logged and counted; nothing is started again.
+        """Run work that ends by itself. An error that is not `expected` is logged and counted; nothing is repeated.
         Whether work of the same name runs already does not matter."""
         task = self._add(name, work)
         task.add_done_callback(lambda done: self._ended(name, expected, done))
@@ -100,14 +98,18 @@ class Supervisor:
             return error
         return None if _told_to_end() else EndedEarly("it returned")
 
-    def _ended(self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]) -> None:
+    def _ended(
+        self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]
+    ) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, expected):
             self._count(name, error)
 
     def _count(self, name: str, problem: BaseException, **more: float) -> None:
         self.failures[name] += 1
-        self._log.error("task failed", task=name, problem=f"{type(problem).__name__}: {problem}", exc_info=problem, **more)
+        self._log.error(
+            "task failed", task=name, problem=f"{type(problem).__name__}: {problem}", exc_info=problem, **more
+        )
 
 
 def _told_to_end() -> bool:

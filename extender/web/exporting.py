@@ -58,7 +58,8 @@ class Exporting:
         """Until cancelled."""
         while True:
             try:
-                self._log.warning("the process that answers scrapes ended; another is started", code=await self._one_life())
+                code = await self._one_life()
+                self._log.warning("the process that answers scrapes ended; another is started", code=code)
             except OSError as error:
                 self._log.warning("the process that answers scrapes cannot be started; tried again", problem=str(error))
             await asyncio.sleep(_SECONDS)
