@@ -12,7 +12,7 @@ from extender.fabric.ring import is_joined, links_inside
 from extender.model.bits import members
 from extender.fabric.sets import Graphs, bandwidth, largest_joined, quality, ranked
 from extender.fabric.slices import Reading, attributes_of, fabric_of
-from extender.fabric.sources import choose_fabric
+from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
 from extender.model.device import Attributes, Device, Schema
 from extender.model.fabric import Fabric, Source
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
@@ -123,7 +123,9 @@ def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES[machine])).devices
     slice_ = decoder.decode(fabric_slice("n", MACHINES[machine])) if live else None
-    found = choose_fabric(slice_, gpus, Graphs())
+    whole = [device for device in gpus if gpu_uuid(device)]
+    said = live_fabric(slice_, whole, lambda _: "")[0] if slice_ is not None else None
+    found = choose_fabric(said, gpus, Graphs())
     assert found is not None and found.source is source
 
 
@@ -131,7 +133,8 @@ def test_slice_of_another_machine_is_not_believed() -> None:
     """UUIDs that match nothing: the next source is used."""
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
-    found = choose_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, Graphs())
+    said, _ = live_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, lambda _: "")
+    found = choose_fabric(said, gpus, Graphs())
     assert found is not None and found.source is Source.SLICE
 
 

@@ -18,7 +18,7 @@ from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import ClusterError
 from extender.fabric.sources import gpu_uuid
-from extender.mirror.audit import audit
+from extender.mirror.audit import Finding, audit
 from extender.mirror.mirror import Mirror
 from extender.model.fabric import Source
 from extender.model.quantity import parse_quantity
@@ -234,10 +234,26 @@ def cluster(mirror: Mirror) -> Iterator[Ailment]:
     if others:
         yield Ailment("warning", f"{len(others)} claims were allocated by another scheduler: {_some(others)}",
                       "two schedulers on the same devices race; the later one loses its pod", "kubectl apply -k manifests/overlays/admission")
-    findings = next((step for step in audit(mirror.store) if step), [])
+    findings = next((step for step in audit(mirror) if step), [])
     for finding in findings:
-        yield Ailment("error", f"audit: {finding.sentence}", "two workloads may use one device, or devices are lost to all",
-                      f"kubectl -n {finding.claims[0].namespace} describe resourceclaim {finding.claims[0].name}")
+        yield _ailment(finding)
+
+
+def _ailment(finding: Finding) -> Ailment:
+    if not finding.claims:
+        return Ailment(
+            "error",
+            f"audit: {finding.sentence}",
+            "Berth leaves out what it cannot believe of this node; other nodes are not affected",
+            f"kubectl get resourceslices --field-selector spec.nodeName={finding.about} -o yaml",
+        )
+    claim = finding.claims[0]
+    return Ailment(
+        "error",
+        f"audit: {finding.sentence}",
+        "two workloads may use one device, or devices are lost to all",
+        f"kubectl -n {claim.namespace} describe resourceclaim {claim.name}",
+    )
 
 
 def _disagree(view: NodeView) -> bool:

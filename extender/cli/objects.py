@@ -17,7 +17,7 @@ from extender.allocation.problem import Problem
 from extender.allocation.view import NodeView
 from extender.fabric.sets import Graphs
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
-from extender.fabric.sources import choose_fabric, gpu_uuid
+from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
 from extender.model.device import DeviceId, Slice
 from extender.model.errors import WireError
@@ -47,7 +47,10 @@ class Objects:
         """The order that the scheduler would try devices in on this node."""
         found = problem.inventory
         gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
-        fabric = choose_fabric(self.fabric.get(node.name), [device for _, device in gpus], Graphs()) if gpus else None
+        devices = [device for _, device in gpus]
+        live = self.fabric.get(node.name)
+        said, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
+        fabric = choose_fabric(said, devices, Graphs()) if gpus else None
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
         view = NodeView(node, found, problem.usage, 0, fabric, positions, busy=problem.taken, troubled=troubled(found, fabric, positions))

@@ -19,16 +19,16 @@ healthy, stale                              booleans; a stale slice is not belie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from extender.fabric.bounds import MAX_GPUS, Facts
 from extender.fabric.products import link_gbps, pcie_gbps
 from extender.model.device import Device
 from extender.model.fabric import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 
 DRIVER = "fabric.berth.dev"
 _MIB = 1 << 20
-_MAX_GPUS = 16  # what one slice can carry within the API's limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,53 +86,52 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
 
 def fabric_of(devices: Sequence[Device]) -> Fabric | None:
     """The fabric that a slice describes, or None where it contradicts itself beyond repair."""
+    return read_fabric(devices)[0]
+
+
+def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ...]]:
+    """The fabric that a slice describes, and what in it cannot be, at most MAX_PROBLEMS sentences.
+
+    None where the slice contradicts itself beyond repair, or says of itself that it is stale.
+    """
     ordered = sorted(devices, key=lambda device: (len(device.name), device.name))
     count = len(ordered)
-    if not 0 < count <= _MAX_GPUS:
-        return None
-    facts = [_facts(device) for device in ordered]
-    uuids = [_text(fact, "uuid") for fact in facts]
-    if "" in uuids or len(set(uuids)) < count or any(fact.get("stale") is True for fact in facts):
-        return None
-    rates = [link_gbps(_number(f, "nvlinkVersion"), _number(f, "linkMBps")) for f in facts if _has_links(f)]
-    graph = Graph(
-        links=_symmetric([_peers(_text(fact, "links"), count) for fact in facts]),
-        switch_links=tuple(_number(fact, "switchLinks") for fact in facts),
-        link_gbps=min(rates, default=0.0),
-        pcie_gbps=min(pcie_gbps(_number(fact, "pcieGeneration") or 4) for fact in facts),  # the most common
-        distance=tuple(_distances(_text(fact, "distances"), i, count) for i, fact in enumerate(facts)),
-        numa=tuple(_number(fact, "numaNode") for fact in facts),
+    if not 0 < count <= MAX_GPUS:
+        return None, (f"{count} devices, where a node has 1 to {MAX_GPUS} GPUs",)
+    problems: list[str] = []
+    facts = [Facts(device, problems) for device in ordered]
+    uuids = [fact.text("uuid") for fact in facts]
+    if "" in uuids or len(set(uuids)) < count:
+        return None, ("two devices have one uuid, or a device has none",)
+    if any(fact.says("stale", value=True) for fact in facts):
+        return None, ()
+    fabric = Fabric(
+        _graph(facts),
+        tuple(_state(uuid, fact) for uuid, fact in zip(uuids, facts, strict=True)),
+        Source.LIVE,
+        facts[0].text("clique"),
+        facts[0].text("productName"),
     )
-    gpus = tuple(_state(uuid, fact) for uuid, fact in zip(uuids, facts, strict=True))
-    return Fabric(graph, gpus, Source.LIVE, _text(facts[0], "clique"), _text(facts[0], "productName"))
+    return fabric, tuple(problems)
 
 
-def _facts(device: Device) -> Mapping[str, object]:
-    return {name.partition("/")[2]: value for name, value in device.attributes.items()}
-
-
-def _has_links(fact: Mapping[str, object]) -> bool:
-    return bool(_text(fact, "links")) or _number(fact, "switchLinks") > 0
-
-
-def _text(fact: Mapping[str, object], name: str) -> str:
-    value = fact.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _number(fact: Mapping[str, object], name: str) -> int:
-    """A count; absurd values count as nothing, so that a confused agent can never make Berth promise more."""
-    value = fact.get(name)
-    return value if type(value) is int and value > 0 else 0
-
-
-def _peers(text: str, count: int) -> list[int]:
-    found = [0] * count
-    for entry in text.split(",") if text else ():
-        peer, _, links = entry.partition(":")
-        if peer.isdigit() and links.isdigit() and int(peer) < count:
-            found[int(peer)] = int(links)
-    return found
+def _graph(facts: Sequence[Facts]) -> Graph:
+    count = len(facts)
+    rows = [fact.peers(i, count) for i, fact in enumerate(facts)]
+    switched = tuple(fact.count("switchLinks") for fact in facts)
+    rates = [
+        link_gbps(fact.count("nvlinkVersion"), fact.count("linkMBps"))
+        for fact, row, links in zip(facts, rows, switched, strict=True)
+        if links or any(row)
+    ]
+    return Graph(
+        links=_symmetric(rows),
+        switch_links=switched,
+        link_gbps=min(rates, default=0.0),
+        pcie_gbps=min(pcie_gbps(fact.count("pcieGeneration") or 4) for fact in facts),  # the most common
+        distance=tuple(fact.distances(i, count, UNKNOWN_DISTANCE) for i, fact in enumerate(facts)),
+        numa=tuple(fact.count("numaNode") for fact in facts),
+    )
 
 
 def _symmetric(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
@@ -141,23 +140,17 @@ def _symmetric(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(0 if i == j else min(rows[i][j], rows[j][i]) for j in size) for i in size)
 
 
-def _distances(text: str, own: int, count: int) -> tuple[int, ...]:
-    digits = [int(c) if c.isdigit() and int(c) < UNKNOWN_DISTANCE else UNKNOWN_DISTANCE for c in text[:count]]
-    digits += [UNKNOWN_DISTANCE] * (count - len(digits))
-    digits[own] = 0
-    return tuple(digits)
-
-
-def _state(uuid: str, fact: Mapping[str, object]) -> GpuState:
-    total = _number(fact, "memoryTotalMiB") * _MIB
+def _state(uuid: str, fact: Facts) -> GpuState:
+    total = fact.count("memoryTotalMiB")
     return GpuState(
-        uuid, total, _part(fact, "memoryFreeMiB", total), _part(fact, "memoryReservedMiB", total),
-        healthy=fact.get("healthy") is not False,
-        note=_text(fact, "note"),
+        uuid,
+        total * _MIB,
+        _bytes(fact.memory_mib("memoryFreeMiB", total)),
+        _bytes(fact.memory_mib("memoryReservedMiB", total)),
+        healthy=not fact.says("healthy", value=False),
+        note=fact.text("note"),
     )
 
 
-def _part(fact: Mapping[str, object], name: str, total: int) -> int | None:
-    """Bytes of a part of the memory; None where it is not said or cannot be."""
-    value = fact.get(name)
-    return value * _MIB if type(value) is int and 0 <= value * _MIB <= total else None
+def _bytes(mib: int | None) -> int | None:
+    return mib * _MIB if mib is not None else None

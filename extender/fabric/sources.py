@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from extender.fabric.bounds import MAX_PROBLEMS
 from extender.fabric.products import flat_graph, usual_graph
 from extender.fabric.sets import Graphs
-from extender.fabric.slices import fabric_of
+from extender.fabric.slices import read_fabric
 from extender.model.device import Device, Slice
 from extender.model.fabric import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 
@@ -23,13 +24,45 @@ def gpu_uuid(device: Device) -> str:
     return _text(device, _UUID)
 
 
-def choose_fabric(live: Slice | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
-    """The fabric of a node with these whole GPUs, or None where it has none."""
+def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tuple[str, ...]]:
+    """The slice of a node's agent among those published for the node, and why others are refused.
+
+    The agent names the pool after its node. Of several such slices the newest generation counts.
+    """
+    own = [slice_ for slice_ in slices if slice_.pool.name == node]
+    problems = tuple(
+        f"slice {slice_.name}: pool {slice_.pool.name!r} is not named after the node"
+        for slice_ in slices
+        if slice_.pool.name != node
+    )
+    return max(own, key=lambda slice_: (slice_.generation, slice_.name), default=None), problems[:MAX_PROBLEMS]
+
+
+def live_fabric(
+    live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str]
+) -> tuple[Fabric | None, tuple[str, ...]]:
+    """What a node's agent says, or None where it is not believed; and what cannot be, as sentences.
+
+    `gpus` are the node's whole GPUs as its driver publishes them. `published_by` names the other node whose driver
+    publishes a UUID, or ''.
+    """
+    if live.problem:
+        return None, (live.problem,)
+    found, problems = read_fabric(live.devices)
+    if found is None:
+        return None, problems
+    for gpu in found.gpus:
+        if node := published_by(gpu.uuid):
+            return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
+    known = {gpu_uuid(device) for device in gpus}
+    return (found if any(gpu.uuid in known for gpu in found.gpus) else None), problems
+
+
+def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
+    """The fabric of a node with these whole GPUs, or None where it has none. `live` is what its agent says."""
+    if live is not None:
+        return replace(live, graph=graphs.intern(live.graph))
     identities = [gpu_uuid(device) for device in gpus]
-    if live is not None and not live.problem:
-        found = fabric_of(live.devices)
-        if found is not None and any(found.position(uuid) is not None for uuid in identities):
-            return replace(found, graph=graphs.intern(found.graph))
     if not gpus:
         return None
     product = _text(gpus[0], _PRODUCT)

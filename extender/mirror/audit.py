@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from extender.allocation.offline import consumed_counters
 from extender.allocation.problem import PoolUse
-from extender.mirror.store import Store
+from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Result
 from extender.model.device import Device, DeviceId, PoolKey, Slice
 
@@ -21,6 +21,8 @@ KINDS = {
     "overdrawn-counters": "allocated partitions use more of a shared counter than there is",
     "vanished": "an allocated device is no longer published",
     "unreserved": "an allocation is reserved for nobody",
+    "agent": "a node's agent says what cannot be",
+    "unbuilt": "the view of a node cannot be built, so that Berth uses an older one",
 }
 
 
@@ -34,10 +36,11 @@ class Finding:
     sentence: str
 
 
-def audit(store: Store) -> Iterator[list[Finding] | None]:
+def audit(mirror: Mirror) -> Iterator[list[Finding] | None]:
     """Steps that end with all findings, in a stable order; None stands for a breath."""
+    store = mirror.store
     pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
-    found: list[Finding] = []
+    found = _nodes(mirror)
     for position, claim in enumerate(list(store.claims.values())):
         if position % _CLAIMS == 0:
             yield None
@@ -54,6 +57,19 @@ def audit(store: Store) -> Iterator[list[Finding] | None]:
             yield None
         found += _pool(key, devices, _newest(store.pools.get(key, {})))
     yield sorted(found)
+
+
+def _nodes(mirror: Mirror) -> list[Finding]:
+    found = [
+        Finding("agent", node, (), f"node {node}: {problem}")
+        for node, problems in mirror.agent_problems.items()
+        for problem in problems
+    ]
+    found += [
+        Finding("unbuilt", node, (), f"node {node}: the view cannot be built: {problem}")
+        for node, problem in mirror.unbuilt.items()
+    ]
+    return found
 
 
 def _newest(slices: Mapping[str, Slice]) -> list[Slice]:

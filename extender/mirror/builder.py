@@ -14,7 +14,7 @@ from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
 from extender.allocation.view import Fleet, NodeView
 from extender.fabric.sets import Graphs, best_gbps
-from extender.fabric.sources import choose_fabric, gpu_uuid
+from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
 from extender.mirror.demand import DemandBook
 from extender.mirror.store import Store
 from extender.mirror.usage import UsageBook
@@ -56,6 +56,7 @@ class ViewBuilder:
         self._looks: dict[Hashable, int] = {}
         self._signatures: dict[Hashable, int] = {}
         self._counters: dict[PoolKey, tuple[tuple[int, ...], PoolUse, dict[CounterKey, int]]] = {}
+        self.agent_problems: dict[str, tuple[str, ...]] = {}  # what a node's agent says that cannot be, by node
 
     def build(self, node: Node, store: Store, usage: UsageBook, previous: NodeView | None, *, only_use: bool) -> NodeView:
         """The view of one node. `only_use` tells that nothing but claims and holds changed since `previous`."""
@@ -80,6 +81,7 @@ class ViewBuilder:
     def forget(self, node: str) -> None:
         """The node is gone."""
         self._hardware.pop(node, None)
+        self.agent_problems.pop(node, None)
 
     # -- the inventory ---------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class ViewBuilder:
     def _hardware_of(self, node: Node, store: Store, found: Inventory) -> _Hardware:
         known, live = self._hardware.get(node.name), store.fabric.get(node.name)
         if known is None or known.inventory is not found or known.live is not live:
-            fabric, gpu_bits = self._fabric(live, found)
+            fabric, gpu_bits = self._fabric(node.name, live, found, store)
             partitions = _partitions(found, gpu_bits)
             look = self._look(found, fabric, gpu_bits, partitions)
             seen = (look, tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
@@ -124,15 +126,31 @@ class ViewBuilder:
             known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, troubled(found, fabric, gpu_bits), appearance, look)
         return known
 
-    def _fabric(self, live: Slice | None, found: Inventory) -> tuple[Fabric | None, tuple[int, ...]]:
+    def _fabric(
+        self, node: str, live: Slice | None, found: Inventory, store: Store
+    ) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        devices = [device for _, device in gpus]
+        said = self._agent_fabric(node, live, devices, store)
         if not gpus:
             return None, ()
-        fabric = choose_fabric(live, [device for _, device in gpus], self._graphs)
+        fabric = choose_fabric(said, devices, self._graphs)
         if fabric is None:
             return None, ()
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
+
+    def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device], store: Store) -> Fabric | None:
+        def published_by(uuid: str) -> str:
+            publisher = store.publishers.get(uuid, node)
+            return publisher if publisher != node else ""
+
+        said, problems = live_fabric(live, gpus, published_by) if live is not None else (None, ())
+        if problems:
+            self.agent_problems[node] = problems
+        else:
+            self.agent_problems.pop(node, None)
+        return said
 
     def _look(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None

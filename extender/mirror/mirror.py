@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from types import MappingProxyType
 from weakref import ref
 
@@ -20,17 +21,19 @@ from extender.mirror.usage import HOLD, UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
 from extender.model.device import Slice, TaintRule
 
+_RETRIED = 4  # nodes whose view could not be built, tried again with each new snapshot
+_SHOWN = 200  # characters of an error that are kept
 _REMEMBERED_CHANGES = 4096  # nodes that may change before followers who lag behind start over
 
 
 class Mirror:
     """The one picture. `snapshot()` and `present()` fold all events since the last one and are free when nothing happened."""
 
-    def __init__(self, features: Features | None = None) -> None:
+    def __init__(self, features: Features | None = None, builder: ViewBuilder | None = None) -> None:
         self.usage = UsageBook()
         self.store = Store(self.usage)
         self.ledger = Ledger(self.usage)
-        self._builder = ViewBuilder(features or Features())
+        self._builder = builder or ViewBuilder(features or Features())
         self._views: dict[str, NodeView] = {}
         self._alike: dict[tuple[int, int], dict[str, None]] = {}  # (signature, appearance) to nodes
         self._fleet = FleetCounter()
@@ -40,6 +43,7 @@ class Mirror:
         self.live_memory_seconds = 900.0
         self._changes = ChangeLog(known_since=0)
         self._version = 0
+        self.unbuilt: dict[str, str] = {}  # node to why its view could not be built; it keeps the view it had before
         self._snapshot: Snapshot | None = None
         self._kept: tuple[Snapshot, Snapshot] | None = None  # the newest snapshot, and the same to keep
         self._keeper: ref[KeptViews] | None = None  # whom to tell what nodes were before they change
@@ -138,6 +142,12 @@ class Mirror:
             self.store.touch_pools(pools)
             self._snapshot = None
 
+    @property
+    def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
+        """What a node's agent says that cannot be, by node; as of the last snapshot."""
+        refused, wrong = self.store.refused_slices, self._builder.agent_problems
+        return {node: (*refused.get(node, ()), *wrong.get(node, ())) for node in refused.keys() | wrong.keys()}
+
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
@@ -166,11 +176,12 @@ class Mirror:
         dirty, used = self.store.take_changes()
         if not dirty and not used:
             return
+        dirty.update(islice(list(self.unbuilt), _RETRIED), used & self.unbuilt.keys())
         if any((name in self._views) != (name in self.store.nodes) for name in dirty):
             self._views, self._keeper = dict(self._views), None  # who reads the old ones may be in the middle of them
         for name in dirty:
             self._renew(name, only_use=False)
-        for name in used:
+        for name in used - dirty:
             self._renew(name, only_use=True)
         self._version += 1
         self._changes.note(self._version, dirty | used)
@@ -182,13 +193,19 @@ class Mirror:
         keeper = self._keeper() if self._keeper is not None else None
         if keeper is not None and old is not None:
             keeper.was(name, old)
+        self.unbuilt.pop(name, None)
         if node is None:
             self._builder.forget(name)
             views.pop(name, None)
             self._regroup(name, old, None)
             self._fleet.replace(old, None)
             return
-        views[name] = new = self._builder.build(node, self.store, self.usage, old, only_use=only_use)
+        try:
+            new = self._builder.build(node, self.store, self.usage, old, only_use=only_use)
+        except Exception as error:  # noqa: BLE001 - a fault in one node's objects must not stop the other nodes
+            self.unbuilt[name] = f"{type(error).__name__}: {error}"[:_SHOWN]
+            return
+        views[name] = new
         self._regroup(name, old, new)
         self._fleet.replace(old, new)
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.fabric.sources import agent_slice, gpu_uuid
 from extender.mirror.usage import CLAIM, UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
 from extender.model.device import PoolKey, Slice, TaintRule
 
 ALL_NODES = "*"
+_MAX_AGENT_SLICES = 8  # kept per node; an agent writes one
 
 
 class Store:
@@ -28,7 +30,10 @@ class Store:
         self.pools: dict[PoolKey, dict[str, Slice]] = {}
         self.by_node: dict[str, dict[str, Slice]] = {}
         self.roaming: dict[str, Slice] = {}  # slices that are not of one node
-        self.fabric: dict[str, Slice] = {}  # Berth's own, by node
+        self.fabric: dict[str, Slice] = {}  # the slice that counts of the node's agent, by node
+        self._agent_slices: dict[str, dict[str, Slice]] = {}  # all of them, by node and name
+        self.refused_slices: dict[str, tuple[str, ...]] = {}  # why others of a node's agent do not count, by node
+        self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
         self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old to believe its memory
         self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}  # namespace and group to claims and their nodes
         self.nodes_version = 0
@@ -85,9 +90,13 @@ class Store:
     def _index(self, name: str, new: Slice) -> None:
         node = new.selection.node_name
         if new.pool.driver == FABRIC_DRIVER:
-            self.fabric[node] = new
-            self.dirty.add(node)
+            kept = self._agent_slices.setdefault(node, {})
+            if len(kept) < _MAX_AGENT_SLICES:
+                kept[name] = new
+            self._choose_agent_slice(node)
             return
+        if node:
+            self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
         self.pools.setdefault(new.pool, {})[name] = new
         (self.by_node.setdefault(node, {}) if node else self.roaming)[name] = new
         self._touch_slice(new)
@@ -95,16 +104,24 @@ class Store:
     def _unindex(self, old: Slice) -> None:
         node = old.selection.node_name
         if old.pool.driver == FABRIC_DRIVER:
-            if self.fabric.get(node) is old:
-                del self.fabric[node]
-            self.dirty.add(node)
+            _discard(self._agent_slices, node, old.name)
+            self._choose_agent_slice(node)
             return
+        for device in old.devices:
+            if self.publishers.get(uuid := gpu_uuid(device)) == node:
+                del self.publishers[uuid]
         self._touch_slice(old)
         _discard(self.pools, old.pool, old.name)
         if node:
             _discard(self.by_node, node, old.name)
         else:
             self.roaming.pop(old.name, None)
+
+    def _choose_agent_slice(self, node: str) -> None:
+        chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
+        _replace(self.fabric, node, chosen)
+        _replace(self.refused_slices, node, problems or None)
+        self.dirty.add(node)
 
     def _touch_slice(self, slice_: Slice) -> None:
         # A slice of one node can complete or break a pool that other nodes see.

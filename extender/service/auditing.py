@@ -56,7 +56,7 @@ class Auditor:
 
     async def round(self) -> None:
         """One look."""
-        found = await self._turns.run(audit(self._mirror.store), chore=True)
+        found = await self._turns.run(audit(self._mirror), chore=True)
         self.findings = [finding for finding in found if finding in self._seen]
         self._seen = set(found)
         for finding in self.findings:

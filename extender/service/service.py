@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Self
 
 import structlog
@@ -41,6 +42,7 @@ from extender.service.watching import kinds
 
 _SILENT_SECONDS = 180.0  # a reflector opens a silent watch again every 90 s, which a healthy API server accepts at once
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
+_NAMED = 8  # nodes named in a warning
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events that can help a rejected pod and do not wake it
 
 
@@ -130,6 +132,13 @@ class Service:
         ]
         failing = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
         return "; ".join((*silent, *failing))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is wrong although Berth is ready, a sentence each; the nodes are named, at most _NAMED of them."""
+        unbuilt = self.mirror.unbuilt
+        told = [f"the view of node {name} cannot be built: {why}" for name, why in islice(unbuilt.items(), _NAMED)]
+        return told + ([f"and of {len(unbuilt) - _NAMED} more nodes"] if len(unbuilt) > _NAMED else [])
 
     def watched(self, uid: str, resource_version: str) -> Pod | None:
         """The pod as the watch showed it, where that is exactly this version of it."""

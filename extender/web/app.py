@@ -80,7 +80,8 @@ class Pages:
 
     async def _readyz(self) -> Answer:
         problems = "; ".join(filter(None, (self._service.not_ready, self._service.degraded)))
-        return Answer(503 if problems else 200, (problems or "ok").encode(), TEXT)
+        text = "; ".join([problems or "ok", *self._service.warnings])
+        return Answer(503 if problems else 200, text.encode(), TEXT)
 
     async def _scrape(self) -> Answer:
         return Answer(200, self._published.text, CONTENT_TYPE_PLAIN_0_0_4.encode())

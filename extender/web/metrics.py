@@ -42,6 +42,8 @@ READINGS = (
     Reading("berth_task_failures_total", COUNTER, "Times that a background task failed; it is started again",
             lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()}, ("task",)),
     Reading("berth_nodes", GAUGE, "Nodes known", lambda s: len(s.mirror.store.nodes)),
+    Reading("berth_nodes_unbuilt", GAUGE, "Nodes whose view cannot be built; Berth keeps the view they had before",
+            lambda s: len(s.mirror.unbuilt)),
     Reading("berth_slices", GAUGE, "ResourceSlices known", lambda s: len(s.mirror.store.slices)),
     Reading("berth_claims", GAUGE, "ResourceClaims known", lambda s: len(s.mirror.store.claims)),
     Reading("berth_claims_in_flight", GAUGE, "Claims being bound now", lambda s: len(s.mirror.ledger.in_flight)),

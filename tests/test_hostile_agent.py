@@ -1,0 +1,187 @@
+"""What a node's agent says that cannot be stays its own node's affair."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.allocation.features import Features
+from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
+from extender.fabric.ring import ring_gbps
+from extender.fabric.slices import fabric_of, read_fabric
+from extender.mirror.builder import ViewBuilder
+from extender.mirror.mirror import Mirror
+from extender.model.fabric import Source
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+from tests.berthing import berthing, until
+
+MACHINES = carried_machines()
+DECODER = SliceDecoder()
+
+
+def said(machine: str, position: int = 0, node: str = "n1", **attributes: object) -> dict:
+    """The agent's slice of a machine, with some attributes of one GPU replaced."""
+    obj = fabric_slice(node, MACHINES[machine])
+    for name, value in attributes.items():
+        kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
+        obj["spec"]["devices"][position]["attributes"][name] = {kind: value}
+    return obj
+
+
+# attributes that cannot be, and a word of the problem that names each
+IMPOSSIBLE = [
+    ({"links": "1:" + "9" * 50}, "links"),
+    ({"links": "1:19,2:19"}, "more than 36 links"),
+    ({"links": "\u00b2:1"}, "links"),
+    ({"links": "1:\u0661"}, "links"),
+    ({"links": "0:1"}, "other GPUs"),
+    ({"links": "99:1"}, "links"),
+    ({"links": 7}, "is not text"),
+    ({"switchLinks": 37}, "switchLinks"),
+    ({"switchLinks": -1}, "switchLinks"),
+    ({"switchLinks": True}, "switchLinks"),
+    ({"linkMBps": 10**12}, "linkMBps"),
+    ({"nvlinkVersion": 99}, "nvlinkVersion"),
+    ({"pcieGeneration": 10**9}, "pcieGeneration"),
+    ({"numaNode": 10**6}, "numaNode"),
+    ({"memoryTotalMiB": 1 << 40}, "memoryTotalMiB"),
+    ({"memoryFreeMiB": 1 << 40}, "memoryFreeMiB"),
+    ({"distances": "\u00b2\u00b2\u00b2"}, "distances"),
+    ({"distances": "0" * 65}, "distances"),
+    ({"note": "x" * 65}, "note"),
+]
+
+
+@pytest.mark.parametrize(("attributes", "word"), IMPOSSIBLE)
+def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str) -> None:
+    honest = fabric_of(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
+    found, problems = read_fabric(DECODER.decode(said("dgx1-v100", **attributes)).devices)
+    assert problems and word in problems[0] and "gpu-0" in problems[0] and len(problems[0]) < 200
+    assert found is not None and honest is not None
+    assert all(ring_gbps(found.graph, mask) <= ring_gbps(honest.graph, mask) for mask in (3, 15, 255))
+
+
+values = st.one_of(st.integers(), st.booleans(), st.text(max_size=80), st.sampled_from([a for one, _ in IMPOSSIBLE for a in one.values()]))
+names = st.sampled_from(["uuid", "links", "distances", "clique", "note", "healthy", "stale", "memoryFreeMiB", "memoryReservedMiB", *BOUNDS])
+
+
+@given(st.dictionaries(names, values, max_size=4), st.integers(0, 7))
+@settings(max_examples=150)
+def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int) -> None:
+    found, problems = read_fabric(DECODER.decode(said("dgx1-v100", position, **attributes)).devices)
+    assert len(problems) <= MAX_PROBLEMS and all(len(problem) < 200 for problem in problems)
+    if found is not None:
+        assert all(sum(row) + switched <= MAX_LINKS for row, switched in zip(found.graph.links, found.graph.switch_links, strict=True))
+        assert found.graph.link_gbps <= 200 and all(0 <= numa < 1024 for numa in found.graph.numa)
+
+
+def test_real_machines_have_no_problem() -> None:
+    for name, machine in MACHINES.items():
+        assert read_fabric(DECODER.decode(fabric_slice("n1", machine)).devices)[1] == (), name
+
+
+def mirror_of(**machines: str) -> Mirror:
+    mirror = Mirror()
+    for node, name in machines.items():
+        mirror.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
+        put(mirror, gpu_slice(node, MACHINES[name]))
+        put(mirror, fabric_slice(node, MACHINES[name]))
+    return mirror
+
+
+def put(mirror: Mirror, obj: dict) -> None:
+    mirror.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
+
+
+def test_gpus_of_another_node_are_refused() -> None:
+    mirror = mirror_of(n1="dgx1-v100", n2="dgx1-v100")
+    other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
+    put(mirror, said("dgx1-v100", 3, uuid=other))
+    views = mirror.snapshot().views
+    assert views["n1"].fabric is not None and views["n1"].fabric.source is not Source.LIVE
+    assert views["n2"].fabric is not None and views["n2"].fabric.source is Source.LIVE
+    (problem,) = mirror.agent_problems["n1"]
+    assert other in problem and "node n2" in problem and "n2" not in mirror.agent_problems
+    put(mirror, fabric_slice("n1", MACHINES["dgx1-v100"]))
+    assert mirror.snapshot().views["n1"].fabric.source is Source.LIVE and not mirror.agent_problems
+
+
+def test_pool_is_named_after_the_node() -> None:
+    mirror = mirror_of(n1="dgx1-v100")
+    for number in range(20):
+        lie = said("dgx1-v100", switchLinks=18)
+        lie["metadata"]["name"] = f"lie-{number}"
+        lie["spec"]["pool"] |= {"name": "n2", "generation": 999}
+        put(mirror, lie)
+    view = mirror.snapshot().views["n1"]
+    assert view.fabric is not None and view.fabric.source is Source.LIVE and not any(view.fabric.graph.switch_links)
+    assert all("lie-" in problem and "'n2'" in problem for problem in mirror.agent_problems["n1"])
+    assert len(mirror.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
+    for number in range(20):
+        mirror.apply_slice(f"lie-{number}", None)
+    mirror.snapshot()
+    assert not mirror.agent_problems
+
+
+class FailingBuilder(ViewBuilder):
+    """Cannot build the views of some nodes."""
+
+    failing: frozenset[str] = frozenset()
+
+    def build(self, node, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN201 - passes everything through
+        if node.name in self.failing:
+            raise ValueError(f"no view of {node.name}")
+        return super().build(node, *args, **kwargs)
+
+
+def test_view_that_cannot_be_built_stops_no_other() -> None:
+    builder = FailingBuilder(Features())
+    mirror = Mirror(builder=builder)
+    for node in ("n1", "n2", "n3"):
+        mirror.apply_node(node, decode_node(node_object(node, MACHINES["t4-4"], {})))
+        put(mirror, gpu_slice(node, MACHINES["t4-4"]))
+    before = mirror.snapshot().views["n2"]
+    builder.failing = frozenset({"n2"})
+    for node in ("n1", "n2"):
+        put(mirror, fabric_slice(node, MACHINES["t4-4"]))
+    views = mirror.snapshot().views
+    assert views["n1"].fabric.source is Source.LIVE and views["n2"] is before
+    assert mirror.unbuilt == {"n2": "ValueError: no view of n2"}
+    builder.failing = frozenset()
+    put(mirror, fabric_slice("n3", MACHINES["t4-4"]))
+    assert mirror.snapshot().views["n2"].fabric.source is Source.LIVE, "any later event tries the node again"
+    assert not mirror.unbuilt
+
+
+def test_nodes_that_fail_for_ever_cost_a_few_builds_per_snapshot() -> None:
+    builder = FailingBuilder(Features())
+    mirror, tried = Mirror(builder=builder), []
+    build = builder.build
+    builder.failing = frozenset(f"n{number}" for number in range(50))
+    builder.build = lambda node, *args, **kwargs: tried.append(node.name) or build(node, *args, **kwargs)
+    for number in range(51):
+        mirror.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
+    mirror.snapshot()
+    tried.clear()
+    for number in range(13):
+        mirror.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
+        mirror.snapshot()
+    assert len(tried) <= 13 * 5 and builder.failing <= set(tried), "few at a time, and each in its turn"
+
+
+async def test_readiness_metrics_and_audit_name_the_node() -> None:
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
+        lie = said("dgx1-v100", links="1:" + "9" * 50)
+        b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
+        mirror = b.app.service.mirror
+        await until(lambda: mirror.present() and mirror.agent_problems)
+        mirror.unbuilt["n2"] = "ValueError: made up"
+        for _ in range(2):
+            await b.app.service.auditor.round()
+        found = {(finding["kind"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}
+        assert ("agent", "n1") in found and ("unbuilt", "n2") in found
+        ready = await b.client.get("/readyz")
+        assert ready.status_code == 200 and "the view of node n2 cannot be built: ValueError: made up" in ready.text
