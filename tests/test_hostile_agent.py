@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,3 +189,10 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         assert ("agent", "n1") in found and ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")
         assert ready.status_code == 200 and "the view of node n2 cannot be built: ValueError: made up" in ready.text
+
+
+def test_admission_policy_has_the_same_bounds() -> None:
+    manifest = Path(__file__).resolve().parents[1] / "manifests" / "base" / "agent-own-slice.yaml"
+    spec = next(yaml.safe_load_all(manifest.read_text()))["spec"]
+    most = next(variable["expression"] for variable in spec["variables"] if variable["name"] == "most")
+    assert json.loads(most) == {name: limit for name, (_, limit) in BOUNDS.items()}

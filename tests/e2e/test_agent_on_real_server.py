@@ -12,8 +12,9 @@ from extender.agent.agent import Agent
 from extender.agent.reader import Reader
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.fabric.slices import fabric_of
-from extender.sandbox.machines import carried_machines, node_object
+from extender.cluster.errors import ClusterError
+from extender.fabric.slices import DRIVER, fabric_of
+from extender.sandbox.machines import carried_machines, fabric_slice, node_object
 from extender.wire.slices import SliceDecoder
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import FakeNvml
@@ -61,6 +62,37 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine) -> bool:
     return not agent.writes
 
 
+def hostile(machine) -> dict[str, dict]:
+    """Slices of gpu-worker that its agent must not write, by what is wrong with them."""
+    name = f"{DRIVER}-gpu-worker"
+    changes = {
+        "name": lambda body: body["metadata"].update(name="another"),
+        "pool": lambda body: body["spec"]["pool"].update(name="other"),
+        "node": lambda body: body["spec"].update(nodeName="other"),
+        "driver": lambda body: body["spec"].update(driver="gpu.nvidia.com"),
+        "links": lambda body: body["spec"]["devices"][0]["attributes"].update(links={"string": "1:" + "9" * 50}),
+        "digits": lambda body: body["spec"]["devices"][0]["attributes"].update(links={"string": "\u00b2:1"}),
+        "rate": lambda body: body["spec"]["devices"][0]["attributes"].update(linkMBps={"int": 10**12}),
+        "negative": lambda body: body["spec"]["devices"][0]["attributes"].update(switchLinks={"int": -1}),
+    }
+    found = {}
+    for what, change in changes.items():
+        body = fabric_slice("gpu-worker", machine)
+        body["metadata"] = {"name": name}
+        change(body)
+        found[what] = body
+    return found
+
+
+async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine) -> None:
+    tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
+    async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
+        for what, body in hostile(machine).items():
+            with pytest.raises(ClusterError, match="berth-agent-own-slice"):
+                await client.post("/apis/resource.k8s.io/v1/resourceslices?dryRun=All", body)
+                pytest.fail(f"a slice with a hostile {what} was admitted")
+
+
 def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:
     machine = carried_machines()["dgx1-v100"]
     with ControlPlane(tmp_path) as plane:
@@ -81,5 +113,6 @@ def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:
         degraded = FakeNvml(machine)
         degraded.down.add((0, 0))
         assert asyncio.run(rounds(plane, token, degraded, 1)).writes == 1, "a link that went down is written"
+        asyncio.run(hostile_slices_are_denied(plane, token, machine))
         plane.request("DELETE", "/api/v1/nodes/gpu-worker")
         plane.wait(lambda: not slices(plane), 60)
