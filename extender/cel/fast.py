@@ -16,7 +16,7 @@ from extender.cel.budget import BUDGET, pattern_price, spend
 from extender.cel.errors import BudgetExceeded, EvalError
 from extender.cel.functions import Overload
 from extender.cel.library.text import regex
-from extender.cel.values import equal, not_equal
+from extender.cel.values import UInt, equal, not_equal
 from extender.model.quantity import Quantity
 from extender.model.semver import Semver
 
@@ -25,6 +25,7 @@ Closure = Callable[[Frame], Any]
 
 _REMEMBERED_TEXTS = 64  # values of one attribute that a pattern is asked about again and again
 _SCALARS = (str, int, bool)
+_HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list that the reference makes a set of
 _PRIMITIVES = frozenset({"int", "string", "bool"})
 _PURE_OF_TEXT = frozenset({"quantity", "semver", "isQuantity", "isSemver", "duration", "timestamp", "ip", "cidr", "url"})
 _PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
@@ -109,17 +110,17 @@ def _equality(name: str, parts: list[ast.Node], args: list[Closure]) -> Closure 
 def _membership(left: Closure, items: ast.ListLiteral, attribute: tuple[str, str] | None) -> Closure | None:
     """x in ['a', 'b'] by a set; other types are compared one by one."""
     values = [item.value for item in items.items if isinstance(item, ast.Literal)]
-    if len(values) < len(items.items) or any(type(value) is not str for value in values):
+    if not values or len(values) < len(items.items) or not all(type(value) in _HASHED for value in values):
         return None
+    if any(type(value) is not str for value in values):
+        return lambda frame: _is_among(values, left(frame))
     texts = frozenset(values)
     if attribute is not None:
         return _attribute_among(*attribute, texts)
 
     def run(frame: Frame) -> bool:
         value = left(frame)
-        if type(value) is str:
-            return value in texts
-        return any(equal(candidate, value) for candidate in values)
+        return value in texts if type(value) is str else _is_among(values, value)
 
     return run
 
@@ -131,9 +132,16 @@ def _attribute_among(key: str, name: str, texts: frozenset[object]) -> Closure:
             value = attributes.values_[attributes.schema.index[key]]
         except KeyError:
             raise EvalError(f"no such key: {name}") from None
-        return value in texts if type(value) is str else any(equal(text, value) for text in texts)
+        return value in texts if type(value) is str else _is_among(texts, value)
 
     return run
+
+
+def _is_among(constants: Collection[object], value: object) -> bool:
+    """Raises EvalError for a version: the reference looks constants up by hash, and a Semver has none in Go."""
+    if type(value) is Semver:
+        raise EvalError("internal error: hash of unhashable type kubernetes.Semver")
+    return any(equal(constant, value) for constant in constants)
 
 
 def _constant(node: ast.Call, parts: list[ast.Node]) -> Closure | None:

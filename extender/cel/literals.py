@@ -1,76 +1,102 @@
-"""Literals that are checked when an expression is compiled, also in branches that never run."""
+"""What the reference finds while it compiles: constant arguments that cannot work, also in branches that never run.
+
+Its planner folds conversions of constants, compiles constant patterns and checks constant keys (cel-go, interpreter).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from extender.cel import ast
 from extender.cel.errors import EvalError, Issue
 from extender.cel.functions import Overload
 from extender.cel.library.formatting import clause_count
 from extender.cel.library.text import regex
-from extender.cel.library.time import parse_duration, parse_timestamp
+from extender.cel.values import UInt, type_name
 
-_CONVERSIONS = frozenset({"int", "uint", "double", "bool", "string", "bytes"})
-_ARGUMENTS: dict[str, Callable[[str], object]] = {"duration": parse_duration, "timestamp": parse_timestamp}
+_CONVERSIONS = frozenset(
+    {"int", "uint", "double", "bool", "string", "bytes", "duration", "timestamp", "dyn", "type"}
+)
+_PATTERNS = frozenset({"matches", "find", "findAll"})
+_KEYS = (str, bool, int, UInt, float)  # of what may be a constant between brackets
+_VARIES = object()  # instead of the value of what is no constant
 
 
 def literal_issues(root: ast.Node) -> list[Issue]:
-    """Findings about constant arguments: regular expressions, durations, timestamps, conversions, formats."""
-    found: list[Issue] = []
-    stack = [root]
+    """Findings about constant arguments: conversions, regular expressions, keys, formats."""
+    return sorted(_Folder().issues_of(root))
+
+
+class _Folder:
+    """Folds constants from the leaves up, as far as the reference does."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, Any] = {}  # by id of the node
+
+    def issues_of(self, root: ast.Node) -> list[Issue]:
+        found: list[Issue] = []
+        for node in _leaves_first(root):
+            try:
+                self._values[id(node)] = self._fold(node)
+                self._check(node)
+            except EvalError as error:
+                found.append(Issue(node.offset, str(error)))
+        return found
+
+    def _value(self, node: ast.Node) -> Any:
+        return self._values.get(id(node), _VARIES)
+
+    def _fold(self, node: ast.Node) -> Any:
+        """The value of a constant, or _VARIES. Raises EvalError for a conversion that fails."""
+        match node:
+            case ast.Literal():
+                return node.value
+            case ast.ListLiteral() if not node.optional:
+                items = [self._value(item) for item in node.items]
+                return _VARIES if any(item is _VARIES for item in items) else items
+            case ast.Call(target=None, args=[argument]) if node.function in _CONVERSIONS:
+                value = self._value(argument)
+                return _VARIES if value is _VARIES else _converted(node, value)
+        return _VARIES
+
+    def _check(self, node: ast.Node) -> None:
+        """Raise EvalError where a call cannot work with the constants that it has."""
+        if not isinstance(node, ast.Call):
+            return
+        if node.function in _PATTERNS and node.args:
+            pattern = self._value(node.args[0] if node.target is not None else node.args[-1])
+            if isinstance(pattern, str):
+                regex(pattern)
+        elif node.function in ("_[_]", "_[?_]"):
+            key = self._value(node.args[1])
+            if key is not _VARIES and not isinstance(key, _KEYS):
+                raise EvalError(f"invalid qualifier type: {type_name(key)}")
+        elif node.function == "format" and isinstance(node.target, ast.Literal) and len(node.args) == 1:
+            _check_format(str(node.target.value), node.args[0])
+
+
+def _leaves_first(root: ast.Node) -> list[ast.Node]:
+    found, stack = [], [root]
     while stack:
         node = stack.pop()
-        if isinstance(node, ast.Call):
-            found.extend(_of_call(node))
+        found.append(node)
         stack.extend(ast.children(node))
-    return sorted(found)
+    return found[::-1]
 
 
-def _of_call(node: ast.Call) -> list[Issue]:
-    if node.function == "matches" and node.args:
-        return _try(node.args[-1], regex, "invalid matches argument")
-    if node.function == "format" and isinstance(node.target, ast.Literal) and len(node.args) == 1:
-        return _format(node, node.target)
-    if len(node.args) != 1 or node.target is not None:
-        return []
-    if node.function in _ARGUMENTS:
-        return _try(node.args[0], _ARGUMENTS[node.function], f"invalid {node.function} argument")
-    return _conversion(node, node.args[0]) if node.function in _CONVERSIONS else []
+def _converted(node: ast.Call, value: Any) -> Any:
+    for overload in node.chosen:
+        if isinstance(overload, Overload) and overload.accepts((value,)):
+            return overload.apply(value)
+    raise EvalError(f"no such overload: {node.function}({type_name(value)})")
 
 
-def _conversion(node: ast.Call, argument: ast.Node) -> list[Issue]:
-    """The reference folds conversions of literals while compiling, so a bad one is a compile error."""
-    chosen = [overload for overload in node.chosen if isinstance(overload, Overload)]
-    if not isinstance(argument, ast.Literal) or len(chosen) != 1:
-        return []
-    try:
-        chosen[0].apply(argument.value)
-    except EvalError as error:
-        return [Issue(node.offset, str(error))]
-    return []
-
-
-def _try(argument: ast.Node, check: Callable[[str], object], problem: str) -> list[Issue]:
-    if not isinstance(argument, ast.Literal) or not isinstance(argument.value, str):
-        return []
-    try:
-        check(argument.value)
-    except EvalError:
-        return [Issue(argument.offset, problem)]
-    return []
-
-
-def _format(node: ast.Call, template: ast.Literal) -> list[Issue]:
-    try:
-        wanted = clause_count(str(template.value))
-    except EvalError as error:
-        return [Issue(template.offset, str(error))]
-    values = node.args[0]
+def _check_format(template: str, values: ast.Node) -> None:
+    wanted = clause_count(template)
     if not isinstance(values, ast.ListLiteral):
-        return []
-    if wanted > len(values.items):
-        return [Issue(values.offset, f"index {len(values.items)} out of range")]
-    if wanted < len(values.items):
-        return [Issue(values.offset, f"too many arguments supplied to string.format (expected {wanted}, got {len(values.items)})")]
-    return []
+        return
+    have = len(values.items)
+    if wanted > have:
+        raise EvalError(f"index {have} out of range")
+    if wanted < have:
+        raise EvalError(f"too many arguments supplied to string.format (expected {wanted}, got {have})")

@@ -24,7 +24,7 @@ from extender.cel.values import type_name
 from extender.model.device import LIST_KINDS, Device
 
 COST_LIMIT = 1_000_000  # resource.k8s.io CELSelectorExpressionMaxCost
-LATEST = (1, 36)
+LATEST = (1, 37)
 
 _TYPE_IDENTS = {
     "bool": "bool", "bytes": "bytes", "double": "double", "int": "int", "list": "list", "map": "map",
@@ -167,13 +167,8 @@ def checked(expression: str, environment: Environment = STORED) -> ast.Node:
 def _check_output(expression: str, tree: ast.Node, environment: Environment) -> None:
     allowed = ("bool", "any", "dyn") if environment.list_types else ("bool", "any")
     shown = tree.type or t.ERROR
-    if shown.kind not in allowed and not _converted(tree):
+    if shown.kind not in allowed:
         raise CompileError(expression, [], f"must evaluate to bool or the unknown type, not {_shown(shown)}")
-
-
-def _converted(tree: ast.Node) -> bool:
-    """dyn(x) at the top is accepted whatever the gate: the reference unwraps it."""
-    return isinstance(tree, ast.Call) and tree.function == "dyn"
 
 
 def _shown(type_: t.Type) -> str:

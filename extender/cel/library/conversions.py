@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
+from decimal import Decimal
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
@@ -14,10 +16,16 @@ from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue,
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _UNSIGNED = re.compile(r"\d+", re.ASCII)
-_DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE)
+# Numbers as Go's strconv.ParseFloat reads them; underscores stand between digits.
+_DIGITS = r"(?:\d+(?:_\d+)*)"
+_DOUBLE = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.{_DIGITS}?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?", re.ASCII)
+_HEX_DIGITS = r"(?:[0-9a-f]+(?:_[0-9a-f]+)*)"
+_HEX_DOUBLE = re.compile(rf"[+-]?0x_?(?:{_HEX_DIGITS}(?:\.{_HEX_DIGITS}?)?|\.{_HEX_DIGITS})p[+-]?\d+", re.ASCII | re.IGNORECASE)
+_NO_NUMBER = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
+_LEAST_POWER, _MOST_POWER = -4, 6  # of ten, between which Go's %g with the shortest precision writes no exponent
 _MAX_DIGITS = 64  # more than any 64-bit number has
-_TRUE = frozenset({"true", "TRUE", "True", "t", "1"})
-_FALSE = frozenset({"false", "FALSE", "False", "f", "0"})
+_TRUE = frozenset({"true", "TRUE", "True", "T", "t", "1"})
+_FALSE = frozenset({"false", "FALSE", "False", "F", "f", "0"})
 
 
 def int_of_double(value: float) -> int:
@@ -53,9 +61,17 @@ def _uint_of_string(text: str) -> UInt:
 
 
 def double_of_string(text: str) -> float:
-    if _DOUBLE.fullmatch(text) is None:
+    if _NO_NUMBER.fullmatch(text) is not None:
+        return float(text)
+    found = math.inf  # what is no number fails as a number does that no double holds
+    if _DOUBLE.fullmatch(text) is not None:
+        found = float(text.replace("_", ""))
+    elif _HEX_DOUBLE.fullmatch(text) is not None:
+        with suppress(OverflowError):
+            found = float.fromhex(text.replace("_", ""))
+    if math.isinf(found):
         raise EvalError(f"type conversion error from 'string' to 'double': {text!r}")
-    return float(text)
+    return found
 
 
 def bool_of_string(text: str) -> bool:
@@ -72,15 +88,15 @@ def format_double(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    power = int(exponent) if exponent else math.floor(math.log10(abs(value))) if value else 0
-    if -4 <= power < 21:  # noqa: PLR2004 - Go's limits for %g with shortest precision
-        plain_text = f"{value:f}" if exponent else text
-        return format(value, ".0f") if value.is_integer() else plain_text
-    digits = mantissa if exponent else f"{value:e}".partition("e")[0].rstrip("0")
-    digits = digits[:-2] if digits.endswith(".0") else digits.rstrip(".")
-    return f"{digits}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    sign, digits, power = Decimal(repr(value)).normalize().as_tuple()
+    assert isinstance(power, int)
+    shown = "".join(map(str, digits))
+    exponent = len(shown) - 1 + power if value else 0
+    minus = "-" if sign else ""
+    if not _LEAST_POWER <= exponent < _MOST_POWER:
+        fraction = f".{shown[1:]}" if len(shown) > 1 else ""
+        return f"{minus}{shown[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
+    return f"{Decimal(repr(value)).normalize():f}"
 
 
 def _string_of_bytes(data: bytes) -> str:

@@ -134,13 +134,21 @@ def _contains(items: list[object], wanted: list[object]) -> bool:
 
 def _includes(value: object, wanted: object) -> bool:
     if not isinstance(value, list | tuple):
-        return equal(value, wanted)
+        return _is(value, wanted)
     for position, item in enumerate(value):
         if position >= MAX_INCLUDES:
             raise EvalError(f"list exceeds the limit of {MAX_INCLUDES} elements")
-        if equal(item, wanted):
+        if _is(item, wanted):
             return True
     return False
+
+
+def _is(value: object, wanted: object) -> bool:
+    """Equality, where a type that cannot be compared is another value and no error."""
+    try:
+        return equal(value, wanted)
+    except EvalError:
+        return False
 
 
 INCLUDES = member("includes", (t.DYN, t.DYN), t.BOOL, _includes, (1, 36))

@@ -6,18 +6,22 @@ import datetime
 import re
 import zoneinfo
 from collections.abc import Callable
+from decimal import Decimal
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.functions import Overload, member
+from extender.cel.library.operators import timestamp
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _MAX_DURATION = 256  # characters; the longest sensible one has thirty
 _PART = re.compile(r"(\d*)(?:\.(\d*))?(ns|us|µs|μs|ms|s|m|h)")
+# As Go's time.Parse reads RFC 3339: an hour may have one digit, a comma may stand for the point.
 _STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+    r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
 )
+_MOST_OFFSET = (24, 60)  # hours and minutes of a zone that Go takes
 _OFFSET = re.compile(r"([+-]?)(\d\d):(\d\d)", re.ASCII)
 
 
@@ -56,9 +60,11 @@ def parse_timestamp(text: str) -> Timestamp:
     except ValueError as error:
         raise EvalError(f"parsing time {text!r}: {error}") from error
     seconds = int((moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)).total_seconds())
-    if zone not in ("Z", "z"):
+    if zone != "Z":
+        if int(zone[1:3]) > _MOST_OFFSET[0] or int(zone[4:6]) > _MOST_OFFSET[1]:
+            raise EvalError(f"parsing time {text!r}: time zone offset out of range")
         seconds -= int(_offset(zone).total_seconds())
-    return Timestamp(seconds * 10**9 + int((fraction or "0").ljust(9, "0")))
+    return timestamp(seconds * 10**9 + int((fraction or "0").ljust(9, "0")))
 
 
 def _offset(text: str) -> datetime.timedelta:
@@ -70,10 +76,10 @@ def _offset(text: str) -> datetime.timedelta:
 
 
 def format_duration(value: Duration) -> str:
-    """Seconds with as many decimals as needed, as protobuf's JSON form."""
-    sign, nanos = ("-", -value.nanos) if value.nanos < 0 else ("", value.nanos)
-    seconds, rest = divmod(nanos, 10**9)
-    return f"{sign}{seconds}{_fraction(rest)}s"
+    """Seconds, rounded to a double as in the reference, with as many decimals as that has."""
+    seconds, rest = divmod(abs(value.nanos), 10**9)
+    rounded = Decimal(repr(seconds + rest / 1e9)).normalize()
+    return f"{'-' if value.nanos < 0 else ''}{rounded:f}s"
 
 
 def format_timestamp(value: Timestamp) -> str:
