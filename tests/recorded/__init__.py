@@ -1,0 +1,23 @@
+"""What the reference answered to questions made for this project; see README.md."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+Json = dict[str, Any]
+_FOLDER = Path(__file__).parent
+
+
+def worlds() -> list[Json]:
+    """The allocator's cases."""
+    return [orjson.loads(line) for line in lzma.open(_FOLDER / "worlds.jsonl.xz").read().splitlines()]
+
+
+def probes() -> list[Json]:
+    """The cases of CEL."""
+    found: list[Json] = orjson.loads(lzma.open(_FOLDER / "probes.json.xz").read())
+    return found
