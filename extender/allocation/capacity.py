@@ -8,24 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.model.device import Capacity, Device, RequestPolicy
-from extender.model.quantity import BINARY_SI, Quantity, from_int
+from extender.model.quantity import BINARY_SI, MAX_INT64, NANO, Quantity
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}
+_MILLI = NANO // 1000
 
 
-def consumption(device: Device, wanted: Mapping[str, Quantity] | None) -> dict[str, Quantity] | None:
+def consumption(
+    device: Device, wanted: Mapping[str, Quantity] | None, *, fractional: bool
+) -> dict[str, Quantity] | None:
     """What a request takes of every capacity of the device, rounded by its policies.
 
-    None where the device cannot serve it: a name it does not have, or an amount its policy forbids.
+    `fractional` says that ranges count in thousandths where a bound or the step is no whole number
+    (DRAFractionalCapacityRange, on from 1.37); without it all amounts are rounded up to whole units. None where the device cannot serve it: a name it does not have, or an amount its policy forbids.
     """
     asked = wanted or {}
     if any(name not in device.capacity for name in asked):
         return None
     taken: dict[str, Quantity] = {}
     for name, capacity in device.capacity.items():
-        amount = _rounded(asked.get(name), capacity)
-        if capacity.policy is not None and _violates(amount, capacity.policy):
+        unit = _unit(capacity.policy) if fractional and capacity.policy is not None else NANO
+        amount = _rounded(asked.get(name), capacity, unit)
+        if capacity.policy is not None and _violates(amount, capacity.policy, unit):
             return None
         taken[name] = amount
     return taken
@@ -39,40 +44,54 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
     )
 
 
-def _rounded(asked: Quantity | None, capacity: Capacity) -> Quantity:
+def _unit(policy: RequestPolicy) -> int:
+    """In what the range of a policy counts, in nanos: whole units, or thousandths where one of its amounts is fractional."""
+    amounts = [amount.nanos for amount in (policy.range_min, policy.range_max, policy.range_step) if amount is not None]
+    exact = all(nanos % _MILLI == 0 and nanos // _MILLI <= MAX_INT64 for nanos in amounts)
+    return _MILLI if exact and any(nanos % NANO for nanos in amounts) else NANO
+
+
+def _units(amount: Quantity, unit: int) -> int:
+    """How many units an amount takes, rounded up."""
+    return -(-amount.nanos // unit)
+
+
+def _rounded(asked: Quantity | None, capacity: Capacity, unit: int) -> Quantity:
     policy = capacity.policy
     if asked is None:
         return policy.default if policy is not None and policy.default is not None else capacity.value
     if policy is None:
         return asked
     if policy.range_min is not None:
-        return _in_range(asked, policy)
+        return _in_range(asked, policy, unit)
     return next((value for value in policy.valid_values if asked <= value), asked)
 
 
-def _in_range(asked: Quantity, policy: RequestPolicy) -> Quantity:
+def _in_range(asked: Quantity, policy: RequestPolicy, unit: int) -> Quantity:
     low, step = policy.range_min, policy.range_step
     assert low is not None
     if asked < low:
         return low
-    if step is None or step.ceil() == 0:
+    if step is None or not step.nanos:
         return asked
-    steps = -(-(asked.ceil() - low.ceil()) // step.ceil())
-    return from_int(low.ceil() + step.ceil() * steps, BINARY_SI)
+    start, width = _units(low, unit), _units(step, unit)
+    steps = -(-(_units(asked, unit) - start) // width)
+    form = BINARY_SI if unit == NANO else step.form  # as the reference prints them
+    return Quantity((start + width * steps) * unit, form, 0 if unit == NANO else -3)
 
 
-def _violates(amount: Quantity, policy: RequestPolicy) -> bool:
+def _violates(amount: Quantity, policy: RequestPolicy, unit: int) -> bool:
     if policy.default is not None and amount == policy.default:
         return False
     if policy.has_range:
         too_much = policy.range_max is not None and amount > policy.range_max
-        return too_much or _off_step(amount, policy)
+        return too_much or _off_step(amount, policy, unit)
     return bool(policy.valid_values) and amount not in policy.valid_values
 
 
-def _off_step(amount: Quantity, policy: RequestPolicy) -> bool:
+def _off_step(amount: Quantity, policy: RequestPolicy, unit: int) -> bool:
     step = policy.range_step
-    if step is None or step.ceil() == 0:
+    if step is None or not step.nanos:
         return False
-    low = policy.range_min.ceil() if policy.range_min is not None else 0
-    return (amount.ceil() - low) % step.ceil() != 0
+    low = _units(policy.range_min, unit) if policy.range_min is not None else 0
+    return (_units(amount, unit) - low) % _units(step, unit) != 0

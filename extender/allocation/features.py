@@ -13,12 +13,14 @@ _GATES = {
     "DRADeviceBindingConditions+DRAResourceClaimDeviceStatus": "binding_conditions",
     "DRAConsumableCapacity": "consumable_capacity",
     "DRAListTypeAttributes": "list_attributes",
+    "DRAFractionalCapacityRange": "fractional_ranges",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """All on: a server where a gate is off drops its fields, so that nothing asks for them."""
+    """All on: a server where a gate is off drops its fields, so that nothing asks for them. Only fractional ranges are
+    fields of every version: before 1.37 the in-tree scheduler rounds them up to whole units."""
 
     admin_access: bool = True
     prioritized_list: bool = True
@@ -27,6 +29,7 @@ class Features:
     binding_conditions: bool = True
     consumable_capacity: bool = True
     list_attributes: bool = True
+    fractional_ranges: bool = True
 
 
 def from_gates(names: Iterable[str]) -> Features:

@@ -22,6 +22,7 @@ class Pool:
     counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     incomplete: bool = False
     trouble: str = ""  # why the pool is invalid
+    grouped: frozenset[str] = frozenset()  # counter sets on which some device declares compatibility groups
 
     @property
     def usable(self) -> bool:
@@ -48,6 +49,7 @@ class Inventory:
     index: Mapping[DeviceId, int]
     reachable: int  # devices that the node reaches: all but some of slices with per-device node selection
     plain: int = 0  # devices about which nothing but selectors and their use decides
+    left_out: tuple[tuple[str, int], ...] = ()  # cause (see observe.CAUSES) to devices never allocated, as a mask
 
 
 def reaches(selection: NodeSelection, node: Node) -> bool:
@@ -138,7 +140,7 @@ def _validated(key: PoolKey, slices: list[Slice], foreign: list[Slice], features
     if trouble:
         return Pool(key, trouble=trouble)
     # In 1.34 counter sets and the devices that consume them share one slice.
-    return Pool(key, tuple(s for s in slices if s.devices), counters)
+    return Pool(key, tuple(s for s in slices if s.devices), counters, grouped=_grouped((*slices, *foreign)))
 
 
 def _duplicate_device(slices: Iterable[Slice]) -> str:
@@ -162,6 +164,12 @@ def _unknown_counter(counters: Mapping[str, Mapping[str, int]], slices: Iterable
                 if missing is not None:
                     return f"device {device.name}: counter {missing} not found in counter set {use.counter_set}"
     return ""
+
+
+def _grouped(slices: Iterable[Slice]) -> frozenset[str]:
+    return frozenset(
+        use.counter_set for slice_ in slices for device in slice_.devices for use in device.consumes if use.compatibility_groups
+    )
 
 
 def _waits_for_binding(pool: Pool) -> bool:
@@ -188,7 +196,22 @@ def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
         if index[place.id] == bit and (not place.slice.per_device or reaches(place.device.selection, node)):
             reachable |= 1 << bit
     plain = sum(1 << bit for bit, place in enumerate(places) if is_plain(place.device))
-    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, plain)
+    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, plain, _left_out(pools, places))
+
+
+def _left_out(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[str, int], ...]:
+    """Devices with fields that change what may be allocated together and that Berth does not support yet.
+
+    A device beside one with compatibility groups on the same counter set is left out too: whether they go together
+    depends on what another scheduler allocated.
+    """
+    found: dict[str, int] = {}
+    for bit, place in enumerate(places):
+        if any(use.counter_set in pools[place.pool].grouped for use in place.device.consumes):
+            found["compatibility-groups"] = found.get("compatibility-groups", 0) | 1 << bit
+        elif place.device.node_allocatable:
+            found["node-allocatable"] = found.get("node-allocatable", 0) | 1 << bit
+    return tuple(found.items())
 
 
 def is_plain(device: Device) -> bool:

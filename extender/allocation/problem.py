@@ -44,6 +44,7 @@ class Selection(NamedTuple):
     match: int
     error: int
     explain: Callable[[int], str]  # bit to the text of the error
+    left_out: int = 0  # devices that match and are never allocated, see Inventory.left_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def _result(pick: Pick, place: Place, new_share: Callable[[], str]) -> Result:
         consumed=pick.consumed or None,
         binding_conditions=device.binding_conditions,
         binding_failure_conditions=device.binding_failure_conditions,
+        skip_node_operations=place.slice.skip_node_operations,
     )
 
 

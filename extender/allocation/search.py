@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from extender.allocation import capacity, constraints, shortage
+from extender.allocation import capacity, constraints, left_out, shortage
 from extender.allocation.counters import Counters
 from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
@@ -154,8 +154,8 @@ class Search:
         """How many devices the request needs on this node. Raises InvalidClaim."""
         where = f"claim {self._problem.names[claim]}, request {request.name}"
         self._check_features(where, request)
-        selection = self._problem.select(self._problem.names[claim], request)
-        self._selections[claim, request.name] = selection
+        selection = self._selections[claim, request.name] = self._problem.select(self._problem.names[claim], request)
+        left_out.report(self._problem.inventory, request.name, selection.left_out, self._observer)
         if request.mode == "ExactCount":
             return request.count
         if request.mode != "All":
@@ -181,13 +181,13 @@ class Search:
                 raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
         if selection.error:
             raise InvalidClaim(selection.explain(lowest(selection.error)))
-        return [bit for bit in members(selection.match) if self._has_capacity(bit, request)]
+        return [] if selection.left_out else [bit for bit in members(selection.match) if self._has_capacity(bit, request)]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
         if not self._problem.features.consumable_capacity:
             return True
         place = self._problem.inventory.places[bit]
-        taken = capacity.consumption(place.device, request.capacity)
+        taken = capacity.consumption(place.device, request.capacity, fractional=self._problem.features.fractional_ranges)
         return taken is not None and capacity.fits(place.device, taken, self._used(bit), capacity.NOTHING)
 
     # -- the search ------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class Search:
         if not self._problem.features.consumable_capacity:
             return {}
         device = self._problem.inventory.places[bit].device
-        taken = capacity.consumption(device, request.capacity)
+        taken = capacity.consumption(device, request.capacity, fractional=self._problem.features.fractional_ranges)
         if taken is None:
             self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
             return None

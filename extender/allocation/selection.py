@@ -49,7 +49,11 @@ def select(
             part &= mask.match
         alive |= part << offset
         error |= failed << offset
-    return Selection(alive & inventory.reachable, error, _explainer(sources, inventory, masks))
+    matching = alive & inventory.reachable
+    left_out = 0
+    for _, devices in inventory.left_out:
+        left_out |= matching & devices
+    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks), left_out)
 
 
 def _bindable(devices: tuple[object, ...], features: Features) -> int:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from extender.fabric.bounds import MAX_PROBLEMS
 from extender.fabric.products import flat_graph, usual_graph
 from extender.fabric.sets import Graphs
-from extender.fabric.slices import read_fabric
+from extender.fabric.slices import DRIVER, read_fabric
 from extender.model.device import Device, Slice
 from extender.model.fabric import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
+_NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
 _SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5  # PXB, NODE, SYS in DISTANCES: what pcieRoot and numaNode can tell apart
 
 
@@ -55,7 +56,10 @@ def live_fabric(
         if node := published_by(gpu.uuid):
             return None, (f"uuid {gpu.uuid!r} is published by the driver of node {node}",)
     known = {gpu_uuid(device) for device in gpus}
-    return (found if any(gpu.uuid in known for gpu in found.gpus) else None), problems
+    if not any(gpu.uuid in known for gpu in found.gpus):
+        return None, problems
+    graph = _with_numa(found.graph, [gpu.uuid for gpu in found.gpus], _silent_about_numa(live), gpus)
+    return replace(found, graph=graph), problems
 
 
 def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
@@ -71,14 +75,27 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
         graph, source = _from_attributes(gpus, product), Source.SLICE
     if graph is None:
         graph, source = flat_graph(product, len(gpus)), Source.FLAT
+    graph = _with_numa(graph, identities, frozenset(identities), gpus)
     states = tuple(GpuState(uuid or device.name) for uuid, device in zip(identities, gpus, strict=True))
     return Fabric(graphs.intern(graph), states, source, product=product)
+
+
+def _silent_about_numa(live: Slice) -> frozenset[str]:
+    """UUIDs of the GPUs whose NUMA node the agent does not tell."""
+    return frozenset(_text(gpu, (f"{DRIVER}/uuid",)) for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
+
+
+def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
+    """The graph with the NUMA nodes that the driver's slices tell of the GPUs in `silent`."""
+    told = {gpu_uuid(gpu): node for gpu in gpus if (node := _number(gpu, _NUMA)) is not None and node >= 0}
+    numa = tuple(told.get(uuid, known) if uuid in silent else known for uuid, known in zip(uuids, graph.numa, strict=True))
+    return graph if numa == graph.numa else replace(graph, numa=numa)
 
 
 def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
     """PCIe distances from pcieRoot and numaNode; no driver publishes NVLink."""
     roots = [_text(gpu, ("resource.kubernetes.io/pcieRoot",)) for gpu in gpus]
-    numa = [_number(gpu, ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")) for gpu in gpus]
+    numa = [_number(gpu, _NUMA) for gpu in gpus]
     if not any(roots) and all(node is None for node in numa):
         return None
     size = range(len(gpus))

@@ -161,7 +161,7 @@ class ViewBuilder:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             joined = (id(fabric.graph), fabric.source, states, gpu_bits)
         trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
-        look = (shape, found.reachable, joined, trouble, partitions)
+        look = (shape, found.reachable, found.left_out, joined, trouble, partitions)
         return self._looks.setdefault(look, len(self._looks))
 
     def _kind(self, device: Device, pool: int) -> int:
@@ -214,7 +214,7 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
         (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
         and len(a.slices) == len(b.slices)
         and all(x is y for x, y in zip(a.slices, b.slices, strict=True))
-        and a.counter_sets == b.counter_sets
+        and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
         for a, b in zip(before, after, strict=True)
     )
 

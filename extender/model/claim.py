@@ -113,6 +113,7 @@ class Result:
     consumed: Mapping[str, Quantity] | None = None
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
+    skip_node_operations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ class CounterUse(NamedTuple):
 
     counter_set: str
     counters: tuple[tuple[str, int], ...]  # name, nanos
+    compatibility_groups: tuple[str, ...] = ()  # KEP-5963; read to leave such devices out
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,7 @@ class Device:
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple: bool = False
+    node_allocatable: str = ""  # the field by which it takes resources of the node (KEP-5517), '' where it takes none
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +210,4 @@ class Slice:
     counter_sets: tuple[CounterSet, ...] = ()
     resource_version: str = ""
     problem: str = ""
+    skip_node_operations: tuple[str, ...] = ()  # KEP-5945; copied to allocation results

@@ -23,6 +23,8 @@ class Code(Enum):
     TOO_SMALL = "{0} asked for, the largest matching device has {1}"
     PARTITION = "no free set of {0} GPUs is a partition of Fabric Manager"
     COUNTERS = "shared counters are used up for request {0}"
+    COMPATIBILITY_GROUPS = "devices for request {0} draw on counters with {1}, which is not supported yet"
+    NODE_ALLOCATABLE = "devices for request {0} have {1}, which is not supported yet"
     CONSTRAINT = "no free devices agree on {0}"
     COMBINATION = "requests cannot be served together"
     POOL_UPDATING = "resource pool is being updated"
@@ -50,6 +52,8 @@ DESCRIPTIONS = {
     Code.TOO_SMALL: "No matching device of this node has that much, even empty. A card sold as 80 GB has 79.6Gi.",
     Code.PARTITION: "Fabric Manager joins GPUs only within its partitions; the driver would refuse any other set.",
     Code.COUNTERS: "Partitions already allocated use the counters that this one needs.",
+    Code.COMPATIBILITY_GROUPS: "Berth does not yet tell which of these partitions go together (1.37, alpha): it leaves them out.",
+    Code.NODE_ALLOCATABLE: "The devices take CPU or memory of the node (alpha), which Berth does not yet count: it leaves them out.",
     Code.CONSTRAINT: "matchAttribute or distinctAttribute leaves no combination of free devices.",
     Code.COMBINATION: "Each request fits alone, but not all of them at once.",
     Code.POOL_UPDATING: "Slices of the pool's newest generation are still missing.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from extender.allocation.left_out import field_of
 from extender.allocation.observe import Recorder
-from extender.allocation.problem import Problem
+from extender.allocation.problem import Problem, Selection
 from extender.allocation.view import NodeView
-from extender.model.bits import members
+from extender.model.bits import lowest, members
 from extender.model.claim import DeviceRequest
 from extender.model.quantity import NANO, readable
 from extender.model.reasons import Code, Reason
@@ -19,6 +20,7 @@ _TOLD = (
     ("undefined-capacity", Code.CAPACITY),
     ("tainted", Code.TAINTED),
 )
+_LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatable": Code.NODE_ALLOCATABLE}
 
 
 def explain_refusal(view: NodeView, problem: Problem, recorder: Recorder, expected_bytes: int) -> Reason:
@@ -47,6 +49,9 @@ def _request(
     selection = problem.select(claim, request)
     needed = request.count if request.mode == "ExactCount" else 1
     matching = selection.match
+    left_out = _left_out(view, selection, request, needed)
+    if left_out is not None:
+        return left_out
     if not matching:
         return Reason(Code.NO_MATCH, (request.name,))
     if matching.bit_count() < needed:
@@ -60,6 +65,17 @@ def _request(
         only_held = (matching & ~(view.busy & ~view.held)).bit_count() >= needed
         return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
     return _by_own_cause(request, recorder, (matching & ~view.busy).bit_count() - needed)
+
+
+def _left_out(view: NodeView, selection: Selection, request: DeviceRequest, needed: int) -> Reason | None:
+    """Devices that match and are never allocated, where the request fails for want of them."""
+    free, more = selection.match & ~view.busy, selection.left_out & ~view.busy
+    wanting = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
+    if not selection.left_out or not wanting:
+        return None
+    bit = lowest(selection.left_out)
+    code = next(_LEFT_OUT[cause] for cause, mask in view.inventory.left_out if mask >> bit & 1)
+    return Reason(code, (request.name, field_of(view.inventory, bit)))
 
 
 def _too_small(view: NodeView, matching: int, request: DeviceRequest) -> Reason | None:

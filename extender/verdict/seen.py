@@ -42,6 +42,7 @@ def seen(view: NodeView, demand: Demand, rules: Rules) -> Iterator[object]:
                     yield str(error)
                     return
                 yield selection.match
+                yield selection.left_out
                 yield selection.error
         for constraint in spec.constraints:
             yield _pattern(view, constraint.attribute, rules)

@@ -198,6 +198,7 @@ def _result(obj: Json, path: str) -> Result:
         consumed=consumed or None,
         binding_conditions=strings(obj, "bindingConditions", path),
         binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
+        skip_node_operations=strings(obj, "skipNodeOperations", path),
     )
 
 
@@ -266,6 +267,8 @@ def encode_result(result: Result) -> Json:
         found["bindingConditions"] = list(result.binding_conditions)
     if result.binding_failure_conditions:
         found["bindingFailureConditions"] = list(result.binding_failure_conditions)
+    if result.skip_node_operations:
+        found["skipNodeOperations"] = list(result.skip_node_operations)
     return found
 
 

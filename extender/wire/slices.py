@@ -28,6 +28,7 @@ from extender.wire.fields import Json, get, many, need, node_selector, quantitie
 
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
 _LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
+_NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # of 1.37 and of 1.36
 _MAX_INTERNED = 4096  # distinct schemas or capacity sets kept; a fleet has dozens
 
 
@@ -58,6 +59,7 @@ class SliceDecoder:
                 devices=many(spec, "devices", "spec", lambda item, path: self._device(item, path, driver)),
                 counter_sets=many(spec, "sharedCounters", "spec", _counter_set),
                 resource_version=version,
+                skip_node_operations=strings(spec, "skipNodeOperations", "spec"),
             )
         except WireError as error:
             node = spec.get("nodeName")
@@ -77,6 +79,7 @@ class SliceDecoder:
             binding_conditions=strings(obj, "bindingConditions", path),
             binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
             allow_multiple=get(obj, "allowMultipleAllocations", bool, path, False),
+            node_allocatable=next((name for name in _NODE_ALLOCATABLE if get(obj, name, dict, path, {})), ""),
         )
 
     def _attributes(self, obj: Json, path: str, driver: str) -> Attributes:
@@ -207,7 +210,8 @@ def _taint(obj: Json, path: str) -> Taint:
 
 
 def _counter_use(obj: Json, path: str) -> CounterUse:
-    return CounterUse(intern(need(obj, "counterSet", path)), tuple(sorted(_counters(obj, path).items())))
+    counters = tuple(sorted(_counters(obj, path).items()))
+    return CounterUse(intern(need(obj, "counterSet", path)), counters, strings(obj, "compatibilityGroups", path))
 
 
 def _counter_set(obj: Json, path: str) -> CounterSet:

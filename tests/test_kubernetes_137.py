@@ -1,0 +1,168 @@
+"""Fields that Kubernetes 1.37 brought, on objects of its API types: no 1.37 server was at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.allocation.features import Features, from_gates
+from extender.cel.masks import Masks
+from extender.cli.allocate import answer
+from extender.cli.cases import decode_case
+from extender.fabric.sets import Graphs
+from extender.fabric.sources import choose_fabric
+from extender.mirror.mirror import Mirror
+from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model.quantity import parse_quantity
+from extender.policy import Policy
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
+from extender.verdict.demand import Demand, demand_of
+from extender.verdict.evaluate import Refusal, Rules, evaluate
+from extender.verdict.explain import explain
+from extender.wire.claims import decode_claim, decode_class
+from extender.wire.core import decode_node
+from extender.wire.slices import SliceDecoder
+from tests.berthing import berthing, claim, pod
+
+Json = dict[str, Any]
+CASES = yaml.safe_load((Path(__file__).parent / "cases" / "kubernetes-1.37.yaml").read_text())
+GATES = (
+    "DRAAdminAccess", "DRAPrioritizedList", "DRAPartitionableDevices", "DRADeviceTaints", "DRAConsumableCapacity",
+    "DRADeviceBindingConditions+DRAResourceClaimDeviceStatus",
+)
+NODE = {"metadata": {"name": "n"}}
+CLASS = {"metadata": {"name": "any"}, "spec": {}}
+_SPEC_FIELDS = ("skipNodeOperations", "partitionTypeAttribute")
+
+
+def slices_of(case: Json) -> list[Json]:
+    count = 2 if "counters" in case else 1
+    spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": count}}
+    own = {name: case[name] for name in _SPEC_FIELDS if name in case}
+    found = [{"metadata": {"name": "s"}, "spec": {**spec, **own, "devices": case["devices"]}}]
+    if "counters" in case:
+        found.append({"metadata": {"name": "t"}, "spec": {**spec, "sharedCounters": case["counters"]}})
+    return found
+
+
+def claim_of(case: Json) -> Json:
+    request = {"name": "r", "exactly": {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1, **case["exactly"]}}
+    return {"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": {"requests": [request]}}}
+
+
+def features_of(case: Json) -> Features:
+    return from_gates([*GATES, *case.get("gates", ())])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_what_is_allocated(case: Json) -> None:
+    world = {
+        "name": case["name"], "features": [*GATES, *case.get("gates", ())], "node": NODE, "resourceSlices": slices_of(case),
+        "deviceClasses": [CLASS], "claims": [claim_of(case)],
+    }
+    for order in ("in-tree", "preferred"):
+        found = answer(decode_case(world), order)
+        assert found["error"] is None
+        results = found["allocations"][0]["devices"]["results"] if found["allocations"] else []
+        assert [result["device"] for result in results] == ([] if case["expect"] == "none" else case["expect"])
+        for name, amount in case.get("consumed", {}).items():
+            assert parse_quantity(results[0]["consumedCapacity"][name]) == parse_quantity(amount)
+        assert all(case.get("result", {}).items() <= result.items() for result in results)
+
+
+def mirror_of(case: Json) -> tuple[Mirror, Demand, Pod]:
+    mirror, decoder = Mirror(features_of(case)), SliceDecoder()
+    mirror.apply_class("any", decode_class(CLASS))
+    mirror.apply_namespace("x", {"resource.kubernetes.io/admin-access": "true"})
+    mirror.apply_node("n", decode_node(NODE))
+    for obj in slices_of(case):
+        mirror.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    made = decode_claim(claim_of(case))
+    mirror.apply_claim(made.key, made)
+    waiting = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),))
+    demand = demand_of(waiting, mirror.snapshot(), Policy())
+    assert isinstance(demand, Demand)
+    return mirror, demand, waiting
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "reason" in case], ids=lambda case: case["name"])
+def test_why_not(case: Json) -> None:
+    mirror, demand, waiting = mirror_of(case)
+    snapshot = mirror.snapshot()
+    rules = Rules(Masks(), features_of(case), snapshot.fleet)
+    verdict = evaluate(snapshot.views["n"], demand, rules)
+    assert isinstance(verdict, Refusal) and verdict.text == case["reason"]
+    told = [step for step in explain(waiting, snapshot, Policy(), rules) if step is not None][-1]
+    assert [group.reason for group in told.groups] == [case["reason"]]
+    assert case.get("why", "") in "\n".join(told.groups[0].causes)
+
+
+def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_verdict() -> None:
+    plain, left_out = {"name": "a"}, {"name": "a", "nodeAllocatableResources": {"cpu": {"mapping": {"quantity": "1"}}}}
+    mirror, decoder = Mirror(), SliceDecoder()
+    for node, device in (("n", plain), ("m", left_out)):
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        mirror.apply_node(node, decode_node({"metadata": {"name": node}}))
+        mirror.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}}))
+    views = mirror.snapshot().views
+    assert views["n"].signature != views["m"].signature and views["n"].appearance != views["m"].appearance
+
+
+def test_groups_declared_later_are_noticed() -> None:
+    """A slice of the pool that does not target the node changes; the node's own slices stay the same objects."""
+    case = {"devices": [{"name": "a", "consumesCounters": [{"counterSet": "s", "counters": {"m": {"value": "1"}}}]}], "exactly": {}}
+    mirror, decoder = Mirror(), SliceDecoder()
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 3}
+    other = {"name": "b", "consumesCounters": [{"counterSet": "s", "counters": {"m": {"value": "1"}}, "compatibilityGroups": ["mig"]}]}
+    mirror.apply_node("n", decode_node(NODE))
+    counters = [{"name": "s", "counters": {"m": {"value": "4"}}}]
+    for name, spec in (
+        ("s", {"nodeName": "n", "devices": case["devices"]}), ("t", {"nodeName": "n", "sharedCounters": counters}),
+        ("u", {"nodeName": "m", "devices": [{**other, "consumesCounters": case["devices"][0]["consumesCounters"]}]}),
+    ):
+        mirror.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": {"driver": "d", "pool": pool, **spec}}))
+    assert mirror.snapshot().views["n"].inventory.left_out == ()
+    mirror.apply_slice("u", decoder.decode({"metadata": {"name": "u"}, "spec": {"driver": "d", "pool": pool, "nodeName": "m", "devices": [other]}}))
+    assert mirror.snapshot().views["n"].inventory.left_out == (("compatibility-groups", 1),)
+
+
+async def test_a_filter_tells_the_field() -> None:
+    """Over HTTP: kube-scheduler shows the reason, explain the device."""
+    async with berthing({"n1": "l40s-8-pix"}) as b:
+        machine = gpu_slice("n1", carried_machines()["l40s-8-pix"])
+        machine["metadata"]["name"] += "-newer"
+        machine["spec"]["pool"]["generation"] += 1
+        for device in machine["spec"]["devices"]:
+            device["nodeAllocatableResources"] = {"cpu": {"mapping": {"quantity": "4"}}}
+        b.cluster.apply(machine)
+        b.cluster.apply(claim("c", 1))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        answered = await b.filter("p")
+        assert answered["NodeNames"] == []
+        assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]
+        told = (await b.client.get("/v1/explain/default/p")).json()
+        assert told["groups"][0]["code"] == "NODE_ALLOCATABLE" and "nodeAllocatableResources" in told["groups"][0]["causes"][0]
+
+
+@pytest.mark.parametrize(("silent", "agent", "wanted"), [
+    ("nothing", True, (1,) * 8),  # an agent that tells none
+    ("agent", True, (0,) * 8),  # one that tells them
+    ("nothing", False, (1,) * 8),  # no agent: the standard attribute goes before what the product usually has
+])
+def test_the_standard_numa_node_is_read_where_the_agent_is_silent(silent: str, agent: bool, wanted: tuple[int, ...]) -> None:
+    machine, decoder = carried_machines()["hgx-h100-8"], SliceDecoder()
+    published = gpu_slice("n", machine)
+    for device in published["spec"]["devices"]:
+        device["attributes"]["resource.kubernetes.io/numaNode"] = {"int": 1}
+    live = fabric_slice("n", machine)
+    for device in live["spec"]["devices"]:
+        if silent == "nothing":
+            del device["attributes"]["numaNode"]
+        else:
+            device["attributes"]["numaNode"] = {"int": 0}
+    found = choose_fabric(decoder.decode(live) if agent else None, decoder.decode(published).devices, Graphs())
+    assert found is not None and found.graph.numa == wanted
