@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extender.cli.doctor import cluster as cluster_findings
-from extender.cli.doctor import configuration, quota_blocks, waiting, webhooks
+from extender.cli.doctor import configuration, quota_blocks, version_findings, waiting, webhooks
 from extender.mirror.mirror import Mirror
 from extender.sandbox.cluster import Cluster
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
@@ -92,6 +92,26 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     mirror.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
     (found,) = cluster_findings(mirror)
     assert found.what == "agent and GPU driver name other GPUs on 1 nodes: n1"
+
+
+@pytest.mark.parametrize(("version", "words"), [
+    ("v1.33.4", "error: the API server is 1.33.4"), ("v1.34.0", ""), ("v1.36.2", ""), ("v1.37.0", ""), ("v1.37.1-gke.100", ""),
+    ("v1.38.0-alpha.2", "warning: the API server is 1.38.0-alpha.2"),
+])
+def test_versions_that_berth_knows(version: str, words: str) -> None:
+    assert [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})] == ([words] if words else [])
+
+
+def test_devices_that_are_never_offered() -> None:
+    mirror, machine, decoder = Mirror(), carried_machines()["t4-4"], SliceDecoder()
+    mirror.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
+    mirror.apply_node("n1", decode_node(node_object("n1", machine, {})))
+    published = gpu_slice("n1", machine)
+    published["spec"]["devices"][1]["nodeAllocatableResources"] = {"cpu": {"mapping": {"quantity": "1"}}}
+    for obj in (published, fabric_slice("n1", machine)):
+        mirror.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    (found,) = cluster_findings(mirror)
+    assert found.what == "devices with nodeAllocatableResources on 1 nodes: n1"
 
 
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:

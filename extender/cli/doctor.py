@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ import typer
 import yaml
 from rich.console import Console
 
+from extender.allocation.left_out import field_of
 from extender.allocation.view import NodeView
 from extender.cli.picture import Picture, picture_of, take_objects
 from extender.cluster.client import ApiClient
@@ -20,13 +21,14 @@ from extender.cluster.errors import ClusterError
 from extender.fabric.sources import gpu_uuid
 from extender.mirror.audit import Finding, audit
 from extender.mirror.mirror import Mirror
+from extender.model.bits import members
 from extender.model.fabric import Source
 from extender.model.quantity import parse_quantity
 from extender.service.waking import MARKER_CLASS
 
 Json = dict[str, Any]
 SCHEDULER = "berth-scheduler"
-_OLDEST, _NEWEST = (1, 34), (1, 36)
+_OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
@@ -74,7 +76,7 @@ def doctor_command(
 
 async def _examine(kubeconfig: Path | None, given: str) -> list[Ailment]:
     async with ApiClient(load_credentials(kubeconfig)) as client:
-        found = list(_version(await client.get("/version")))
+        found = list(version_findings(await client.get("/version")))
         found += [ailment async for ailment in _rights(client)]
         objects = await take_objects(client)
         pods = (await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="})).get("items") or []
@@ -95,13 +97,14 @@ async def _items(client: ApiClient, path: str) -> list[Json]:
         return []
 
 
-def _version(answer: Json) -> Iterator[Ailment]:
+def version_findings(answer: Json) -> Iterator[Ailment]:
+    """Whether Berth knows the version that an API server tells of itself at /version."""
     text = str(answer.get("gitVersion", "")).removeprefix("v")
     major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
     if (major, minor) < _OLDEST:
         yield Ailment("error", f"the API server is {text}", "resource.k8s.io/v1 begins with 1.34", "upgrade the cluster")
     if (major, minor) > _NEWEST:
-        yield Ailment("warning", f"the API server is {text}", f"Berth was tested up to {_NEWEST[0]}.{_NEWEST[1]}",
+        yield Ailment("warning", f"the API server is {text}", f"Berth knows the API up to {_NEWEST[0]}.{_NEWEST[1]}",
                       "look for a newer Berth, and try this one on the trial overlay first")
 
 
@@ -230,6 +233,7 @@ def cluster(mirror: Mirror) -> Iterator[Ailment]:
     if broken:
         yield Ailment("error", f"{len(broken)} pools cannot be used: {_some(broken)}", "their devices are offered to nobody",
                       "restart the driver's pod on those nodes and look at its log")
+    yield from _left_out(snapshot.views.values())
     others = sorted(str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours)
     if others:
         yield Ailment("warning", f"{len(others)} claims were allocated by another scheduler: {_some(others)}",
@@ -254,6 +258,18 @@ def _ailment(finding: Finding) -> Ailment:
         "two workloads may use one device, or devices are lost to all",
         f"kubectl -n {claim.namespace} describe resourceclaim {claim.name}",
     )
+
+
+def _left_out(views: Iterable[NodeView]) -> Iterator[Ailment]:
+    """Devices that Berth never offers, by the field that it does not support."""
+    nodes: dict[str, list[str]] = {}
+    for view in views:
+        for field in {field_of(view.inventory, bit) for _, mask in view.inventory.left_out for bit in members(mask)}:
+            nodes.setdefault(field, []).append(view.node.name)
+    for field, names in sorted(nodes.items()):
+        yield Ailment("warning", f"devices with {field} on {len(names)} nodes: {_some(sorted(names))}",
+                      "Berth does not support the field yet and never offers these devices",
+                      "turn the feature off in their driver, or leave them to kube-scheduler by another DeviceClass")
 
 
 def _disagree(view: NodeView) -> bool:
