@@ -69,15 +69,21 @@ async def take_objects(client: ApiClient) -> list[Json]:
 
 
 async def _list(client: ApiClient, kind: Kind) -> list[Json]:
+    """The objects of the newest version that is served; none of an optional kind that is not."""
+    for path in kind.paths:
+        try:
+            return await _list_at(client, path)
+        except NotFound:
+            if path == kind.paths[-1] and not kind.optional:
+                raise
+    return []
+
+
+async def _list_at(client: ApiClient, path: str) -> list[Json]:
     found: list[Json] = []
     params = {"limit": _PAGE}
     while True:
-        try:
-            page = await client.get(kind.path, params)
-        except NotFound:
-            if kind.optional:
-                return []
-            raise
+        page = await client.get(path, params)
         named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
         found += [_reduced({**item, **named}) for item in page.get("items") or ()]
         token = (page.get("metadata") or {}).get("continue")

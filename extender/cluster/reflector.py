@@ -23,7 +23,6 @@ Json = dict[str, Any]
 _PAGE = 200  # objects per list request: larger ones leave their pieces all over the memory, 6 MiB of 140 with client-go's 500
 _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
 _SHORT_SECONDS = 10.0  # a watch that ends sooner has failed
-_ABSENT_SECONDS = 300.0  # how often to ask again for an API that was not served
 _SLICE_SECONDS = 0.0002  # of applying objects, until other work gets a turn
 
 
@@ -37,6 +36,12 @@ class Kind:
     field_selector: str = ""
     optional: bool = False  # a server that does not know the kind has none of it
     listed: Callable[[str, Json | None], None] | None = None  # instead of `apply` for what a list shows
+    older: tuple[str, ...] = ()  # paths of older versions of its API, tried in this order where `path` is not served
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the kind may be served, the newest version first."""
+        return (self.path, *self.older)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class Timing:
     from the last version, and only a server that does not accept it has failed."""
 
     silence_seconds: float = 90.0  # until a watch that says nothing is opened again
+    absent_seconds: float = 300.0  # how often to ask again for an API that was not served
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - it is frozen
 
 
@@ -63,6 +69,8 @@ class Reflector:
         self._give_way = give_way
         self._clock = clock
         self._silence_seconds = timing.silence_seconds
+        self._absent_seconds = timing.absent_seconds
+        self._path = kind.path
         self._backoff = Backoff(timing.delays)
         self._worked_since = 0.0
         self._known: set[str] = set()
@@ -87,6 +95,9 @@ class Reflector:
                 self.version = ""
                 await self._back_off(error)
             except NotFound as error:
+                self.version = ""
+                if self._try_older():
+                    continue
                 if self.kind.optional:
                     await self._wait_for_api()
                 else:
@@ -100,18 +111,27 @@ class Reflector:
         does not serve the kind."""
         return self._clock() - self._heard if self._served else 0.0
 
+    def _try_older(self) -> bool:
+        """Go on to the next older version of the API. False where all were tried: then the newest comes next."""
+        position = self.kind.paths.index(self._path) + 1
+        self._path = self.kind.paths[position % len(self.kind.paths)]
+        return position < len(self.kind.paths)
+
     async def _wait_for_api(self) -> None:
         """A server that does not know the kind has none of it, until it is asked again."""
+        for key in self._known:
+            self.kind.apply(key, None)
+        self._known = set()
         self._served, self.listed, self.problem = False, True, ""
         self._on_progress()
-        await asyncio.sleep(_ABSENT_SECONDS)
+        await asyncio.sleep(self._absent_seconds)
 
     async def _list(self) -> None:
         """Read all pages, apply them, and delete what is no longer there."""
         seen: set[str] = set()
         token, version = "", ""
         while True:
-            page = await self._client.get(self.kind.path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
+            page = await self._client.get(self._path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
             metadata = page.get("metadata") or {}
             for item in page.get("items") or ():
                 seen.add(self._apply(item, self.kind.listed or self.kind.apply))
@@ -134,7 +154,7 @@ class Reflector:
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
         began = time.monotonic()
-        async with aclosing(self._client.lines(self.kind.path, params, self._silence_seconds)) as lines:
+        async with aclosing(self._client.lines(self._path, params, self._silence_seconds)) as lines:
             async for line in lines:
                 self._heard = self._clock()
                 if line:
@@ -181,7 +201,7 @@ class Reflector:
 
     async def _back_off(self, error: ClusterError) -> None:
         self.failures += 1
-        self.problem = str(error).split(f"{self.kind.path}: ", 1)[-1]  # the kind is said beside it; equal causes read alike
+        self.problem = str(error).split(f"{self._path}: ", 1)[-1]  # the kind is said beside it; equal causes read alike
         delay = self._backoff.next()
         if isinstance(error, TooMany):
             delay = max(delay, error.retry_after)

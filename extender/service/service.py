@@ -7,6 +7,7 @@ import datetime
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Self
@@ -173,7 +174,7 @@ class Service:
             if kind.name in _SUPPLY:
                 self.waker.supply_changed()
 
-        return Kind(kind.name, kind.path, apply, kind.field_selector, kind.optional)
+        return replace(kind, apply=apply)
 
     async def _finish(self) -> None:
         while True:

@@ -19,10 +19,10 @@ def kinds(mirror: Mirror) -> list[Kind]:
     slices = SliceDecoder()
     return [
         Kind("resourceslices", f"{_GROUP}/resourceslices", _plain(mirror.apply_slice, slices.decode)),
-        # Beta and off in 1.36, under this version; where it is not served there are no rules.
+        # v1 and on from 1.37, v1beta2 and off in 1.36; where neither is served there are no rules.
         Kind(
-            "devicetaintrules", "/apis/resource.k8s.io/v1beta2/devicetaintrules",
-            _plain(mirror.apply_rule, decode_taint_rule), optional=True,
+            "devicetaintrules", f"{_GROUP}/devicetaintrules", _plain(mirror.apply_rule, decode_taint_rule),
+            optional=True, older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
         ),
         Kind("deviceclasses", f"{_GROUP}/deviceclasses", _plain(mirror.apply_class, decode_class)),
         Kind("resourceclaims", f"{_GROUP}/resourceclaims", _claims(mirror, listed=False), listed=_claims(mirror, listed=True)),

@@ -1,0 +1,120 @@
+"""One kind in several versions of its API: the newest that the server serves is read, and looked for again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from extender.cli.picture import take_objects
+from extender.cluster.backoff import Delays
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.cluster.reflector import Reflector, Timing
+from extender.mirror.mirror import Mirror
+from extender.sandbox.apiserver.errors import ApiError
+from extender.sandbox.apiserver.resources import RESOURCES
+from extender.sandbox.cluster import Cluster
+from extender.service.watching import kinds
+from tests.berthing import until
+
+RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
+QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_seconds=0.05)
+
+
+class Versions:
+    """Makes a sandbox serve DeviceTaintRules in these versions only, and counts what is asked of each."""
+
+    def __init__(self, cluster: Cluster, *served: str) -> None:
+        self.cluster = cluster
+        self.served = served
+        self.asked: dict[str, int] = {}
+        cluster.api.intercept = self._intercept
+
+    async def _intercept(self, _: str, path: str) -> ApiError | None:
+        if not path.endswith("/devicetaintrules"):
+            return None
+        version = path.split("/")[3]
+        self.asked[version] = self.asked.get(version, 0) + 1
+        return None if version in self.served else ApiError(404, "NotFound", "the server could not find the requested resource")
+
+    def upgrade(self, *served: str) -> None:
+        self.served = served
+        self.cluster.store.cut_watches()
+
+
+def rule(name: str, device: str = "gpu-0") -> dict[str, Any]:
+    spec = {"deviceSelector": {"device": device}, "taint": {"key": "broken", "effect": "NoSchedule"}}
+    return {"kind": "DeviceTaintRule", "metadata": {"name": name}, "spec": spec}
+
+
+@asynccontextmanager
+async def watching(cluster: Cluster, mirror: Mirror) -> AsyncIterator[Reflector]:
+    (kind,) = [kind for kind in kinds(mirror) if kind.name == "devicetaintrules"]
+
+    async def at_once() -> None:
+        pass
+
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        reflector = Reflector(client, kind, lambda: None, at_once, timing=QUICK)
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield reflector
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("served", "unasked"), [(("v1",), "v1beta2"), (("v1", "v1beta2"), "v1beta2"), (("v1beta2",), "")])
+async def test_the_newest_version_that_is_served(served: tuple[str, ...], unasked: str) -> None:
+    cluster, mirror = Cluster(), Mirror()
+    versions = Versions(cluster, *served)
+    cluster.apply(rule("before"))
+    async with watching(cluster, mirror) as found:
+        await until(lambda: found.listed and "before" in mirror.store.rules)
+        cluster.apply(rule("after"))
+        await until(lambda: "after" in mirror.store.rules)
+        cluster.api.registry.delete(RULES, ("", "before"))
+        await until(lambda: "before" not in mirror.store.rules)
+        assert unasked not in versions.asked and found.failures == 0
+
+
+async def test_an_upgraded_server_is_noticed() -> None:
+    """1.34 serves neither, 1.36 may serve v1beta2, 1.37 serves v1, and one day v1beta2 is gone."""
+    cluster, mirror = Cluster(), Mirror()
+    versions = Versions(cluster)
+    cluster.apply(rule("a"))
+    async with watching(cluster, mirror) as found:
+        await until(lambda: found.listed and versions.asked.get("v1", 0) > 1)
+        assert not mirror.store.rules and not found.problem and found.silence == 0
+        versions.served = ("v1beta2",)
+        await until(lambda: "a" in mirror.store.rules)
+        versions.upgrade("v1")
+        cluster.apply(rule("b"))
+        await until(lambda: {"a", "b"} <= mirror.store.rules.keys())
+
+
+async def test_rules_go_with_the_version_that_served_them() -> None:
+    """A server that was rolled back has no rules any more."""
+    cluster, mirror = Cluster(), Mirror()
+    versions = Versions(cluster, "v1")
+    cluster.apply(rule("a"))
+    async with watching(cluster, mirror):
+        await until(lambda: "a" in mirror.store.rules)
+        versions.upgrade()
+        await until(lambda: not mirror.store.rules)
+        versions.served = ("v1beta2",)
+        await until(lambda: "a" in mirror.store.rules)
+
+
+@pytest.mark.parametrize(("served", "names"), [(("v1",), ["a"]), (("v1beta2",), ["a"]), ((), [])])
+async def test_a_snapshot_reads_the_same_version(served: tuple[str, ...], names: list[str]) -> None:
+    cluster = Cluster()
+    Versions(cluster, *served)
+    cluster.apply(rule("a"))
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        found = await take_objects(client)
+    assert [obj["metadata"]["name"] for obj in found if obj["kind"] == "DeviceTaintRule"] == names
