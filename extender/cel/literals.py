@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from extender.cel import ast
+from extender.cel import types as t
 from extender.cel.errors import EvalError, Issue
 from extender.cel.functions import Overload
 from extender.cel.library.formatting import clause_count
@@ -35,10 +36,12 @@ class _Folder:
 
     def issues_of(self, root: ast.Node) -> list[Issue]:
         found: list[Issue] = []
-        for node in _leaves_first(root):
+        for node, in_format in _leaves_first(root):
             try:
                 self._values[id(node)] = self._fold(node)
                 self._check(node)
+                if not in_format:
+                    _check_items(node)
             except EvalError as error:
                 found.append(Issue(node.offset, str(error)))
         return found
@@ -75,13 +78,37 @@ class _Folder:
             _check_format(str(node.target.value), node.args[0])
 
 
-def _leaves_first(root: ast.Node) -> list[ast.Node]:
-    found, stack = [], [root]
+def _leaves_first(root: ast.Node) -> list[tuple[ast.Node, bool]]:
+    """All nodes, and whether each is within a call of format."""
+    found, stack = [], [(root, False)]
     while stack:
-        node = stack.pop()
-        found.append(node)
-        stack.extend(ast.children(node))
+        node, in_format = stack.pop()
+        found.append((node, in_format))
+        in_format = in_format or (isinstance(node, ast.Call) and node.function == "format")
+        stack.extend((child, in_format) for child in ast.children(node))
     return found[::-1]
+
+
+def _check_items(node: ast.Node) -> None:
+    """Raise EvalError for a list or map literal whose items have different types: one of unknown type is another."""
+    match node:
+        case ast.ListLiteral():
+            _check_same([_type(item, optional=i in node.optional) for i, item in enumerate(node.items)])
+        case ast.MapLiteral():
+            _check_same([_type(key, optional=False) for key, _, _ in node.entries])
+            _check_same([_type(value, optional=optional) for _, value, optional in node.entries])
+
+
+def _type(node: ast.Node, *, optional: bool) -> t.Type:
+    found = node.type or t.ERROR
+    inner = (t.unwrap_optional(found) if optional else None) or found
+    return inner.params[0] if inner.kind == "wrapper" else inner
+
+
+def _check_same(types: list[t.Type]) -> None:
+    other = next((one for one in types[1:] if one != types[0]), None)
+    if other is not None:
+        raise EvalError(f"expected type '{types[0]}' but found '{other}'")
 
 
 def _converted(node: ast.Call, value: Any) -> Any:

@@ -157,10 +157,12 @@ def checked(expression: str, environment: Environment = STORED) -> ast.Node:
     functions, variables, fields = _declarations(environment)
     checker = Checker(functions, variables, fields)
     checker.check(tree)
-    issues = checker.issues or literal_issues(tree)
+    if checker.issues:
+        raise CompileError(expression, checker.issues)
+    checker.settle(tree)
+    issues = literal_issues(tree)
     if issues:
         raise CompileError(expression, issues)
-    checker.settle(tree)
     return tree
 
 
