@@ -95,11 +95,12 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
 
 
 @pytest.mark.parametrize(("version", "words"), [
-    ("v1.33.4", "error: the API server is 1.33.4"), ("v1.34.0", ""), ("v1.36.2", ""), ("v1.37.0", ""), ("v1.37.1-gke.100", ""),
-    ("v1.38.0-alpha.2", "warning: the API server is 1.38.0-alpha.2"),
+    ("v1.33.4", "error: the API server is 1.33.4"), ("v1.34.0", ""), ("v1.36.2", ""), ("v1.37.0", ""),
+    ("v1.37.1-gke.100", ""), ("v1.38.0-alpha.2", "warning: the API server is 1.38.0-alpha.2"),
 ])
 def test_versions_that_berth_knows(version: str, words: str) -> None:
-    assert [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})] == ([words] if words else [])
+    told = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
+    assert told == ([words] if words else [])
 
 
 def test_devices_that_are_never_offered() -> None:

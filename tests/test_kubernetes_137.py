@@ -49,7 +49,8 @@ def slices_of(case: Json) -> list[Json]:
 
 
 def claim_of(case: Json) -> Json:
-    request = {"name": "r", "exactly": {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1, **case["exactly"]}}
+    exactly = {"deviceClassName": "any", "allocationMode": "ExactCount", "count": 1, **case["exactly"]}
+    request = {"name": "r", "exactly": exactly}
     return {"metadata": {"namespace": "x", "name": "c", "uid": "c"}, "spec": {"devices": {"requests": [request]}}}
 
 
@@ -60,8 +61,8 @@ def features_of(case: Json) -> Features:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_what_is_allocated(case: Json) -> None:
     world = {
-        "name": case["name"], "features": [*GATES, *case.get("gates", ())], "node": NODE, "resourceSlices": slices_of(case),
-        "deviceClasses": [CLASS], "claims": [claim_of(case)],
+        "name": case["name"], "features": [*GATES, *case.get("gates", ())], "node": NODE,
+        "resourceSlices": slices_of(case), "deviceClasses": [CLASS], "claims": [claim_of(case)],
     }
     for order in ("in-tree", "preferred"):
         found = answer(decode_case(world), order)
@@ -106,26 +107,28 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_verdict() -> Non
     for node, device in (("n", plain), ("m", left_out)):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
         mirror.apply_node(node, decode_node({"metadata": {"name": node}}))
-        mirror.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}}))
+        spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
+        mirror.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
     views = mirror.snapshot().views
     assert views["n"].signature != views["m"].signature and views["n"].appearance != views["m"].appearance
 
 
 def test_groups_declared_later_are_noticed() -> None:
     """A slice of the pool that does not target the node changes; the node's own slices stay the same objects."""
-    case = {"devices": [{"name": "a", "consumesCounters": [{"counterSet": "s", "counters": {"m": {"value": "1"}}}]}], "exactly": {}}
     mirror, decoder = Mirror(), SliceDecoder()
-    pool = {"name": "p", "generation": 1, "resourceSliceCount": 3}
-    other = {"name": "b", "consumesCounters": [{"counterSet": "s", "counters": {"m": {"value": "1"}}, "compatibilityGroups": ["mig"]}]}
+
+    def publish(name: str, node: str, **content: Any) -> None:
+        pool = {"name": "p", "generation": 1, "resourceSliceCount": 3}
+        spec = {"driver": "d", "nodeName": node, "pool": pool, **content}
+        mirror.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": spec}))
+
+    uses = {"counterSet": "s", "counters": {"m": {"value": "1"}}}
     mirror.apply_node("n", decode_node(NODE))
-    counters = [{"name": "s", "counters": {"m": {"value": "4"}}}]
-    for name, spec in (
-        ("s", {"nodeName": "n", "devices": case["devices"]}), ("t", {"nodeName": "n", "sharedCounters": counters}),
-        ("u", {"nodeName": "m", "devices": [{**other, "consumesCounters": case["devices"][0]["consumesCounters"]}]}),
-    ):
-        mirror.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": {"driver": "d", "pool": pool, **spec}}))
+    publish("s", "n", devices=[{"name": "a", "consumesCounters": [uses]}])
+    publish("t", "n", sharedCounters=[{"name": "s", "counters": {"m": {"value": "4"}}}])
+    publish("u", "m", devices=[{"name": "b", "consumesCounters": [uses]}])
     assert mirror.snapshot().views["n"].inventory.left_out == ()
-    mirror.apply_slice("u", decoder.decode({"metadata": {"name": "u"}, "spec": {"driver": "d", "pool": pool, "nodeName": "m", "devices": [other]}}))
+    publish("u", "m", devices=[{"name": "b", "consumesCounters": [{**uses, "compatibilityGroups": ["mig"]}]}])
     assert mirror.snapshot().views["n"].inventory.left_out == (("compatibility-groups", 1),)
 
 
@@ -145,7 +148,8 @@ async def test_a_filter_tells_the_field() -> None:
         assert answered["NodeNames"] == []
         assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]
         told = (await b.client.get("/v1/explain/default/p")).json()
-        assert told["groups"][0]["code"] == "NODE_ALLOCATABLE" and "nodeAllocatableResources" in told["groups"][0]["causes"][0]
+        group = told["groups"][0]
+        assert group["code"] == "NODE_ALLOCATABLE" and "nodeAllocatableResources" in group["causes"][0]
 
 
 @pytest.mark.parametrize(("silent", "agent", "wanted"), [
@@ -153,7 +157,9 @@ async def test_a_filter_tells_the_field() -> None:
     ("agent", True, (0,) * 8),  # one that tells them
     ("nothing", False, (1,) * 8),  # no agent: the standard attribute goes before what the product usually has
 ])
-def test_the_standard_numa_node_is_read_where_the_agent_is_silent(silent: str, agent: bool, wanted: tuple[int, ...]) -> None:
+def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
+    silent: str, agent: bool, wanted: tuple[int, ...]
+) -> None:
     machine, decoder = carried_machines()["hgx-h100-8"], SliceDecoder()
     published = gpu_slice("n", machine)
     for device in published["spec"]["devices"]:

@@ -39,7 +39,7 @@ class Versions:
             return None
         version = path.split("/")[3]
         self.asked[version] = self.asked.get(version, 0) + 1
-        return None if version in self.served else ApiError(404, "NotFound", "the server could not find the requested resource")
+        return None if version in self.served else ApiError(404, "NotFound", "the resource is not served")
 
     def upgrade(self, *served: str) -> None:
         self.served = served
@@ -68,7 +68,9 @@ async def watching(cluster: Cluster, mirror: Mirror) -> AsyncIterator[Reflector]
             await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("served", "unasked"), [(("v1",), "v1beta2"), (("v1", "v1beta2"), "v1beta2"), (("v1beta2",), "")])
+@pytest.mark.parametrize(("served", "unasked"), [
+    (("v1",), "v1beta2"), (("v1", "v1beta2"), "v1beta2"), (("v1beta2",), ""),
+])
 async def test_the_newest_version_that_is_served(served: tuple[str, ...], unasked: str) -> None:
     cluster, mirror = Cluster(), Mirror()
     versions = Versions(cluster, *served)

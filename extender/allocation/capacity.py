@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from extender.allocation.features import Features
 from extender.model.device import Capacity, Device, RequestPolicy
 from extender.model.quantity import BINARY_SI, MAX_INT64, NANO, Quantity
 
@@ -16,19 +17,18 @@ _MILLI = NANO // 1000
 
 
 def consumption(
-    device: Device, wanted: Mapping[str, Quantity] | None, *, fractional: bool
+    device: Device, wanted: Mapping[str, Quantity] | None, features: Features
 ) -> dict[str, Quantity] | None:
     """What a request takes of every capacity of the device, rounded by its policies.
 
-    `fractional` says that ranges count in thousandths where a bound or the step is no whole number
-    (DRAFractionalCapacityRange, on from 1.37); without it all amounts are rounded up to whole units. None where the device cannot serve it: a name it does not have, or an amount its policy forbids.
+    None where the device cannot serve it: a name it does not have, or an amount its policy forbids.
     """
     asked = wanted or {}
     if any(name not in device.capacity for name in asked):
         return None
     taken: dict[str, Quantity] = {}
     for name, capacity in device.capacity.items():
-        unit = _unit(capacity.policy) if fractional and capacity.policy is not None else NANO
+        unit = _unit(capacity.policy) if features.fractional_ranges and capacity.policy is not None else NANO
         amount = _rounded(asked.get(name), capacity, unit)
         if capacity.policy is not None and _violates(amount, capacity.policy, unit):
             return None
@@ -45,7 +45,8 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
 
 
 def _unit(policy: RequestPolicy) -> int:
-    """In what the range of a policy counts, in nanos: whole units, or thousandths where one of its amounts is fractional."""
+    """In what the range of a policy counts, in nanos: whole units, or thousandths where an amount of it is fractional
+    (DRAFractionalCapacityRange, on from 1.37)."""
     amounts = [amount.nanos for amount in (policy.range_min, policy.range_max, policy.range_step) if amount is not None]
     exact = all(nanos % _MILLI == 0 and nanos // _MILLI <= MAX_INT64 for nanos in amounts)
     return _MILLI if exact and any(nanos % NANO for nanos in amounts) else NANO

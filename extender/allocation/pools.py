@@ -167,9 +167,8 @@ def _unknown_counter(counters: Mapping[str, Mapping[str, int]], slices: Iterable
 
 
 def _grouped(slices: Iterable[Slice]) -> frozenset[str]:
-    return frozenset(
-        use.counter_set for slice_ in slices for device in slice_.devices for use in device.consumes if use.compatibility_groups
-    )
+    uses = (use for slice_ in slices for device in slice_.devices for use in device.consumes)
+    return frozenset(use.counter_set for use in uses if use.compatibility_groups)
 
 
 def _waits_for_binding(pool: Pool) -> bool:

@@ -181,13 +181,13 @@ class Search:
                 raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
         if selection.error:
             raise InvalidClaim(selection.explain(lowest(selection.error)))
-        return [] if selection.left_out else [bit for bit in members(selection.match) if self._has_capacity(bit, request)]
+        return [bit for bit in members(selection.match) if not selection.left_out and self._has_capacity(bit, request)]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
         if not self._problem.features.consumable_capacity:
             return True
         place = self._problem.inventory.places[bit]
-        taken = capacity.consumption(place.device, request.capacity, fractional=self._problem.features.fractional_ranges)
+        taken = capacity.consumption(place.device, request.capacity, self._problem.features)
         return taken is not None and capacity.fits(place.device, taken, self._used(bit), capacity.NOTHING)
 
     # -- the search ------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class Search:
         if not self._problem.features.consumable_capacity:
             return {}
         device = self._problem.inventory.places[bit].device
-        taken = capacity.consumption(device, request.capacity, fractional=self._problem.features.fractional_ranges)
+        taken = capacity.consumption(device, request.capacity, self._problem.features)
         if taken is None:
             self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
             return None

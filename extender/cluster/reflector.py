@@ -131,7 +131,8 @@ class Reflector:
         seen: set[str] = set()
         token, version = "", ""
         while True:
-            page = await self._client.get(self._path, self._params(limit=str(_PAGE), **({"continue": token} if token else {})))
+            params = self._params(limit=str(_PAGE), **({"continue": token} if token else {}))
+            page = await self._client.get(self._path, params)
             metadata = page.get("metadata") or {}
             for item in page.get("items") or ():
                 seen.add(self._apply(item, self.kind.listed or self.kind.apply))

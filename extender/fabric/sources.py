@@ -82,13 +82,15 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
 
 def _silent_about_numa(live: Slice) -> frozenset[str]:
     """UUIDs of the GPUs whose NUMA node the agent does not tell."""
-    return frozenset(_text(gpu, (f"{DRIVER}/uuid",)) for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
+    silent = (gpu for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
+    return frozenset(_text(gpu, (f"{DRIVER}/uuid",)) for gpu in silent)
 
 
 def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
     """The graph with the NUMA nodes that the driver's slices tell of the GPUs in `silent`."""
     told = {gpu_uuid(gpu): node for gpu in gpus if (node := _number(gpu, _NUMA)) is not None and node >= 0}
-    numa = tuple(told.get(uuid, known) if uuid in silent else known for uuid, known in zip(uuids, graph.numa, strict=True))
+    known = zip(uuids, graph.numa, strict=True)
+    numa = tuple(told.get(uuid, node) if uuid in silent else node for uuid, node in known)
     return graph if numa == graph.numa else replace(graph, numa=numa)
 
 

@@ -61,7 +61,8 @@ def _matched(view: NodeView, demand: Demand, rules: Rules) -> list[str]:
             except InvalidClaim as error:
                 return [*lines, str(error)]
             for what, mask in (
-                ("selectors match", selection.match | selection.left_out), ("left out", selection.left_out), ("held by a pod being scheduled", selection.match & view.held),
+                ("selectors match", selection.match | selection.left_out), ("left out", selection.left_out),
+                ("held by a pod being scheduled", selection.match & view.held),
                 ("in use", selection.match & view.busy & ~view.held), ("left", selection.match & ~view.busy),
             ):
                 names = ", ".join(view.inventory.places[bit].id.device for bit in members(mask))
