@@ -52,6 +52,14 @@ class Recording:
         return call
 
 
+def script(name: str):
+    """A script of .ci as a module."""
+    spec = importlib.util.spec_from_file_location(name, MANIFESTS.parent / ".ci" / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
 def call_of(verb: str, path: str) -> Call:
     found = re.fullmatch(r"/(?:api|apis/([^/]+))/[^/]+(?:/namespaces/[^/]+)?/([a-z]+)(?:/([^/]+))?(?:/([a-z]+))?", path)
     assert found is not None, path
@@ -93,6 +101,37 @@ async def test_berth_may_do_what_it_does_and_no_more() -> None:
         if not any(call[:3] == (group, resource, verb) and allows(rule, call) for call in calls)
     ]
     assert not unused, unused
+
+
+def bound_to(account: str) -> set[str]:
+    """Roles that an account of the base has."""
+    objects = yaml.safe_load_all((MANIFESTS / "base" / "rbac.yaml").read_text())
+    bindings = [obj for obj in objects if obj["kind"].endswith("Binding")]
+    return {obj["roleRef"]["name"] for obj in bindings if account in [subject["name"] for subject in obj["subjects"]]}
+
+
+def test_berth_and_the_scheduler_have_accounts_of_their_own() -> None:
+    assert bound_to("berth") == {"berth"}
+    assert "berth" not in bound_to("berth-scheduler") and "system:kube-scheduler" in bound_to("berth-scheduler")
+
+
+def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
+    (deployment,) = [o for o in yaml.safe_load_all((MANIFESTS / "base/scheduler.yaml").read_text()) if o["kind"] == "Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == "berth" and spec["automountServiceAccountToken"] is False
+    tokens = {
+        container["name"]: [mount["name"] for mount in container["volumeMounts"] if mount["name"].endswith("-token")]
+        for container in spec["containers"]
+    }
+    assert tokens == {"berth": ["berth-token"], "kube-scheduler": ["scheduler-token"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["scheduler-token"]["secret"]["secretName"] == "berth-scheduler-token"
+    assert any("serviceAccountToken" in source for source in volumes["berth-token"]["projected"]["sources"])
+
+
+def test_table_of_rights_is_what_the_manifests_make() -> None:
+    made = script("make_rights")
+    assert made.FILE.read_text() == made.written(), "run .ci/make_rights.py"
 
 
 def test_agent_may_do_what_it_does_and_no_more() -> None:
@@ -154,9 +193,7 @@ def test_separate_overlay_runs_the_same_berth() -> None:
 
 
 def test_trial_fleet_is_what_the_machines_make() -> None:
-    spec = importlib.util.spec_from_file_location("make_trial", MANIFESTS.parent / ".ci" / "make_trial.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = script("make_trial")
     assert made.FILE.read_text() == made.fleet(), "run .ci/make_trial.py"
 
 

@@ -17,6 +17,8 @@ import yaml
 
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+CONTROLLERS = ("resourceclaim-controller", "garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller",
+               "serviceaccount-token-controller")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -81,7 +83,7 @@ class ControlPlane:
         }))
         self.wait(lambda: self.get("/readyz", raw=True) == "ok", 60)
         self.start("kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
-                   "--controllers=resourceclaim-controller,garbage-collector-controller,namespace-controller,pod-garbage-collector-controller",
+                   "--controllers=" + ",".join(CONTROLLERS), f"--service-account-private-key-file={key}",
                    "--kube-api-qps=500", "--kube-api-burst=1000")
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +118,7 @@ class ControlPlane:
     def start_scheduler(self, berth_port: int, config: Path = ROOT / "scheduler-config" / "berth-scheduler.yaml") -> None:
         """The project's own configuration, with the port and the kubeconfig of this run."""
         loaded = yaml.safe_load(config.read_text())
-        loaded["clientConnection"] = {"kubeconfig": str(self.kubeconfig), "qps": 500, "burst": 1000}
+        loaded["clientConnection"] = {"kubeconfig": str(self.kubeconfig_of("berth-scheduler")), "qps": 500, "burst": 1000}
         loaded["leaderElection"] = {"leaderElect": False}
         for extender in loaded["extenders"]:
             extender["urlPrefix"] = f"http://127.0.0.1:{berth_port}"
@@ -127,9 +129,36 @@ class ControlPlane:
     def start_berth(self, python: str) -> int:
         """Berth as a user runs it; the answer is its port, once it is ready."""
         port = free_port()
-        self._spawn([python, "-m", "extender", "serve", "--kubeconfig", str(self.kubeconfig), "--listen", f"127.0.0.1:{port}"], self.folder / "berth.log")
+        self._spawn([python, "-m", "extender", "serve", "--kubeconfig", str(self.kubeconfig_of("berth")), "--listen", f"127.0.0.1:{port}"], self.folder / "berth.log")
         self.wait(lambda: _status(f"http://127.0.0.1:{port}/readyz") == 200, 30)
         return port
+
+    def kubeconfig_of(self, account: str) -> Path:
+        """A kubeconfig with the token of an account of manifests/base/rbac.yaml, which has the rights written there."""
+        path = self.folder / f"{account}.kubeconfig"
+        if path.exists():
+            return path
+        for obj in (yaml.safe_load((ROOT / "manifests/base/namespace.yaml").read_text()), *yaml.safe_load_all((ROOT / "manifests/base/rbac.yaml").read_text())):
+            self.ensure(obj)
+        token = self.request(
+            "POST", f"/api/v1/namespaces/berth-system/serviceaccounts/{account}/token",
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}},
+        )["status"]["token"]
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def ensure(self, obj: dict) -> None:
+        """Create an object of the manifests where it is not there yet."""
+        base = "/api/v1" if obj["apiVersion"] == "v1" else f"/apis/{obj['apiVersion']}"
+        namespace = obj["metadata"].get("namespace")
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        try:
+            self.request("POST", f"{base}{scope}/{obj['kind'].lower()}s", obj)
+        except urllib.error.HTTPError as error:
+            if error.code != 409:
+                raise
 
     # -- a small client ---------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> No
             print(f"kubectl apply -k {folder}: {time.perf_counter() - started:.1f} s")
             # Before 1.36 the server drops taints of slices, and the trial's fleet has some.
             assert kubectl(plane, "diff", "-k", str(ROOT / folder)).returncode == 0 or (folder.endswith("trial") and minor < 36), "applied as written"
+        secret = "/api/v1/namespaces/berth-system/secrets/berth-scheduler-token"
+        plane.wait(lambda: (plane.get(secret).get("data") or {}).keys() >= {"token", "ca.crt", "namespace"}, 60)
         examined = subprocess.run([sys.executable, "-m", "extender", "doctor", "--kubeconfig", str(plane.kubeconfig)], capture_output=True, text=True, cwd=ROOT, check=False)
         assert (examined.returncode, examined.stdout) == (0, "0 findings\n"), "as installed, nothing hurts"
         kubectl(plane, "create", "namespace", "plain")
