@@ -6,14 +6,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos e2e release-check image clean
+.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --require-hashes --no-deps --requirement constraints.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1 ends by itself)
@@ -57,6 +58,13 @@ chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write p
 
 e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)
 	$(BIN)/pytest tests/e2e -s
+
+pins: ## pin every distribution and its hashes again, after pyproject.toml changed
+	$(PYTHON) -m venv build/pins
+	build/pins/bin/pip install --quiet pip-tools
+	build/pins/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --unsafe-package berth --extra dev --output-file constraints.txt pyproject.toml
+	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # drops the note that berth itself is not pinned
 
 release-check: $(STAMP) ## bill of materials and licences of what is installed, against the pins
 	$(BIN)/python .ci/release_check.py
