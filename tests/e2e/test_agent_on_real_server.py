@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "NetworkPolicy": "networkpolicies"}
 ACCOUNT = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent"
 
 
