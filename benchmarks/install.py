@@ -1,8 +1,8 @@
 """Commands and seconds from an empty control plane to the first pod bound, as an engineer installs Berth for a trial.
 
 Needs BERTH_KUBE_BIN with kubectl beside the other binaries. No kubelet runs here, so this script starts the two containers
-of the Deployment itself: with the arguments, the configuration and the policy that the API server has, and as the service
-account with the rights that the manifests give it. Pulling images is left out.
+of the Deployment itself: with the arguments, the configuration and the policy that the API server has, and each as
+the service account whose token it mounts, with the rights that the manifests give it. Pulling images is left out.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ class Installation:
         self.steps.append((name, time.perf_counter() - start))
         print(f"{self.steps[-1][1]:6.1f} s  {name}", flush=True)
 
-    def account(self) -> Path:
-        """A kubeconfig of the service account that the pods run as."""
-        token = self.kubectl("-n", "berth-system", "create", "token", "berth-scheduler").strip()
+    def account(self, name: str) -> Path:
+        """A kubeconfig of a service account whose token a container mounts."""
+        token = self.kubectl("-n", "berth-system", "create", "token", name).strip()
         config = yaml.safe_load(self.plane.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token}
-        path = self.folder / "account"
+        path = self.folder / f"{name}.kubeconfig"
         path.write_text(yaml.safe_dump(config))
         return path
 
     def start_pod(self) -> None:
         """The containers of the Deployment, on ports of their own."""
-        account, port = self.account(), free_port()
+        port = free_port()
         config = lambda name, key: yaml.safe_load(self.kubectl("-n", "berth-system", "get", "configmap", name, "-o", "yaml"))["data"][key]
         (self.folder / "policy.yaml").write_text(config("berth-policy", "policy.yaml"))
         pod = yaml.safe_load(self.kubectl("-n", "berth-system", "get", "deployment", "berth-scheduler", "-o", "yaml"))["spec"]["template"]["spec"]
         args = [a for c in pod["containers"] if c["name"] == "berth" for a in c["args"]]
         args = [re.sub(r"0\.0\.0\.0:\d+", lambda _: f"127.0.0.1:{free_port()}", a) for a in args]  # pages and metrics
         args = [a.replace("/etc/berth/", f"{self.folder}/").replace(":8888", f":{port}") for a in args]
-        self.plane._spawn([sys.executable, "-m", "extender", args[0], f"--kubeconfig={account}", *args[1:]], self.folder / "berth.log")
+        self.plane._spawn([sys.executable, "-m", "extender", args[0], f"--kubeconfig={self.account('berth')}", *args[1:]], self.folder / "berth.log")
         scheduler = yaml.safe_load(config("berth-scheduler-config", "berth-scheduler.yaml"))
-        scheduler["clientConnection"] = {"kubeconfig": str(account)}
+        scheduler["clientConnection"] = {"kubeconfig": str(self.account("berth-scheduler"))}
         for extender in scheduler["extenders"]:
             extender["urlPrefix"] = f"http://127.0.0.1:{port}"
         (self.folder / "scheduler.yaml").write_text(yaml.safe_dump(scheduler))
