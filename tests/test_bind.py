@@ -247,3 +247,29 @@ async def test_a_picture_older_than_the_own_undo_binds_nobody(later: str, words:
             real(*args, **more)
         if later == "undone":
             assert await b.bind("p", node) == "" and b.node_of("p") == node and len(b.held()) == 1
+
+
+async def test_two_binds_of_one_pod_never_run_at_once() -> None:
+    """Two callers wait for a bind that fails: one of them starts the next bind, the other joins it."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        b.cluster.apply(claim("c"))
+        await scheduled(b, "p", "c")
+        refused = writing = most = 0
+
+        async def slow(method: str, path: str) -> ApiError | None:
+            nonlocal refused, writing, most
+            if method == "GET":
+                return None
+            writing += 1
+            most = max(most, writing)
+            await asyncio.sleep(0.02)  # long enough that writes of two binds would meet
+            writing -= 1
+            if path.endswith("/binding") and not refused:
+                refused += 1
+                return ApiError(403, "Forbidden", "no")
+            return None
+
+        b.cluster.api.intercept = slow
+        answers = await asyncio.gather(b.bind("p", "n1"), b.bind("p", "n2"), b.bind("p", "n2"))
+        assert "no" in answers[0] and answers[1:] == ["", ""]
+        assert most == 1 and b.node_of("p") == "n2" and len(b.held()) == 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import structlog
@@ -20,11 +19,10 @@ from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
-from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, newer, note_of, unchanged
-from extender.service.fence import FenceCount, lost_device
+from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, note_of, unchanged
+from extender.service.fence import Fence
 from extender.service.journal import Journal
 from extender.service.judge import Judge
-from extender.service.progress import Progress
 from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
@@ -35,7 +33,6 @@ from extender.verdict.waiting import Readiness, readiness
 from extender.wire.core import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
-_FENCE_SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
 _RETRY_SECONDS = 0.1
 _LANDING_SECONDS = 1.0  # for a Binding that another process sent to arrive
@@ -70,24 +67,22 @@ class Binder:
     """Binds pods. One bind per pod at a time."""
 
     def __init__(
-        self, mirror: Mirror, judge: Judge, writer: Writer, progress: Progress, surroundings: Surroundings
+        self, mirror: Mirror, judge: Judge, writer: Writer, fence: Fence, surroundings: Surroundings
     ) -> None:
         self._mirror = mirror
         self._judge = judge
         self._writer = writer
-        self._progress = progress
+        self.fence = fence
         self._surroundings = surroundings
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._log = structlog.get_logger("berth.bind")
-        self.fence = FenceCount()
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """Bind a pod to a node. Raises BerthError with the text for the scheduler."""
-        running = self._running.get(uid)
-        if running is not None and running[0] == node:
-            await asyncio.shield(running[1])
-            return
-        if running is not None:
+        while (running := self._running.get(uid)) is not None:
+            if running[0] == node:
+                await asyncio.shield(running[1])
+                return
             await asyncio.wait([running[1]])
         task = self._surroundings.supervisor.spawn("bind", self._bind(key, uid, node), expected=BerthError)
         self._running[uid] = (node, task)
@@ -279,20 +274,16 @@ class Binder:
     async def _fence(self, work: _Work, demand: Demand) -> None:
         """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
         that was found is judged too: whoever made it may have died before its own fence."""
-        started = asyncio.get_running_loop().time()
+        await self.fence.passed((*work.allocated, *demand.settled))
         for claim in work.allocated:
-            if not await self._progress.until(partial(self._shows, claim), _FENCE_SECONDS):
-                raise BindError(f"the watch did not show claim {claim.key} within {_FENCE_SECONDS:.0f} s")
             self._give_way(claim)
-        self.fence.waits += 1
-        self.fence.seconds += asyncio.get_running_loop().time() - started
         for claim in demand.settled:
-            if all(consumer.uid == work.pod.uid for consumer in claim.reserved_for):
-                try:
-                    self._give_way(claim)
-                except BindError:
+            try:
+                self._give_way(claim)
+            except BindError:
+                if all(consumer.uid == work.pod.uid for consumer in claim.reserved_for):
                     await self._inherit(work, claim)
-                    raise
+                raise
 
     async def _inherit(self, work: _Work, claim: Claim) -> None:
         """An allocation that was found and lost is taken back, unless whoever made it has bound the pod, or still may, or
@@ -313,10 +304,7 @@ class Binder:
         seen = self._mirror.store.claims.get(claim.key)
         if seen is not None and seen.uid == claim.uid and seen.ours and claim.writer == self._writer.identity != seen.writer:
             raise BindError(f"claim {claim.key} was taken over by another process")
-        lost = lost_device(self._mirror, claim)
-        if lost is not None:
-            self.fence.losses += 1
-            raise BindError(f"device {lost} was allocated to another claim first")
+        self.fence.judge(claim)
 
     async def _devices_ready(self, work: _Work, demand: Demand) -> None:
         """Binding conditions: bind only when the drivers have set them. Nothing waits here; the scheduler retries."""
@@ -332,10 +320,6 @@ class Binder:
                 work.allocated.append(current)  # so that it is taken back
             why = "timed out" if late else "failed"
             raise BindError(f"binding conditions of claim {claim.key} {why}")
-
-    def _shows(self, written: Claim) -> bool:
-        seen = self._mirror.store.claims.get(written.key)
-        return seen is None or seen.uid != written.uid or newer(seen.resource_version, written.resource_version)
 
     # -- the Binding -----------------------------------------------------------------------------------------
 

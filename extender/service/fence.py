@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from extender.mirror.mirror import Mirror
 from extender.mirror.usage import CLAIM
 from extender.model.claim import Claim, Result
 from extender.model.device import DeviceId, PoolKey
+from extender.service.binding import BindError, newer
+from extender.service.progress import Progress
+
+_SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 
 
-@dataclass(slots=True)
-class FenceCount:
-    """How binds fared at the fence."""
+class Fence:
+    """Waits until the claims watch has shown a write, so that every earlier write is in the mirror too. `watched_version` is the
+    resourceVersion that the claims watch has reached, bookmarks included; '' while a list is under way, because a list shows
+    its pages one after the other."""
 
-    waits: int = 0
-    seconds: float = 0.0  # waited in all
-    losses: int = 0  # binds that gave way to an earlier write
+    def __init__(
+        self, mirror: Mirror, progress: Progress, watched_version: Callable[[], str], timeout_seconds: float = _SECONDS
+    ) -> None:
+        self._mirror = mirror
+        self._progress = progress
+        self._watched_version = watched_version
+        self._timeout_seconds = timeout_seconds
+        self.waits = 0
+        self.seconds = 0.0  # waited in all
+        self.losses = 0  # binds that gave way to an earlier write
+
+    async def passed(self, written: Iterable[Claim]) -> None:
+        """Return once the watch has shown these claims as they were written, or later. Raises BindError where it does not in time,
+        and where it has passed the version of a claim that does not exist any more."""
+        started = asyncio.get_running_loop().time()
+        for claim in written:
+            if not await self._progress.until(partial(self._shown, claim), self._timeout_seconds):
+                raise BindError(f"the watch did not show claim {claim.key} within {self._timeout_seconds:.0f} s")
+            if self._gone(claim):
+                raise BindError(f"claim {claim.key} was deleted in the meantime")
+        self.waits += 1
+        self.seconds += asyncio.get_running_loop().time() - started
+
+    def judge(self, claim: Claim) -> None:
+        """Raise BindError where an earlier write holds a device of the claim."""
+        lost = lost_device(self._mirror, claim)
+        if lost is not None:
+            self.losses += 1
+            raise BindError(f"device {lost} was allocated to another claim first")
+
+    def _shown(self, written: Claim) -> bool:
+        if not newer(self._watched_version(), written.resource_version):
+            return False
+        seen = self._mirror.store.claims.get(written.key)
+        return self._gone(written) or (seen is not None and newer(seen.resource_version, written.resource_version))
+
+    def _gone(self, written: Claim) -> bool:
+        """Whether the mirror has no such claim. This means deleted only where the watch has passed the written version."""
+        seen = self._mirror.store.claims.get(written.key)
+        return seen is None or seen.uid != written.uid
 
 
 def lost_device(mirror: Mirror, claim: Claim) -> DeviceId | None:

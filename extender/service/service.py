@@ -26,6 +26,7 @@ from extender.service.binder import Binder, Surroundings
 from extender.service.calls import Calls
 from extender.service.collecting import Collector
 from extender.service.explaining import Explainer
+from extender.service.fence import Fence
 from extender.service.heartbeat import Heartbeat
 from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
@@ -68,7 +69,8 @@ class Service:
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer, self.turns)
         self._progress = Progress()
         self.binder = Binder(
-            self.mirror, self.judge, writer, self._progress,
+            self.mirror, self.judge, writer,
+            Fence(self.mirror, self._progress, lambda: self.reflectors["resourceclaims"].version),
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal, self.supervisor, span),
         )
         self.collector = Collector(self.mirror, writer, clock, self.supervisor)

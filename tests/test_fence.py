@@ -1,0 +1,127 @@
+"""Two replicas that write allocations on the same devices before either sees the other: the first writer keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from extender.model.claim import FINALIZER
+from extender.sandbox.apiserver.resources import RESOURCES
+from tests.berthing import Berthing, claim, pod, until
+from tests.replicas import Gate, replicas
+
+WHOLE_NODE = 4  # GPUs of the only node
+CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
+
+
+def extended(name: str, count: int) -> dict:
+    resources = {"limits": {"nvidia.com/gpu": str(count)}, "requests": {"nvidia.com/gpu": str(count)}}
+    return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}])
+
+
+def allocated(b: Berthing) -> int:
+    return sum(one["status"].get("allocation") is not None for one in b.claims())
+
+
+def reserved(b: Berthing, name: str) -> bool:
+    uid = b.pod(name)["metadata"]["uid"]
+    return any(entry["uid"] == uid for one in b.claims() for entry in one["status"].get("reservedFor") or ())
+
+
+def held_twice(b: Berthing) -> list[tuple[str, str]]:
+    return [device for device, holders in Counter(b.held()).items() if holders > 1]
+
+
+def fail(b: Berthing, gate: Gate, fault: str) -> None:
+    """From now on the replica's watch shows no claim; after a cut it has to list again."""
+    gate.close()
+    if fault == "cut":
+        b.cluster.store.cut_watches()
+        b.cluster.store.forget_history()
+
+
+@pytest.mark.parametrize("fault", ["lags", "cut"])
+@pytest.mark.parametrize("first", ["mine", "other"])
+@pytest.mark.parametrize("kind", ["ordinary", "extended", "shared"])
+async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str, fault: str) -> None:
+    """`mine` is bound by replica a, `other` by replica b. With a shared claim, `second` shares the claim of `mine` and is bound by
+    replica b, which sees all claims before replica a does."""
+    async with replicas({"n1": "t4-4"}) as ((a, b), (gate_a, gate_b)):
+        a.cluster.apply(claim("other", WHOLE_NODE))
+        a.cluster.apply(pod("other", "other"))
+        if kind == "extended":
+            a.cluster.apply(extended("mine", WHOLE_NODE))
+        else:
+            a.cluster.apply(claim("mine", WHOLE_NODE))
+            a.cluster.apply(pod("mine", "mine"))
+        if kind == "shared":
+            a.cluster.apply(pod("second", "mine"))
+        await asyncio.gather(a.settled(), b.settled())
+        assert (await a.filter("mine"))["NodeNames"] == (await b.filter("other"))["NodeNames"] == ["n1"]
+        for one, gate in ((a, gate_a), (b, gate_b)):
+            fail(one, gate, fault)
+
+        binds: dict[str, asyncio.Task[str]] = {}
+        order = ("mine", "other") if first == "mine" else ("other", "mine")
+        for name in order:
+            binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
+            await until(lambda: reserved(a, name) or binds[name].done())
+            assert not binds[name].done(), f"{binds[name].result()!r} before the watch showed the write"
+
+        gate_b.open()
+        answers = {"other": await binds["other"]}
+        await b.settled()
+        if kind == "shared":
+            answers["second"] = await b.bind("second", "n1")
+        gate_a.open()
+        answers["mine"] = await binds["mine"]
+        await asyncio.gather(a.settled(), b.settled())
+
+        assert not held_twice(a), answers
+        bound = {name for name in answers if a.node_of(name)}
+        assert bound == {name for name, answer in answers.items() if not answer}
+        if fault == "lags":
+            mine = {"mine", "second"} if kind == "shared" else {"mine"}
+            assert bound == (mine if first == "mine" else {"other"}), answers
+            lost = answers["other" if first == "mine" else "mine"]
+            assert "was allocated to another claim first" in lost
+        else:
+            assert not {"mine", "other"} <= bound, "a list does not tell the order, so both may give way, never neither"
+
+
+async def test_a_claim_deleted_while_the_fence_waits_is_not_bound() -> None:
+    """Another actor removes the finalizer and deletes the claim: the watch passes the written version without the claim."""
+    async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
+        a.cluster.apply(claim("c"))
+        a.cluster.apply(pod("p", "c"))
+        await a.settled()
+        await a.filter("p")
+        gate.close()
+        bind = asyncio.create_task(a.bind("p", "n1"))
+        await until(lambda: reserved(a, "p"))
+        registry, key = a.cluster.api.registry, ("default", "c")
+        assert FINALIZER in a.cluster.store.get("resourceclaims", key)["metadata"]["finalizers"]
+        registry.patch(CLAIMS, key, {"metadata": {"finalizers": None}}, "", strategic=False)
+        registry.delete(CLAIMS, key)
+        gate.open()
+        assert await bind == "claim default/c was deleted in the meantime"
+        assert a.node_of("p") == ""
+
+
+async def test_versions_that_a_bookmark_shows_count() -> None:
+    """The watch of claims shows only bookmarks after the claim was deleted before the watch began: the fence does not wait in vain."""
+    async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
+        a.cluster.apply(extended("p", 1))
+        await a.settled()
+        await a.filter("p")
+        fail(a, gate, "cut")
+        bind = asyncio.create_task(a.bind("p", "n1"))
+        await until(lambda: reserved(a, "p"))
+        (made,) = a.claims()
+        key = ("default", made["metadata"]["name"])
+        a.cluster.store.remove("resourceclaims", key)
+        a.cluster.store.forget_history()
+        gate.open()
+        assert await bind == f"claim {key[0]}/{key[1]} was deleted in the meantime"
