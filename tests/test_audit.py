@@ -23,6 +23,7 @@ async def audited(b: Berthing, *claims: dict) -> list[str]:
     await b.settled()
     await b.app.service.auditor.round()
     assert b.app.service.auditor.findings == [], "what one round saw may be on its way out"
+    await b.app.service.auditor.round()
     return [f["kind"] for f in (await b.client.get("/v1/audit")).json()]
 
 
@@ -66,3 +67,15 @@ async def test_a_mirror_that_went_wrong_is_noticed() -> None:
         mirror.apply_claim(key, replace(known, allocation=None))
         await b.app.service.auditor.round()
         assert b.app.service.auditor.drifted == 1
+
+
+async def test_reading_the_findings_changes_nothing() -> None:
+    """GET shows the findings of the last rounds: it starts no round, writes no Event and lists no claims."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for one in (allocated("a", "gpu-0"), allocated("b", "gpu-0")):
+            b.cluster.store.put("resourceclaims", ("default", one["metadata"]["name"]), one)
+        await b.settled()
+        requests = dict(b.cluster.api.requests)
+        for _ in range(3):
+            assert (await b.client.get("/v1/audit")).json() == []
+        assert b.cluster.api.requests == requests and b.app.service.auditor.rounds == 0

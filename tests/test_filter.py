@@ -235,6 +235,14 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
             assert list(asked) == given_names
 
 
+def test_names_are_counted_and_only_estimated_for_people() -> None:
+    """Texts of equal length need not hold equally many names."""
+    places = names_module.Places()
+    two, one = (names_module.NodeNames(text, slice(0, len(text)), places) for text in (b'["n1","n2"]', b'["node-12"]'))
+    assert [names_module.estimated_len(names) for names in (two, one)] == [2, 2]
+    assert (len(two), len(one)) == (2, 1) and names_module.estimated_len(one) == 1
+
+
 _TEXTS = st.sampled_from(["u", "u-1", '"uid":"x"', '","uid":"y","resourceVersion":"9', "\\", "{}", "é"])
 _FIELDS = st.lists(st.tuples(st.sampled_from(["name", "namespace", "uid", "resourceVersion", "annotations", "generation", "labels"]), _TEXTS), unique_by=lambda field: field[0])
 

@@ -23,6 +23,7 @@ from extender.verdict.grouping import nearness
 from extender.verdict.ranking import Ranking
 from extender.verdict.rankings import Rankings
 from extender.verdict.verbs import held_results, scores, shortlist
+from extender.wire.names import estimated_len
 
 T = TypeVar("T")
 _FILTER_SECONDS = 1.0  # for nodes never seen with this demand; kube-scheduler waits 5 s and schedules nothing else meanwhile
@@ -120,7 +121,7 @@ class Judge:
             return FilterAnswer([], found.reasons)
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
-        self._journal.attempted(pod.key, pod.uid, len(found.nodes), len(names), ())
+        self._journal.attempted(pod.key, pod.uid, len(found.nodes), estimated_len(names), ())
         self._hold(pod, demand.policy, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])

@@ -12,6 +12,7 @@ from extender import __version__
 from extender.model.claim import ObjectKey, Pod
 from extender.model.errors import BerthError, WireError
 from extender.service.judge import FilterAnswer
+from extender.wire.names import estimated_len
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -89,8 +90,8 @@ class TracedService:
         with self._traces.span(pod.uid, "filter") as span:
             _name(span, pod.key)
             answer = self._service.filter(pod, names)
-            passed = len(names) if answer.passed is None else len(answer.passed)
-            span.set_attributes({"berth.nodes.asked": len(names), "berth.nodes.passed": passed})
+            passed = estimated_len(names) if answer.passed is None else len(answer.passed)
+            span.set_attributes({"berth.nodes.asked": estimated_len(names), "berth.nodes.passed": passed})
             if answer.error:
                 self._traces.failed(span, answer.error)
             return answer
@@ -98,7 +99,7 @@ class TracedService:
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         with self._traces.span(pod.uid, "prioritize") as span:
             _name(span, pod.key)
-            span.set_attribute("berth.nodes.asked", len(names))
+            span.set_attribute("berth.nodes.asked", estimated_len(names))
             return self._service.prioritize(pod, names)
 
     async def bind(self, pod: ObjectKey, uid: str, node: str) -> None:

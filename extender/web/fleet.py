@@ -43,7 +43,6 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/audit")
     async def audit() -> Response:
-        await service.auditor.round()
         return Response(orjson.dumps(plain(sorted(service.auditor.findings))), media_type="application/json")
 
     @routes.get("/updates")

@@ -44,7 +44,7 @@ class Places:
         return found >= 0
 
     def count(self, body: bytes, text: slice) -> int:
-        """How many names there are; texts of equal length one after the other are taken to hold equally many."""
+        """About how many names there are: texts of equal length, one after the other, are taken to hold equally many."""
         length = text.stop - text.start
         if self._counted[0] != length:
             self._counted = length, body.count(b'"', text.start, text.stop) // 2
@@ -79,8 +79,12 @@ class NodeNames(Sequence[str]):
             raise WireError("NodeNames", f"is not JSON: {error}") from error
         return string_list({"NodeNames": found}, "NodeNames", "")
 
-    def __len__(self) -> int:
+    def estimated_len(self) -> int:
+        """About how many names there are, for people: to parse thousands takes longer than the rest of a filter."""
         return len(self._parsed) if "_parsed" in self.__dict__ else self._places.count(self._body, self._text)
+
+    def __len__(self) -> int:
+        return len(self._parsed)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parsed)
@@ -96,3 +100,8 @@ class NodeNames(Sequence[str]):
 def has_all(names: Sequence[str], wanted: Iterable[str]) -> bool:
     """Whether all that are wanted are among the names."""
     return names.has_all(wanted) if isinstance(names, NodeNames) else set(wanted).issubset(names)
+
+
+def estimated_len(names: Sequence[str]) -> int:
+    """About how many names there are. For journal and traces only; decisions take len()."""
+    return names.estimated_len() if isinstance(names, NodeNames) else len(names)
