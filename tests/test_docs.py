@@ -50,8 +50,10 @@ def test_every_metric_is_documented(name: str, help_text: str) -> None:
 
 def test_life_cycle_is_drawn_from_the_table() -> None:
     text = (DOCS / "architecture.md").read_text()
-    for (_, event), _ in TRANSITIONS.items():
-        assert event.value in text
+    table = text.split("## The life of a reservation")[1].split("##")[0]
+    rows = re.findall(r"^\| ([a-z, ]+) \| ([^|]+) \| ([a-z]+) \|$", table, re.MULTILINE)
+    drawn = {(state, event, after) for states, event, after in rows[1:] for state in states.split(", ")}
+    assert drawn == {(state.value, event.value, after.value) for (state, event), after in TRANSITIONS.items()}
 
 
 def test_policy_in_the_readme_is_the_default() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from extender.model.claim import Container
+from extender.policy import Policy
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.verdict.extended import special_claim
 from tests.berthing import Berthing, berthing, claim, pod, until
@@ -139,25 +140,54 @@ async def place(b: Berthing, name: str) -> str:
     return await b.bind(name, answer["NodeNames"][0])
 
 
-async def test_binding_conditions_wait_then_bind_or_give_up() -> None:
-    """Allocated, then an error that the scheduler retries, then bound when the driver is done; undone when it failed."""
-    device = {"name": "fabric-0", "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
+def report(b: Berthing, name: str, condition: str) -> None:
+    """The driver sets a condition of the claim's only device."""
+    found = b.cluster.store.get("resourceclaims", ("default", name))
+    (result,) = found["status"]["allocation"]["devices"]["results"]
+    device = {key: result[key] for key in ("driver", "pool", "device")}
+    status = {"devices": [{**device, "conditions": [{"type": condition, "status": "True"}]}]}
+    b.cluster.api.registry.patch(CLAIMS, ("default", name), {"status": status}, "status", strategic=False)
+
+
+CONDITIONAL = {"name": "fabric-0", "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
+
+
+@pytest.mark.parametrize(("condition", "answer"), [
+    ("Attached", ""), ("Broken", "binding conditions of claim default/p failed"),
+])
+async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answer: str) -> None:
+    """The bind waits for the driver, and ends with the event that shows its condition."""
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [device, {**device, "name": "fabric-1"}])
-        for name in ("good", "bad"):
-            b.cluster.apply(asks(name))
-            b.cluster.apply(pod(name, name))
-            assert await place(b, name) == f"waiting for binding conditions of claim default/{name}"
-            assert await place(b, name) == f"waiting for binding conditions of claim default/{name}"
-            assert b.node_of(name) == ""
-        for name, condition in (("good", "Attached"), ("bad", "Broken")):
-            found = b.cluster.store.get("resourceclaims", ("default", name))
-            (result,) = found["status"]["allocation"]["devices"]["results"]
-            status = {"devices": [{**{k: result[k] for k in ("driver", "pool", "device")}, "conditions": [{"type": condition, "status": "True"}]}]}
-            b.cluster.api.registry.patch(CLAIMS, ("default", name), {"status": status}, "status", strategic=False)
-        assert await place(b, "good") == ""
-        assert await place(b, "bad") == "binding conditions of claim default/bad failed"
-        assert b.cluster.store.get("resourceclaims", ("default", "bad"))["status"].get("allocation") is None
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("p"))
+        b.cluster.apply(pod("p", "p"))
+        bind = asyncio.create_task(place(b, "p"))
+        await until(lambda: b.held() or bind.done())
+        assert b.node_of("p") == "" and not bind.done()
+        report(b, "p", condition)
+        assert await bind == answer
+        assert (b.node_of("p"), len(b.held())) == (("n1", 1) if not answer else ("", 0))
+
+
+async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
+    async with berthing({"n1": "t4-4"}, Policy(binding_timeout_seconds=1)) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("p"))
+        b.cluster.apply(pod("p", "p"))
+        assert await place(b, "p") == "binding conditions of claim default/p timed out"
+        assert b.held() == []
+
+
+async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("p"))
+        b.cluster.apply(pod("p", "p"))
+        bind = asyncio.create_task(place(b, "p"))
+        await until(lambda: b.held() or bind.done())
+        await b.app.service.binder.drain(30)
+        assert await bind == "waiting for binding conditions of claim default/p"
+        assert len(b.held()) == 1, "the allocation stays for the scheduler's next try"
 
 
 async def test_shares_pack_and_never_exceed() -> None:
@@ -288,29 +318,6 @@ async def test_claim_built_to_explode_is_given_up() -> None:
         b.cluster.apply({"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "default"}, "spec": spec})
         b.cluster.apply(pod("p", "c"))
         assert await place(b, "p") == "gave up searching: the claims allow too many combinations"
-
-
-async def test_claim_in_flight_makes_the_second_pod_wait() -> None:
-    """While a bind writes a shared claim, another pod on it gets a stable, retryable reason."""
-    async with berthing({"n1": "t4-4"}) as b:
-        b.cluster.apply(claim("c"))
-        for name in ("p", "q"):
-            b.cluster.apply(pod(name, "c"))
-        await b.settled()
-        await b.filter("p")
-        slow = asyncio.Event()
-
-        async def delay(method: str, path: str) -> None:
-            if path.endswith("/status") and method == "PATCH":
-                await slow.wait()
-
-        b.cluster.api.intercept = delay
-        binding = asyncio.create_task(b.bind("p", "n1"))
-        await until(lambda: b.app.service.mirror.ledger.in_flight)
-        assert (await b.filter("q"))["FailedAndUnresolvableNodes"] == {"n1": "claim default/c is being allocated for another pod"}
-        slow.set()
-        assert await binding == ""
-        assert await place(b, "q") == ""
 
 
 async def test_first_available_prefers_the_first_across_nodes() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.allocation.problem import UNUSED
-from extender.mirror.ledger import TRANSITIONS, Event, Hold, State
+from extender.mirror.ledger import TRANSITIONS, Event, InvalidTransition, Ledger
 from extender.allocation.view import ChangeLog, NodeView, Snapshot
 from extender.mirror.mirror import Mirror
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Allocation, Claim, Node, ObjectKey, Result
 from extender.model.device import DeviceId, PoolKey
+from extender.model.reservation import State
 from extender.model.quantity import from_int
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.wire.core import decode_node
@@ -84,7 +86,7 @@ def test_a_kept_snapshot_never_changes() -> None:
     """Whether it was asked for to keep or kept later; one that nobody keeps need not be copied."""
     mirror = filled()
     asked, before = mirror.snapshot(), mirror.snapshot().views["n1"]
-    mirror.hold(Hold("u", "n1", 10), held("gpu-0"))
+    mirror.hold("c", "u", "n1", held("gpu-0"), 10.0)
     passing = mirror.present()
     assert asked.views["n1"] is before and passing.views["n1"] is not before
     kept, held_then = mirror.keep(passing), passing.views["n1"]
@@ -101,9 +103,9 @@ def test_equal_nodes_have_equal_signatures() -> None:
 def test_hold_and_bind_and_confirmation() -> None:
     """A hold becomes a reservation, the watch confirms it by content, and the device is in use throughout."""
     mirror = filled()
-    mirror.hold(Hold("pod", "n1", 10.0), held("gpu-0"))
+    mirror.hold("u1", "pod", "n1", held("gpu-0"), 10.0)
     assert mirror.snapshot().views["n1"].held == 1
-    mirror.assume("pod", "u1", held("gpu-0"))
+    mirror.assume("u1", "pod", "n1", held("gpu-0"))
     mirror.release("pod")
     assert mirror.snapshot().views["n1"].busy == 1 and mirror.snapshot().views["n1"].held == 0
     mirror.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-0"))))
@@ -113,7 +115,7 @@ def test_hold_and_bind_and_confirmation() -> None:
 
 def test_holds_expire() -> None:
     mirror = filled()
-    mirror.hold(Hold("pod", "n1", 10.0), held("gpu-0"))
+    mirror.hold("c", "pod", "n1", held("gpu-0"), 10.0)
     mirror.expire(9.9)
     assert mirror.snapshot().views["n1"].busy == 1
     mirror.expire(10.0)
@@ -124,7 +126,8 @@ def test_holds_expire() -> None:
 def test_holds_end_at_their_deadline_in_whatever_order_they_came(steps: list[tuple[int, int, int]]) -> None:
     mirror, now, deadlines = filled(), 0.0, {}
     for who, lasting, later in steps:
-        mirror.hold(Hold(f"pod-{who}", "n1", now + lasting), held(f"gpu-{who}"))
+        mirror.release(f"pod-{who}")
+        mirror.hold(f"claim-{who}", f"pod-{who}", "n1", held(f"gpu-{who}"), now + lasting)
         deadlines[who] = now + lasting
         now += later
         mirror.expire(now)
@@ -138,6 +141,37 @@ def test_every_state_has_a_way_out() -> None:
     for state in (State.HELD, State.BINDING):
         assert any(start is state and end is State.NONE for (start, _), end in TRANSITIONS.items())
     assert {event for _, event in TRANSITIONS} <= set(Event)
+
+
+def in_state(state: State) -> Ledger:
+    ledger = Ledger(UsageBook())
+    if state is State.HELD:
+        ledger.hold("c", "pod", "n1", held("gpu-0"), 10.0)
+    elif state is State.BINDING:
+        ledger.assume("c", "pod", "n1", held("gpu-0"))
+    return ledger
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("event", list(Event))
+def test_the_table_is_what_runs(state: State, event: Event) -> None:
+    """Each event in each state: it leads where the table says, or it is an error, or there is nothing that it could happen to."""
+    ledger = in_state(state)
+    happens = {
+        Event.HOLD: lambda: ledger.hold("c", "other", "n2", held("gpu-1"), 20.0),
+        Event.ASSUME: lambda: ledger.assume("c", "other", "n2", held("gpu-1")),
+        Event.EXPIRE: lambda: ledger.expire(10.0), Event.RELEASE: lambda: ledger.release_claim("c"),
+        Event.CONFIRM: lambda: ledger.confirm("c"), Event.GONE: lambda: ledger.gone("c"), Event.UNDO: lambda: ledger.undo("c"),
+    }
+    after = TRANSITIONS.get((state, event))
+    if after is None and event in (Event.HOLD, Event.ASSUME):
+        with pytest.raises(InvalidTransition, match=event.value):
+            happens[event]()
+        after = state
+    else:
+        happens[event]()
+    assert ledger.state("c") is (after or state)
+    assert bool(ledger.in_flight) is (ledger.state("c") is State.BINDING) and ledger.holds == (ledger.state("c") is State.HELD)
 
 
 @settings(max_examples=30)

@@ -14,6 +14,7 @@ from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
 from extender.model.demand import DEFAULT_MIX, Mix
 from extender.model.device import PoolKey
 from extender.model.fabric import Fabric
+from extender.model.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +112,7 @@ class Snapshot:
     changes: ChangeLog = field(default_factory=ChangeLog)
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
     special_claims: Mapping[str, ObjectKey] = field(default_factory=dict)  # pod UID to its extended-resource claim
-    in_flight: Mapping[str, str] = field(default_factory=dict)  # claim UID to the UID of the pod whose bind writes it
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID: what is held or being written
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
     groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
     alike: Callable[[int], Mapping[tuple[int, int], Mapping[str, None]] | None] = lambda _: None  # of a version: nodes by (signature, appearance)

@@ -1,29 +1,21 @@
-"""What filter promised and bind is writing: the life of a reservation, as a table.
+"""What filter promised and bind is writing, claim by claim: the life of a reservation, as a table that runs.
 
-            filter          bind            watch shows it      failure
+            filter          bind            watch shows it, claim gone, undone
   (none) ──────────▶ HELD ─────────▶ BINDING ──────────▶ (none)
-                      │ deadline, pod gone,  │ undone
-                      │ filtered again       ▼
+                      │ deadline, pod or claim gone, filtered again
                       └──────────────────▶ (none)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import Enum
 from math import inf
 
-from extender.mirror.usage import HOLD, UsageBook
+from extender.mirror.usage import BIND, HOLD, Holder, UsageBook
 from extender.model.claim import Result
 from extender.model.device import PoolKey
-
-
-class State(Enum):
-    """Where a reservation stands."""
-
-    NONE = "none"
-    HELD = "held"
-    BINDING = "binding"
+from extender.model.reservation import Reservation, State
 
 
 class Event(Enum):
@@ -33,94 +25,134 @@ class Event(Enum):
     EXPIRE = "the hold's deadline passed"
     RELEASE = "the pod was filtered again, bound or deleted"
     ASSUME = "bind started"
-    CONFIRM = "the watch showed our own allocation"
+    CONFIRM = "the watch showed the claim allocated"
+    GONE = "the claim was deleted"
     UNDO = "bind failed and was undone"
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.NONE, Event.HOLD): State.HELD,
-    (State.HELD, Event.HOLD): State.HELD,
     (State.HELD, Event.EXPIRE): State.NONE,
     (State.HELD, Event.RELEASE): State.NONE,
+    (State.HELD, Event.GONE): State.NONE,
+    (State.HELD, Event.CONFIRM): State.NONE,  # another process allocated it
     (State.NONE, Event.ASSUME): State.BINDING,
     (State.HELD, Event.ASSUME): State.BINDING,
-    (State.BINDING, Event.CONFIRM): State.NONE,
-    (State.BINDING, Event.UNDO): State.NONE,
     (State.BINDING, Event.HOLD): State.BINDING,  # a filter during our own bind changes nothing
     (State.BINDING, Event.RELEASE): State.BINDING,
+    (State.BINDING, Event.CONFIRM): State.NONE,
+    (State.BINDING, Event.GONE): State.NONE,
+    (State.BINDING, Event.UNDO): State.NONE,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """The first choice of a filter, kept for the pod until the deadline."""
-
-    pod_uid: str
-    node: str
-    deadline: float  # in the time of `now`, seconds
+class InvalidTransition(RuntimeError):
+    """An event that the table does not list for the state: a bug of Berth."""
 
 
 class Ledger:
-    """Holds by pod, binds by claim. Every change of what is in use goes through the usage book."""
+    """Reservations by claim UID. Every change of state follows TRANSITIONS, and every change of what is in use goes through the
+    usage book. Methods answer with the pools whose use changed."""
 
     def __init__(self, usage: UsageBook) -> None:
         self._usage = usage
-        self._holds: dict[str, Hold] = {}
-        self._binding: dict[str, str] = {}  # claim UID to pod UID
-        self._soonest = inf  # no hold ends before
-
-    @property
-    def in_flight(self) -> dict[str, str]:
-        """Claims being written, each with the pod it is written for."""
-        return self._binding
+        self.reservations: dict[str, Reservation] = {}
+        self.in_flight: dict[str, str] = {}  # claims that binds write, each with the UID of the pod it is written for
+        self._held_for: dict[str, dict[str, None]] = {}  # pod UID to the claims held for it
+        self.soonest = inf  # no hold ends before
 
     @property
     def holds(self) -> int:
-        return len(self._holds)
+        """Pods for which devices are held."""
+        return len(self._held_for)
 
-    def state(self, pod_uid: str) -> State:
-        if pod_uid in self._binding.values():
-            return State.BINDING
-        return State.HELD if pod_uid in self._holds else State.NONE
+    def state(self, claim_uid: str) -> State:
+        reservation = self.reservations.get(claim_uid)
+        return State.NONE if reservation is None else reservation.state
 
-    def hold(self, hold: Hold, results: tuple[Result, ...]) -> set[PoolKey]:
-        """Keep devices for a pod; a newer hold of the same pod replaces the older."""
-        if TRANSITIONS[self.state(hold.pod_uid), Event.HOLD] is State.BINDING:
-            return set()
-        self._holds[hold.pod_uid] = hold
-        self._soonest = min(self._soonest, hold.deadline)
-        return self._usage.put((HOLD, hold.pod_uid), results)
+    def held_for(self, pod_uid: str) -> tuple[Result, ...]:
+        """The devices held for a pod."""
+        return tuple(r for claim_uid in self._held_for.get(pod_uid, ()) for r in self.reservations[claim_uid].results)
+
+    def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> set[PoolKey]:
+        """Keep devices for a claim of a pod. Raises InvalidTransition where the claim is reserved already."""
+        self.soonest = min(self.soonest, deadline)
+        return self._happened(claim_uid, Event.HOLD, Reservation(pod_uid, node, results, State.HELD, deadline))
+
+    def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
+        """A bind starts to write this allocation into a claim. Raises InvalidTransition where another bind does."""
+        return self._happened(claim_uid, Event.ASSUME, Reservation(pod_uid, node, results, State.BINDING, inf))
 
     def release(self, pod_uid: str) -> set[PoolKey]:
-        """End the hold of a pod, if it has one."""
-        if self._holds.pop(pod_uid, None) is None:
-            return set()
-        return self._usage.drop((HOLD, pod_uid))
+        """End the holds of a pod."""
+        return self._all_happened(list(self._held_for.get(pod_uid, ())), Event.RELEASE)
+
+    def release_claim(self, claim_uid: str) -> set[PoolKey]:
+        """End the hold of a claim: a pod that shares it is bound, and chooses its devices on the newest picture."""
+        return self._happened(claim_uid, Event.RELEASE) if claim_uid in self.reservations else set()
 
     def release_node(self, node: str) -> set[PoolKey]:
         """End all holds on a node: a bind that has arrived is worth more than a promise that may never be used."""
-        touched: set[PoolKey] = set()
-        for pod_uid in [uid for uid, hold in self._holds.items() if hold.node == node]:
-            touched |= self.release(pod_uid)
-        return touched
+        return self._all_happened([uid for uid, r in self._held() if r.node == node], Event.RELEASE)
 
     def expire(self, now: float) -> set[PoolKey]:
         """End holds whose deadline passed."""
-        touched: set[PoolKey] = set()
-        if now < self._soonest:
-            return touched
-        for pod_uid in [uid for uid, hold in self._holds.items() if hold.deadline <= now]:
-            touched |= self.release(pod_uid)
-        self._soonest = min((hold.deadline for hold in self._holds.values()), default=inf)
+        if now < self.soonest:
+            return set()
+        touched = self._all_happened([uid for uid, r in self._held() if r.deadline <= now], Event.EXPIRE)
+        self.soonest = min((r.deadline for _, r in self._held()), default=inf)
         return touched
 
-    def assume(self, pod_uid: str, claim_uid: str, results: tuple[Result, ...]) -> set[PoolKey]:
-        """A bind starts to write this allocation into a claim."""
-        self._binding[claim_uid] = pod_uid
-        return self._usage.put(("bind", claim_uid), results)
+    def confirm(self, claim_uid: str) -> set[PoolKey]:
+        """The watch showed the claim with an allocation: from now on the claim speaks for itself."""
+        return self._happened(claim_uid, Event.CONFIRM) if claim_uid in self.reservations else set()
 
-    def settle(self, claim_uid: str) -> set[PoolKey]:
-        """The write is confirmed or undone: from now on the claim speaks for itself."""
-        if self._binding.pop(claim_uid, None) is None:
+    def gone(self, claim_uid: str) -> set[PoolKey]:
+        """The claim does not exist any more."""
+        return self._happened(claim_uid, Event.GONE) if claim_uid in self.reservations else set()
+
+    def undo(self, claim_uid: str) -> set[PoolKey]:
+        """The bind that wrote the claim failed. The watch may have confirmed the write before."""
+        return self._happened(claim_uid, Event.UNDO) if claim_uid in self.in_flight else set()
+
+    def _held(self) -> Iterable[tuple[str, Reservation]]:
+        return ((uid, self.reservations[uid]) for claims in self._held_for.values() for uid in claims)
+
+    def _all_happened(self, claim_uids: list[str], event: Event) -> set[PoolKey]:
+        touched: set[PoolKey] = set()
+        for claim_uid in claim_uids:
+            touched |= self._happened(claim_uid, event)
+        return touched
+
+    def _happened(self, claim_uid: str, event: Event, new: Reservation | None = None) -> set[PoolKey]:
+        """The only place where a reservation changes."""
+        before = self.state(claim_uid)
+        after = TRANSITIONS.get((before, event))
+        if after is None:
+            raise InvalidTransition(f"claim {claim_uid}: in state {before.value!r} it cannot happen that {event.value}")
+        if after is before:
             return set()
-        return self._usage.drop(("bind", claim_uid))
+        touched = self._forget(claim_uid)
+        if new is not None:
+            self.reservations[claim_uid] = new
+            touched |= self._usage.put(_holder(claim_uid, new), new.results)
+            if after is State.HELD:
+                self._held_for.setdefault(new.pod_uid, {})[claim_uid] = None
+            else:
+                self.in_flight[claim_uid] = new.pod_uid
+        return touched
+
+    def _forget(self, claim_uid: str) -> set[PoolKey]:
+        old = self.reservations.pop(claim_uid, None)
+        if old is None:
+            return set()
+        self.in_flight.pop(claim_uid, None)
+        claims = self._held_for.get(old.pod_uid, {})
+        claims.pop(claim_uid, None)
+        if not claims:
+            self._held_for.pop(old.pod_uid, None)
+        return self._usage.drop(_holder(claim_uid, old))
+
+
+def _holder(claim_uid: str, reservation: Reservation) -> Holder:
+    return (HOLD if reservation.state is State.HELD else BIND, claim_uid)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from types import MappingProxyType
 from weakref import ref
 
@@ -15,11 +16,12 @@ from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
 from extender.mirror.kept import KeptViews
-from extender.mirror.ledger import Hold, Ledger
+from extender.mirror.ledger import Ledger
 from extender.mirror.store import Store
-from extender.mirror.usage import HOLD, UsageBook
+from extender.mirror.usage import UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
-from extender.model.device import Slice, TaintRule
+from extender.model.device import PoolKey, Slice, TaintRule
+from extender.model.reservation import State
 
 _RETRIED = 4  # nodes whose view could not be built, tried again with each new snapshot
 _SHOWN = 200  # characters of an error that are kept
@@ -39,7 +41,8 @@ class Mirror:
         self._fleet = FleetCounter()
         self._demand = DemandBook()
         self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
-        self._unstamped: set[str] = set()
+        self.on_freed: Callable[[], None] = lambda: None  # a reservation ended and left devices free
+        self.on_sooner: Callable[[], None] = lambda: None  # `next_deadline` is earlier than before
         self.live_memory_seconds = 900.0
         self._changes = ChangeLog(known_since=0)
         self._version = 0
@@ -50,11 +53,24 @@ class Mirror:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def apply_slice(self, name: str, new: Slice | None) -> None:
+    def apply_slice(self, name: str, new: Slice | None, now: float = 0.0) -> None:
+        """A slice as the watch shows it at a time, in seconds of the service's clock. An agent is heard by its fabric slice."""
+        old = self.store.slices.get(name)
         self.store.put_slice(name, new)
         if new is not None and new.pool.driver == FABRIC_DRIVER:
-            self._unstamped.add(new.selection.node_name)
+            self._heard_of(new.selection.node_name, now)
+        elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
+            self._heard.pop(old.selection.node_name, None)
+            self.store.silent_agents.discard(old.selection.node_name)
         self._snapshot = None
+
+    def _heard_of(self, node: str, now: float) -> None:
+        first = not self._heard
+        self._heard[node] = now
+        self._heard.move_to_end(node)
+        self.store.silent_agents.discard(node)  # its slice changed: the view is built again anyway
+        if first:
+            self.on_sooner()
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
         self.store.put_rule(name, new)
@@ -69,9 +85,9 @@ class Mirror:
         old = self.store.put_claim(key, new, listed=listed)
         gone = old.uid if old is not None and (new is None or new.uid != old.uid) else ""
         if new is not None and new.allocation is not None:
-            self._touch(self.ledger.settle(new.uid))
+            self.confirm(new.uid)
         if gone:
-            self._touch(self.ledger.settle(gone))
+            self._freed(self.ledger.gone(gone))
         if new is not None:
             self._demand.saw(new)
         self._snapshot = None
@@ -83,7 +99,7 @@ class Mirror:
     def apply_pod(self, uid: str, new: Pod | None) -> None:
         """A pod that is bound, finished or gone needs no hold any more."""
         if new is None or new.node_name or new.deleting:
-            self._touch(self.ledger.release(uid))
+            self._freed(self.ledger.release(uid))
         self.store.put_pod(uid, new)
         self._snapshot = None
 
@@ -93,54 +109,76 @@ class Mirror:
 
     # -- reservations ----------------------------------------------------------------------------------------
 
-    def hold(self, hold: Hold, results: tuple[Result, ...]) -> None:
-        self._touch(self.ledger.hold(hold, results))
+    def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
+        """See Ledger.hold."""
+        before = self.ledger.soonest
+        self._touch(self.ledger.hold(claim_uid, pod_uid, node, results, deadline))
+        if self.ledger.soonest < before:
+            self.on_sooner()
 
     def held_for(self, pod_uid: str) -> tuple[Result, ...]:
         """The devices that filter holds for a pod."""
-        return self.usage.results((HOLD, pod_uid))
+        return self.ledger.held_for(pod_uid)
 
-    def release(self, pod_uid: str) -> None:
-        self._touch(self.ledger.release(pod_uid))
+    def release(self, pod_uid: str) -> bool:
+        """End the holds of a pod, which is about to choose anew; whether that left devices free."""
+        return self._touch(self.ledger.release(pod_uid))
+
+    def release_claim(self, claim_uid: str) -> None:
+        """End the hold of a claim, which is about to be allocated."""
+        self._touch(self.ledger.release_claim(claim_uid))
 
     def release_node(self, node: str) -> None:
-        self._touch(self.ledger.release_node(node))
+        """End all holds on a node."""
+        self._freed(self.ledger.release_node(node))
+
+    def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
+        """See Ledger.assume."""
+        self._touch(self.ledger.assume(claim_uid, pod_uid, node, results))
+        self._snapshot = None
+
+    def confirm(self, claim_uid: str) -> None:
+        """The watch has shown the claim allocated: by our bind, or by another process while we held devices for it."""
+        touch = self._freed if self.ledger.state(claim_uid) is State.HELD else self._touch
+        touch(self.ledger.confirm(claim_uid))
+        self._snapshot = None
+
+    def undo(self, claim_uid: str) -> None:
+        """The bind failed."""
+        self._freed(self.ledger.undo(claim_uid))
+        self._snapshot = None
+
+    # -- time ------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Time passes: holds end, and agents that were not heard of for long are no longer believed about memory."""
-        self._touch(self.ledger.expire(now))
-        for node in self._unstamped:
-            self._heard[node] = now
-            self._heard.move_to_end(node)
-            if node in self.store.silent_agents:
-                self.store.silent_agents.discard(node)
-                self._touch_node(node)
-        self._unstamped.clear()
-        while self._heard and next(iter(self._heard.values())) + self.live_memory_seconds < now:
+        self._freed(self.ledger.expire(now))
+        while self._heard and next(iter(self._heard.values())) + self.live_memory_seconds <= now:
             node, _ = self._heard.popitem(last=False)
             self.store.silent_agents.add(node)
-            self._touch_node(node)
+            self.store.dirty.add(node)
+            self._snapshot = None
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expire` has something to do: no earlier than this, in seconds of the service's clock; infinite for never."""
+        agent = next(iter(self._heard.values()), inf) + self.live_memory_seconds
+        return min(self.ledger.soonest, agent)
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the agent was heard of that has been quiet longest, among those still believed."""
         return now - next(iter(self._heard.values()), now)
 
-    def _touch_node(self, node: str) -> None:
-        self.store.dirty.add(node)
-        self._snapshot = None
+    def _freed(self, pools: set[PoolKey]) -> None:
+        if self._touch(pools):
+            self.on_freed()
 
-    def assume(self, pod_uid: str, claim_uid: str, results: tuple[Result, ...]) -> None:
-        self._touch(self.ledger.assume(pod_uid, claim_uid, results))
+    def _touch(self, pools: set[PoolKey]) -> bool:
+        if not pools:
+            return False
+        self.store.touch_pools(pools)
         self._snapshot = None
-
-    def settle(self, claim_uid: str) -> None:
-        self._touch(self.ledger.settle(claim_uid))
-        self._snapshot = None
-
-    def _touch(self, pools: set) -> None:  # type: ignore[type-arg] # PoolKey
-        if pools:
-            self.store.touch_pools(pools)
-            self._snapshot = None
+        return True
 
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
@@ -227,6 +265,6 @@ class Mirror:
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(self._demand), store.classes_version, self._changes, store.extended_resources(),
-            store.special_claims, self.ledger.in_flight, store.nodes_by, store.groups, self._alike_at, store.claims_on,
+            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._alike_at, store.claims_on,
         )
 

@@ -11,8 +11,8 @@ from extender.allocation.problem import UNUSED, PoolUse
 from extender.model.claim import Result
 from extender.model.device import DeviceId, PoolKey
 
-Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID or pod UID)
-CLAIM, HOLD = "claim", "hold"
+Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
+CLAIM, BIND, HOLD = "claim", "bind", "hold"
 
 
 class UsageBook:

@@ -34,6 +34,11 @@ class NodeSelector:
         return any(_term_matches(term, name, labels) for term in self.terms)
 
 
+def only_node(name: str) -> NodeSelector:
+    """Selects the node of this name."""
+    return NodeSelector((Term(fields=(Requirement("metadata.name", "In", (name,)),)),))
+
+
 def _term_matches(term: Term, name: str, labels: Mapping[str, str]) -> bool:
     if not term.expressions and not term.fields:
         return False

@@ -8,9 +8,10 @@ this node is success. What a failed bind wrote is taken back unless the Binding 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -19,13 +20,16 @@ from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
-from extender.service.binding import BindError, Unsure, Waiting, check_stored, is_same_write, note_of, unchanged
+from extender.model.reasons import Code, Reason
+from extender.service.binding import BindError, Unsure, Waiting, Work, check_stored, is_same_write, note_of, unchanged
 from extender.service.fence import Fence
 from extender.service.journal import Journal
 from extender.service.judge import Judge
+from extender.service.progress import Progress
 from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
-from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
+from extender.service.undoing import Undoer
+from extender.verdict.demand import Asked, Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal
 from extender.verdict.explain import Candidate, candidate
 from extender.verdict.verbs import plan
@@ -33,22 +37,10 @@ from extender.verdict.waiting import Readiness, readiness
 from extender.wire.core import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
+_IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
+_CONDITIONS_SECONDS = 20.0  # for drivers to set binding conditions in one call; below the scheduler's 30 s for bind
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
 _RETRY_SECONDS = 0.1
-_LANDING_SECONDS = 1.0  # for a Binding that another process sent to arrive
-_BINDING_TIMEOUT_SECONDS = 600.0  # DynamicResourcesArgs.bindingTimeout, the in-tree default
-
-
-@dataclass(slots=True)
-class _Work:
-    """What one bind has written so far."""
-
-    pod: Pod
-    node: str
-    allocated: list[Claim] = field(default_factory=list)
-    reserved: list[Claim] = field(default_factory=list)
-    special: ObjectKey | None = None  # the claim made for extended resources
-    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +59,19 @@ class Binder:
     """Binds pods. One bind per pod at a time."""
 
     def __init__(
-        self, mirror: Mirror, judge: Judge, writer: Writer, fence: Fence, surroundings: Surroundings
+        self, mirror: Mirror, judge: Judge, writer: Writer, progress: Progress, fence: Fence,
+        surroundings: Surroundings,
     ) -> None:
         self._mirror = mirror
         self._judge = judge
         self._writer = writer
+        self._progress = progress
         self.fence = fence
         self._surroundings = surroundings
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._reserving: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
+        self._ending = False
+        self._undoer = Undoer(writer)
         self._log = structlog.get_logger("berth.bind")
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
@@ -91,7 +88,9 @@ class Binder:
         await asyncio.shield(task)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for binds in flight, at most so long."""
+        """Wait for binds in flight, at most so long. A bind that only waits for its drivers ends: the scheduler asks again."""
+        self._ending = True
+        self._progress.advance()
         tasks = [task for _, task in self._running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
@@ -116,17 +115,34 @@ class Binder:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+        demand = await self._after_others(pod, demand)
         self._mirror.release(uid)
         match demand:
             case NotOurs():
-                await self._bind_pod(_Work(pod, node), {})
+                await self._bind_pod(Work(pod, node), {})
             case NotReady():
                 raise BindError(demand.message)
             case Blocked():
                 raise BindError(str(demand.reason))
             case Demand():
-                await self._bind_with_claims(_Work(pod, node), demand)
+                await self._bind_with_claims(Work(pod, node), demand)
         self._judge.forget_pod(uid)
+
+    async def _after_others(self, pod: Pod, demand: Asked) -> Asked:
+        """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was filtered with
+        ends: this bind is the first to arrive, and the other pod's bind will find the claim allocated."""
+        while isinstance(demand, Demand) and demand.promised:
+            for claim in demand.promised:
+                if not await self._progress.until(partial(self._settled, claim.uid), _IN_FLIGHT_SECONDS):
+                    raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
+            for claim in demand.promised:
+                self._mirror.release_claim(claim.uid)
+            demand = demand_of(pod, self._mirror.present(), self._judge.policy)
+        return demand
+
+    def _settled(self, claim_uid: str) -> bool:
+        """Whether no bind writes the claim."""
+        return claim_uid not in self._mirror.ledger.in_flight
 
     async def _pod(self, key: ObjectKey, uid: str) -> Pod:
         known = self._mirror.store.pods.get(uid)
@@ -147,15 +163,17 @@ class Binder:
 
     # -- with claims -----------------------------------------------------------------------------------------
 
-    async def _bind_with_claims(self, work: _Work, demand: Demand) -> None:
+    async def _bind_with_claims(self, work: Work, demand: Demand) -> None:
         started = asyncio.get_running_loop().time()
         work.group = demand.group[1] if demand.group is not None else ""
         demand, planned, chosen = self._decide(work, demand)
+        shown = False
         try:
             with self._surroundings.span(work.pod.uid, "write claims"):
                 await self._write(work, demand, planned)
             with self._surroundings.span(work.pod.uid, "fence"):
                 await self._fence(work, demand)
+            shown = True
             await self._devices_ready(work, demand)
             second = self._judge.runner_up(work.pod.uid, work.node)
             with self._surroundings.span(work.pod.uid, "write binding"):
@@ -169,13 +187,14 @@ class Binder:
         except (Unsure, Waiting):
             raise
         except BerthError as error:
-            await self._undo(work, str(error))
+            await self._undoer.undo(work, str(error))
             raise
         finally:
             for claim, _ in planned:
-                self._mirror.settle(claim.uid)
+                (self._mirror.confirm if shown else self._mirror.undo)(claim.uid)
+            self._progress.advance()
 
-    def _decide(self, work: _Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], Candidate]:
+    def _decide(self, work: Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], Candidate]:
         """Choose the devices and assume them, with nothing in between."""
         snapshot = self._mirror.present()
         verdict = self._judge.decide(demand, work.node, snapshot)
@@ -194,10 +213,10 @@ class Binder:
         demand = demand.on(view.node)
         planned = plan(view, demand, verdict, self._judge.rules(snapshot), self._surroundings.new_share)
         for claim, allocation in planned:
-            self._mirror.assume(work.pod.uid, claim.uid, allocation.results)
+            self._mirror.assume(claim.uid, work.pod.uid, work.node, allocation.results)
         return demand, planned, candidate(view, verdict, snapshot)
 
-    async def _write(self, work: _Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
+    async def _write(self, work: Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
         consumer = Consumer(work.pod.uid, work.pod.key.name)
         for claim, allocation in planned:
             stamped = Allocation(
@@ -217,7 +236,7 @@ class Binder:
             else:
                 unchanged(claim, await self._read_again(claim), consumer)
 
-    async def _allocate(self, work: _Work, claim: Claim, allocation: Allocation, consumer: Consumer) -> None:
+    async def _allocate(self, work: Work, claim: Claim, allocation: Allocation, consumer: Consumer) -> None:
         """Finalizer and status. A conflict or a lost reply means: read again, and go on only if nothing else changed."""
         for attempt in range(_TRIES):
             try:
@@ -247,15 +266,18 @@ class Binder:
         return fresh
 
     async def _reserve(self, claim: Claim, consumer: Consumer) -> Claim:
-        """Add the pod to a claim that has its devices already."""
-        for attempt in range(_TRIES):
-            try:
-                return await self._writer.reserve(claim, consumer)
-            except (Conflict, Unavailable, TooMany):
-                if attempt == _TRIES - 1:
-                    raise
-                await asyncio.sleep(_RETRY_SECONDS * attempt)
-                claim = unchanged(claim, await self._read_again(claim))
+        """Add the pod to a claim that has its devices already. The binds of pods that share a claim do so one after the other:
+        each such write makes the version that the others know too old."""
+        lock = self._reserving.setdefault(claim.key, asyncio.Lock())
+        async with lock:
+            for attempt in range(_TRIES):
+                try:
+                    return await self._writer.reserve(claim, consumer)
+                except (Conflict, Unavailable, TooMany):
+                    if attempt == _TRIES - 1:
+                        raise
+                    await asyncio.sleep(_RETRY_SECONDS * attempt)
+                    claim = unchanged(claim, await self._read_again(claim))
         raise AssertionError("the last try returns or raises")
 
     async def _take_over(self, claim: Claim, consumer: Consumer) -> None:
@@ -271,7 +293,7 @@ class Binder:
                 await asyncio.sleep(_RETRY_SECONDS * attempt)
                 claim = unchanged(claim, await self._read_again(claim), consumer)
 
-    async def _fence(self, work: _Work, demand: Demand) -> None:
+    async def _fence(self, work: Work, demand: Demand) -> None:
         """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
         that was found is judged too: whoever made it may have died before its own fence."""
         await self.fence.passed((*work.allocated, *demand.settled))
@@ -282,19 +304,10 @@ class Binder:
                 self._give_way(claim)
             except BindError:
                 if all(consumer.uid == work.pod.uid for consumer in claim.reserved_for):
-                    await self._inherit(work, claim)
+                    await self._undoer.inherit(work, claim)
                 raise
 
-    async def _inherit(self, work: _Work, claim: Claim) -> None:
-        """An allocation that was found and lost is taken back, unless whoever made it has bound the pod, or still may, or
-        something else stands there by now."""
-        await asyncio.sleep(_LANDING_SECONDS)
-        pod = decode_pod(await self._writer.read_pod(work.pod.key))
-        fresh = await self._read_again(claim)
-        if not pod.node_name and fresh.allocation == claim.allocation:
-            work.allocated.append(fresh)
-
-    async def _still_ours(self, work: _Work) -> None:
+    async def _still_ours(self, work: Work) -> None:
         """Before a Binding is sent again: by now another process may have taken our claims over, and back."""
         for claim in work.allocated:
             if (await self._read_again(claim)).writer != self._writer.identity:
@@ -306,31 +319,40 @@ class Binder:
             raise BindError(f"claim {claim.key} was taken over by another process")
         self.fence.judge(claim)
 
-    async def _devices_ready(self, work: _Work, demand: Demand) -> None:
-        """Binding conditions: bind only when the drivers have set them. Nothing waits here; the scheduler retries."""
+    async def _devices_ready(self, work: Work, demand: Demand) -> None:
+        """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in time for this
+        call, the scheduler asks again."""
+        end = asyncio.get_running_loop().time() + _CONDITIONS_SECONDS
         for claim in (*work.allocated, *demand.settled):
+            left = demand.policy.binding_timeout_seconds - self._surroundings.age_seconds(claim)
+            seconds = min(left, end - asyncio.get_running_loop().time())
+            await self._progress.until(partial(self._decided, claim), max(seconds, 0.0))
             current = self._mirror.store.claims.get(claim.key, claim)
             state = readiness(current)
             if state is Readiness.READY:
                 continue
-            late = self._surroundings.age_seconds(current) > _BINDING_TIMEOUT_SECONDS
-            if state is Readiness.WAITING and not late:
+            if state is Readiness.WAITING and (self._ending or seconds < left):
                 raise Waiting(f"waiting for binding conditions of claim {claim.key}")
             if current not in work.allocated:
                 work.allocated.append(current)  # so that it is taken back
-            why = "timed out" if late else "failed"
+            why = "timed out" if state is Readiness.WAITING else "failed"
             raise BindError(f"binding conditions of claim {claim.key} {why}")
+
+    def _decided(self, claim: Claim) -> bool:
+        """Whether the drivers have said that a claim's devices are ready, or that they failed; or this process ends."""
+        current = self._mirror.store.claims.get(claim.key, claim)
+        return self._ending or readiness(current) is not Readiness.WAITING
 
     # -- the Binding -----------------------------------------------------------------------------------------
 
-    async def _bind_pod(self, work: _Work, note: dict[str, str]) -> None:
+    async def _bind_pod(self, work: Work, note: dict[str, str]) -> None:
         pod = work.pod
         try:
             await self._writer.bind_pod(pod.key, pod.uid, work.node, note)
         except (Conflict, Unavailable, TooMany) as error:
             await self._settle_binding(work, note, error)
 
-    async def _settle_binding(self, work: _Work, note: dict[str, str], error: ClusterError) -> None:
+    async def _settle_binding(self, work: Work, note: dict[str, str], error: ClusterError) -> None:
         """Find out what became of a Binding whose answer was no answer. Returns if the pod is on the node."""
         deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
         while asyncio.get_running_loop().time() < deadline:
@@ -349,36 +371,3 @@ class Binder:
                 error = again
                 await asyncio.sleep(again.retry_after if isinstance(again, TooMany) else _RETRY_SECONDS * 5)
         raise Unsure(f"binding pod {work.pod.key}: {error}")
-
-    # -- taking back -----------------------------------------------------------------------------------------
-
-    async def _undo(self, work: _Work, why: str) -> None:
-        """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later."""
-        for claim in reversed(work.reserved):
-            await self._quietly(self._writer.unreserve(claim, work.pod.uid), work.pod, why)
-        for claim in reversed(work.allocated):
-            if claim.key != work.special:
-                await self._quietly(self._deallocate(claim, work.pod.uid), work.pod, why)
-        if work.special is not None:
-            await self._quietly(self._writer.delete_claim(work.special), work.pod, why)
-
-    async def _deallocate(self, claim: Claim, pod_uid: str) -> None:
-        for _ in range(_TRIES):
-            if claim.writer != self._writer.identity:
-                return  # another process goes on with it
-            others = [consumer for consumer in claim.reserved_for if consumer.uid != pod_uid]
-            try:
-                if others:
-                    await self._writer.unreserve(claim, pod_uid)
-                elif claim.allocation is not None:
-                    await self._writer.deallocate(claim)
-                return
-            except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(_RETRY_SECONDS)
-                claim = await self._read_again(claim)
-
-    async def _quietly(self, action: Coroutine[Any, Any, None], pod: Pod, why: str) -> None:
-        try:
-            await action
-        except BerthError as error:
-            self._log.warning("could not take back", pod=str(pod.key), because=why, problem=str(error))

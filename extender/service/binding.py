@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer
+from dataclasses import dataclass, field
+
+from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.verdict.explain import Candidate
+
+
+@dataclass(slots=True)
+class Work:
+    """What one bind has written so far."""
+
+    pod: Pod
+    node: str
+    allocated: list[Claim] = field(default_factory=list)
+    reserved: list[Claim] = field(default_factory=list)
+    special: ObjectKey | None = None  # the claim made for extended resources
+    group: str = ""
 
 
 class BindError(BerthError):

@@ -10,7 +10,6 @@ from typing import TypeVar
 from extender.allocation.features import Features
 from extender.allocation.view import Snapshot
 from extender.cel.masks import Masks
-from extender.mirror.ledger import Hold
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.model.reasons import Code
@@ -22,7 +21,7 @@ from extender.verdict.grants import Grant, Grants
 from extender.verdict.grouping import nearness
 from extender.verdict.ranking import Ranking
 from extender.verdict.rankings import Rankings
-from extender.verdict.verbs import held_results, scores, shortlist
+from extender.verdict.verbs import held_by_claim, scores, shortlist
 from extender.wire.names import estimated_len
 
 T = TypeVar("T")
@@ -83,7 +82,13 @@ class Judge:
         if not pod.may_need_devices:
             return FilterAnswer()
         self._mirror.expire(self._clock())
-        self._mirror.release(pod.uid)
+        released = self._mirror.release(pod.uid)
+        answer = self._judged(pod, names)
+        if released and not answer.passed:
+            self._mirror.on_freed()
+        return answer
+
+    def _judged(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
         snapshot = self._mirror.present()
         demand = demand_of(pod, snapshot, self.policy)
         match demand:
@@ -122,7 +127,7 @@ class Judge:
         self._rejected.pop(pod.uid, None)
         _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), estimated_len(names), ())
-        self._hold(pod, demand.policy, snapshot, *found.nodes[0])
+        self._hold(pod, demand, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
 
@@ -140,9 +145,11 @@ class Judge:
             if pin is not None and alone and not any(pin.matches(v.node.name, v.node.labels) for v in views):
                 self.on_unsuitable(claim)
 
-    def _hold(self, pod: Pod, policy: Policy, snapshot: Snapshot, node: str, grant: Grant) -> None:
-        deadline = self._clock() + policy.hold_seconds
-        self._mirror.hold(Hold(pod.uid, node, deadline), held_results(snapshot.views[node], grant))
+    def _hold(self, pod: Pod, demand: Demand, snapshot: Snapshot, node: str, grant: Grant) -> None:
+        deadline = self._clock() + demand.policy.hold_seconds
+        view = snapshot.views[node]
+        for claim, results in zip(demand.on(view.node).open, held_by_claim(view, grant), strict=True):
+            self._mirror.hold(claim.uid, pod.uid, node, results, deadline)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """0..10 per node. Answered from the pod's last filter, whose hold would otherwise count against its own node."""

@@ -25,6 +25,7 @@ from extender.service.auditing import Auditor
 from extender.service.binder import Binder, Surroundings
 from extender.service.calls import Calls
 from extender.service.collecting import Collector
+from extender.service.expiring import Expirer
 from extender.service.explaining import Explainer
 from extender.service.fence import Fence
 from extender.service.heartbeat import Heartbeat
@@ -69,7 +70,7 @@ class Service:
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer, self.turns)
         self._progress = Progress()
         self.binder = Binder(
-            self.mirror, self.judge, writer,
+            self.mirror, self.judge, writer, self._progress,
             Fence(self.mirror, self._progress, lambda: self.reflectors["resourceclaims"].version),
             Surroundings(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), self.journal, self.supervisor, span),
         )
@@ -87,9 +88,12 @@ class Service:
         self.judge.on_unsuitable = self.collector.unsuitable
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge, writer, _now_rfc3339)
+        self.expirer = Expirer(self.mirror, clock)
+        self.mirror.on_freed = self.waker.supply_changed
+        self.mirror.on_sooner = self.expirer.sooner
         self.reflectors = {
             kind.name: Reflector(client, self._observed(kind), self._progress.advance, self.turns.give_way, clock)
-            for kind in kinds(self.mirror)
+            for kind in kinds(self.mirror, clock)
         }
         self._log = structlog.get_logger("berth.service")
 
@@ -97,7 +101,8 @@ class Service:
         for name, reflector in self.reflectors.items():
             self.supervisor.start(f"watch-{name}", reflector.run)
         for name, run in (
-            ("heartbeat", self.heartbeat.run), ("waker", self.waker.run), ("collector", self.collector.run),
+            ("heartbeat", self.heartbeat.run), ("waker", self.waker.run), ("expirer", self.expirer.run),
+            ("collector", self.collector.run),
             ("teller", self.teller.run), ("auditor", self.auditor.run), ("shadow", self.shadow.run),
             ("finisher", self._finish), ("surveyor", self._survey),
             ("garbage-collection", partial(tidy, self.turns, self._settle_down)),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from extender.cluster.reflector import Json, Kind
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey
+from extender.model.device import Slice
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_labels, decode_node, decode_pod
 from extender.wire.slices import SliceDecoder, decode_taint_rule
@@ -14,11 +15,15 @@ from extender.wire.slices import SliceDecoder, decode_taint_rule
 _GROUP = "/apis/resource.k8s.io/v1"
 
 
-def kinds(mirror: Mirror) -> list[Kind]:
-    """All kinds that must be listed before Berth is ready."""
+def kinds(mirror: Mirror, clock: Callable[[], float] = lambda: 0.0) -> list[Kind]:
+    """All kinds that must be listed before Berth is ready. `clock` says when an agent was heard, in seconds."""
     slices = SliceDecoder()
+
+    def apply_slice(name: str, new: Slice | None) -> None:
+        mirror.apply_slice(name, new, clock())
+
     return [
-        Kind("resourceslices", f"{_GROUP}/resourceslices", _plain(mirror.apply_slice, slices.decode)),
+        Kind("resourceslices", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)),
         # v1 and on from 1.37, v1beta2 and off in 1.36; where neither is served there are no rules.
         Kind(
             "devicetaintrules", f"{_GROUP}/devicetaintrules", _plain(mirror.apply_rule, decode_taint_rule),

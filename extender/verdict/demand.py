@@ -14,6 +14,7 @@ from extender.model.claim import (
     GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
     MAX_RESERVATIONS,
+    Allocation,
     Claim,
     ClaimSpec,
     DeviceClass,
@@ -23,7 +24,8 @@ from extender.model.claim import (
 )
 from extender.model.quantity import parse_quantity
 from extender.model.reasons import Code, Reason
-from extender.model.selector import NodeSelector
+from extender.model.reservation import Reservation, State
+from extender.model.selector import NodeSelector, only_node
 from extender.policy import Policy
 from extender.verdict.extended import Mapping as RequestMapping
 from extender.verdict.extended import special_claim
@@ -75,13 +77,15 @@ class Extended:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The claims of a pod that need devices, and those that have them already.
+    """The claims of a pod that need devices, those that have them already, and those that have them promised: another pod that
+    shares the claim was filtered or is being bound, and its node and devices are the claim's.
 
     With extended resources, ask `on(node)` for what it comes to on a node: its last open claim may be the special one.
     """
 
     open: tuple[Claim, ...]
     settled: tuple[Claim, ...]
+    promised: tuple[Claim, ...]  # each with the allocation that is promised
     names: tuple[str, ...]  # of the open claims, as the pod calls them: pods of one template share what is said of them
     specs: tuple[ClaimSpec, ...]
     classes: tuple[DeviceClass, ...]
@@ -117,8 +121,9 @@ class Demand:
 
     @property
     def pins(self) -> tuple[NodeSelector, ...]:
-        """Where the settled claims can be used."""
-        found = (claim.allocation.node_selector for claim in self.settled if claim.allocation is not None)
+        """Where the settled and the promised claims can be used."""
+        shared = (*self.settled, *self.promised)
+        found = (claim.allocation.node_selector for claim in shared if claim.allocation is not None)
         return tuple(selector for selector in found if selector is not None)
 
 
@@ -187,8 +192,6 @@ def _blocked(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
     if claim.deleting and not claim.is_reserved_for(pod.uid):
         return Reason(Code.INVALID, (f"claim {claim.key} is being deleted",))
     if claim.allocation is None:
-        if snapshot.in_flight.get(claim.uid, pod.uid) != pod.uid:
-            return Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))
         return _admin_access(claim, snapshot)
     if len(claim.reserved_for) >= MAX_RESERVATIONS and not claim.is_reserved_for(pod.uid):
         return Reason(Code.CLAIM_FULL, (str(claim.key),))
@@ -206,7 +209,10 @@ def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
 def _demand(
     pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
 ) -> Demand | Blocked:
-    names = tuple(name for name, claim in claims.items() if claim.allocation is None)
+    promised = {
+        claim.key: found for claim in claims.values() if (found := _promised(claim, pod, snapshot.reservations)) is not None
+    }
+    names = tuple(name for name, claim in claims.items() if claim.allocation is None and claim.key not in promised)
     wanted = tuple(claims[name] for name in names)
     settled = tuple(claim for claim in claims.values() if claim.allocation is not None)
     specs = tuple(claim.spec for claim in wanted)
@@ -237,8 +243,16 @@ def _demand(
     name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
     group = (pod.key.namespace, name) if name else None
     return Demand(
-        wanted, settled, names, specs, tuple(classes.values()), topology, least, key, policy, expected, group, extended=ask
+        wanted, settled, tuple(promised.values()), names, specs, tuple(classes.values()), topology, least, key, policy, expected, group, extended=ask
     )
+
+
+def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
+    """The claim as it will be allocated for another pod, or by a bind of this pod; None where nothing is promised."""
+    found = reservations.get(claim.uid)
+    if found is None or claim.allocation is not None or (found.state is State.HELD and found.pod_uid == pod.uid):
+        return None
+    return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))
 
 
 def _expected_bytes(pod: Pod) -> int | None:

@@ -91,14 +91,21 @@ def _scaled(score: float | None, best: float) -> int:
 
 def held_results(view: NodeView, grant: Grant) -> tuple[Result, ...]:
     """What a hold keeps in use: the devices of a grant, without the text that only the API needs."""
-    return tuple(
-        Result(
-            pick.request.name, view.inventory.places[pick.bit].id, pick.request.admin_access,
-            share_id="hold" if pick.consumed is not None else "", consumed=pick.consumed,
+    return tuple(result for claim in held_by_claim(view, grant) for result in claim)
+
+
+def held_by_claim(view: NodeView, grant: Grant) -> list[tuple[Result, ...]]:
+    """The same for each open claim of the demand, in its order."""
+    return [
+        tuple(
+            Result(
+                pick.request.name, view.inventory.places[pick.bit].id, pick.request.admin_access,
+                share_id="hold" if pick.consumed is not None else "", consumed=pick.consumed,
+            )
+            for pick in claim
         )
         for claim in grant.solution.picks
-        for pick in claim
-    )
+    ]
 
 
 def plan(

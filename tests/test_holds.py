@@ -1,0 +1,106 @@
+"""Every end of a hold frees its devices by itself and wakes pods that were refused because of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.policy import Policy
+from extender.sandbox.apiserver.errors import ApiError
+from extender.sandbox.apiserver.resources import RESOURCES
+from tests.berthing import Berthing, berthing, claim, pod, until
+
+
+async def refused(b: Berthing, name: str, count: int) -> str:
+    """Filter a new pod that nothing is left for; the answer is the reason."""
+    b.cluster.apply(claim(name, count))
+    b.cluster.apply(pod(name, name))
+    await b.settled()
+    answer = await b.filter(name)
+    assert not answer["NodeNames"]
+    return answer["FailedAndUnresolvableNodes"]["n1"]
+
+
+async def held(b: Berthing, name: str, count: int) -> None:
+    b.cluster.apply(claim(name, count))
+    b.cluster.apply(pod(name, name))
+    await b.settled()
+    assert (await b.filter(name))["NodeNames"] == ["n1"]
+
+
+async def woken(b: Berthing, name: str) -> None:
+    """Berth touches the marker class without being asked, and the pod then fits."""
+    await until(lambda: b.app.service.waker.touches > 0)
+    assert (await b.filter(name))["NodeNames"] == ["n1"]
+
+
+async def test_a_deadline_ends_holds_and_wakes() -> None:
+    """A gang of three that cannot fit holds what there is; a single pod is refused once and woken when the holds end."""
+    async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
+        await held(b, "gang-0", 2)
+        await held(b, "gang-1", 2)
+        await refused(b, "gang-2", 2)
+        assert "held by a pod being scheduled" in await refused(b, "single", 1)
+        await until(lambda: b.app.service.mirror.ledger.holds == 0)
+        await woken(b, "single")
+
+
+async def test_the_end_of_the_holding_pod_wakes() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await held(b, "p", 4)
+        assert "held by a pod being scheduled" in await refused(b, "q", 4)
+        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+        await woken(b, "q")
+
+
+async def test_a_hold_that_a_refused_pod_had_wakes() -> None:
+    """The pod is filtered again without the node that is held for it."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        b.cluster.apply(claim("p", 4))
+        b.cluster.apply(pod("p", "p"))
+        await b.settled()
+        assert (await b.filter("p", ["n1"]))["NodeNames"] == ["n1"]
+        b.cluster.apply(claim("q", 4))
+        b.cluster.apply(pod("q", "q"))
+        await b.settled()
+        assert not (await b.filter("q", ["n1"]))["NodeNames"]
+        assert not (await b.filter("p", ["elsewhere"]))["NodeNames"]
+        await until(lambda: b.app.service.waker.touches > 0)
+        assert (await b.filter("q", ["n1"]))["NodeNames"] == ["n1"]
+
+
+async def test_a_failed_bind_wakes() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await held(b, "p", 4)
+        writing = asyncio.Event()
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/resourceclaims/p"):
+                await writing.wait()
+                return ApiError(403, "Forbidden", "no")
+            return None
+
+        b.cluster.api.intercept = refuse
+        bind = asyncio.create_task(b.bind("p", "n1"))
+        await until(lambda: bool(b.app.service.mirror.ledger.in_flight))
+        await refused(b, "q", 4)
+        writing.set()
+        assert "no" in await bind
+        await woken(b, "q")
+
+
+async def test_waking_does_not_feed_itself() -> None:
+    """A pod that is refused again after it was woken frees nothing, so nothing wakes it a second time."""
+    async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
+        await held(b, "p", 4)
+        await refused(b, "q", 4)
+        await until(lambda: b.app.service.waker.touches == 1)
+        freed, real = [], b.app.service.mirror.on_freed
+
+        def on_freed() -> None:
+            freed.append(1)
+            real()
+
+        b.app.service.mirror.on_freed = on_freed
+        for _ in range(3):
+            assert not (await b.filter("q", ["elsewhere"]))["NodeNames"]
+        assert not freed

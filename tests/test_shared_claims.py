@@ -1,0 +1,98 @@
+"""Pods that share a claim which is not allocated yet go to one node and never refuse each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.sandbox.apiserver.errors import ApiError
+from tests.berthing import Berthing, berthing, claim, pod, until
+
+NODES = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
+
+
+async def share(b: Berthing, *names: str, own: tuple[str, ...] = ()) -> str:
+    """Create a claim and pods that share it, those in `own` with a second claim of their own; filter all before any is bound. The
+    answer is the node of the first."""
+    b.cluster.apply(claim("shared"))
+    for name in names:
+        if name in own:
+            b.cluster.apply(claim(f"own-{name}"))
+        b.cluster.apply(pod(name, "shared", *([f"own-{name}"] if name in own else [])))
+    await b.settled()
+    first = (await b.filter(names[0]))["NodeNames"][0]
+    for name in names[1:]:
+        assert (await b.filter(name))["NodeNames"] == [first]
+    return first
+
+
+def reservations(b: Berthing) -> set[str]:
+    found = b.cluster.store.get("resourceclaims", ("default", "shared"))
+    return {entry["name"] for entry in found["status"].get("reservedFor") or ()}
+
+
+async def test_pods_of_one_claim_are_bound_in_any_order() -> None:
+    """As a gang: all are filtered, then the last is bound first."""
+    async with berthing(NODES) as b:
+        node = await share(b, "p", "q", "r")
+        assert [await b.bind(name, node) for name in ("r", "q", "p")] == ["", "", ""]
+        assert reservations(b) == {"p", "q", "r"} and len(b.held()) == 1
+
+
+async def test_many_pods_of_one_claim_bound_at_once() -> None:
+    async with berthing(NODES) as b:
+        names = [f"p{i}" for i in range(16)]
+        node = await share(b, *names)
+        assert await asyncio.gather(*(b.bind(name, node) for name in reversed(names))) == [""] * len(names)
+        assert reservations(b) == set(names) and len(b.held()) == 1
+        assert all(b.node_of(name) == node for name in names)
+        assert not b.app.service.mirror.ledger.reservations
+
+
+async def test_claims_of_their_own_are_allocated_beside_the_shared_one() -> None:
+    async with berthing(NODES) as b:
+        node = await share(b, "p", "q", "r", own=("p", "q", "r"))
+        assert await asyncio.gather(*(b.bind(name, node) for name in ("q", "r", "p"))) == ["", "", ""]
+        assert len(set(b.held())) == 4 and {pool for pool, _ in b.held()} == {node}
+
+
+async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
+    """While a bind writes the claim, another pod that shares it gets the same node, and its bind waits."""
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("shared"))
+        for name in ("p", "q"):
+            b.cluster.apply(pod(name, "shared"))
+        await b.settled()
+        node = (await b.filter("p"))["NodeNames"][0]
+        written = asyncio.Event()
+
+        async def delay(method: str, path: str) -> None:
+            if path.endswith("/status") and method == "PATCH":
+                await written.wait()
+
+        b.cluster.api.intercept = delay
+        first = asyncio.create_task(b.bind("p", node))
+        await until(lambda: bool(b.app.service.mirror.ledger.in_flight))
+        assert (await b.filter("q"))["NodeNames"] == [node]
+        second = asyncio.create_task(b.bind("q", node))
+        await until(lambda: b.app.service.binder.in_flight == 2)
+        written.set()
+        assert [await first, await second] == ["", ""]
+        assert reservations(b) == {"p", "q"} and len(b.held()) == 1
+
+
+async def test_the_bind_after_one_that_fails_allocates_the_claim() -> None:
+    async with berthing(NODES) as b:
+        node = await share(b, "p", "q")
+        refused = 0
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            nonlocal refused
+            if method == "PATCH" and path.endswith("/resourceclaims/shared/status") and not refused:
+                refused += 1
+                return ApiError(403, "Forbidden", "no")
+            return None
+
+        b.cluster.api.intercept = refuse
+        answers = await asyncio.gather(b.bind("p", node), b.bind("q", node))
+        assert sorted(bool(answer) for answer in answers) == [False, True], answers
+        assert len(reservations(b)) == len(b.held()) == 1
