@@ -207,9 +207,9 @@ async def test_what_is_lost_by_an_old_picture_is_not_taken_back_from_who_has_it_
         await b.settled()
         real = binder._give_way
 
-        def give_way(one) -> None:
+        def give_way(work, one) -> None:
             allocate("mine", new, "other")  # between this process's look and its undo
-            real(one)
+            real(work, one)
 
         binder._give_way = give_way
         answer = await b.bind("mine", "n1")
@@ -228,7 +228,7 @@ async def test_a_picture_older_than_the_own_undo_binds_nobody(later: str, words:
         mirror, binder = b.app.service.mirror, b.app.service.binder
         real, kept, give_way = mirror.apply_claim, [], binder._give_way
 
-        def lose(one) -> None:
+        def lose(_, one) -> None:
             mirror.apply_claim = lambda *args, **more: kept.append((args, more))
             raise BindError("lost")
 

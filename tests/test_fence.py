@@ -22,8 +22,7 @@ def allocated(b: Berthing) -> int:
     return sum(one["status"].get("allocation") is not None for one in b.claims())
 
 
-def reserved(b: Berthing, name: str) -> bool:
-    uid = b.pod(name)["metadata"]["uid"]
+def reserved(b: Berthing, uid: str) -> bool:
     return any(entry["uid"] == uid for one in b.claims() for entry in one["status"].get("reservedFor") or ())
 
 
@@ -41,7 +40,7 @@ def fail(b: Berthing, gate: Gate, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["lags", "cut"])
 @pytest.mark.parametrize("first", ["mine", "other"])
-@pytest.mark.parametrize("kind", ["ordinary", "extended", "shared"])
+@pytest.mark.parametrize("kind", ["ordinary", "extended", "shared", "group"])
 async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str, fault: str) -> None:
     """`mine` is bound by replica a, `other` by replica b. With a shared claim, `second` shares the claim of `mine` and is bound by
     replica b, which sees all claims before replica a does."""
@@ -50,6 +49,12 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         a.cluster.apply(pod("other", "other"))
         if kind == "extended":
             a.cluster.apply(extended("mine", WHOLE_NODE))
+        elif kind == "group":
+            owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g", "controller": True}
+            of_group = claim("mine", WHOLE_NODE)
+            of_group["metadata"]["ownerReferences"] = [owner]
+            a.cluster.apply(of_group)
+            a.cluster.apply(pod("mine", "mine", schedulingGroup={"podGroupName": "g"}))
         else:
             a.cluster.apply(claim("mine", WHOLE_NODE))
             a.cluster.apply(pod("mine", "mine"))
@@ -64,7 +69,8 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         order = ("mine", "other") if first == "mine" else ("other", "mine")
         for name in order:
             binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
-            await until(lambda: reserved(a, name) or binds[name].done())
+            holder = "uid-g" if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
+            await until(lambda: reserved(a, holder) or binds[name].done())
             assert not binds[name].done(), f"{binds[name].result()!r} before the watch showed the write"
 
         gate_b.open()
@@ -96,7 +102,7 @@ async def test_a_claim_deleted_while_the_fence_waits_is_not_bound() -> None:
         await a.filter("p")
         fail(a, gate, "cut")
         bind = asyncio.create_task(a.bind("p", "n1"))
-        await until(lambda: reserved(a, "p"))
+        await until(lambda: reserved(a, a.pod("p")["metadata"]["uid"]))
         (made,) = a.claims()
         key = ("default", made["metadata"]["name"])
         a.cluster.store.remove("resourceclaims", key)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
+from extender.cluster.errors import NotFound
 from extender.model.claim import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
     GROUP_ANNOTATION,
     OURS_ANNOTATION,
+    SCHEDULING_GROUP,
     Allocation,
     Claim,
     ClaimSpec,
@@ -23,6 +25,7 @@ from extender.wire.claims import decode_claim, encode_allocation, encode_consume
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
+_POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of 1.37 and of 1.36
 
 
 def claim_path(key: ObjectKey, sub: str = "") -> str:
@@ -49,6 +52,15 @@ class Writer:
 
     async def read_pod(self, key: ObjectKey) -> Json:
         return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
+
+    async def read_pod_group(self, key: ObjectKey) -> Json | None:
+        """A PodGroup; None where there is none, or where the server does not serve the kind."""
+        for version in _POD_GROUP_VERSIONS:
+            try:
+                return await self._client.get(f"/apis/{SCHEDULING_GROUP}/{version}/namespaces/{key.namespace}/podgroups/{key.name}")
+            except NotFound:
+                continue
+        return None
 
     async def add_finalizer(self, claim: Claim, group: str) -> Claim:
         """Without it the claim controller never takes the allocation back. The same write marks the claim as ours, with

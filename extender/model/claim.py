@@ -12,6 +12,7 @@ from extender.model.selector import NodeSelector
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
+SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates: the process that did, written with the finalizer
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod, by its Binding
@@ -159,6 +160,7 @@ class Claim:
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     owner_pod_uid: str = ""
+    owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
     writer: str = ""  # which Berth process allocated it or took it over; '' for other allocators
     group: str = ""  # of the pod that Berth allocated it for
     extended: bool = False  # the special claim of a pod with extended resources
@@ -201,6 +203,20 @@ class PodClaim:
     name: str
     claim_name: str = ""
     template_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """A scheduling.k8s.io PodGroup: a pod's claim that equals one of its claims belongs to the group."""
+
+    name: str
+    uid: str
+    claims: tuple[PodClaim, ...] = ()
+
+    @property
+    def consumer(self) -> Consumer:
+        """The group as an entry of status.reservedFor."""
+        return Consumer(self.uid, self.name, "podgroups", SCHEDULING_GROUP)
 
 
 @dataclass(frozen=True, slots=True)

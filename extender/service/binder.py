@@ -18,11 +18,11 @@ import structlog
 from extender.cluster.errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
-from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
+from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod, PodGroup
 from extender.model.errors import BerthError
 from extender.model.reasons import Code, Reason
 from extender.service.binding import BindError, Unsure, Waiting, Work, check_stored, is_same_write, note_of, unchanged
-from extender.service.fence import Fence
+from extender.service.fence import DeviceLost, Fence
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.progress import Progress
@@ -34,7 +34,7 @@ from extender.verdict.evaluate import Refusal
 from extender.verdict.explain import Candidate, candidate
 from extender.verdict.verbs import plan
 from extender.verdict.waiting import Readiness, readiness
-from extender.wire.core import decode_pod
+from extender.wire.core import decode_pod, decode_pod_group
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
@@ -115,18 +115,34 @@ class Binder:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+        work = Work(pod, node, pod_group=await self._pod_group(pod))
         demand = await self._after_others(pod, demand)
-        self._mirror.release(uid)
+        released = self._mirror.release(uid)
+        try:
+            await self._carry_out(work, demand)
+        except BerthError:
+            if released:
+                self._mirror.on_freed()
+            raise
+        self._judge.forget_pod(uid)
+
+    async def _carry_out(self, work: Work, demand: Asked) -> None:
         match demand:
             case NotOurs():
-                await self._bind_pod(Work(pod, node), {})
+                await self._bind_pod(work, {})
             case NotReady():
                 raise BindError(demand.message)
             case Blocked():
                 raise BindError(str(demand.reason))
             case Demand():
-                await self._bind_with_claims(Work(pod, node), demand)
-        self._judge.forget_pod(uid)
+                await self._bind_with_claims(work, demand)
+
+    async def _pod_group(self, pod: Pod) -> PodGroup | None:
+        """The pod's PodGroup, where the pod names a claim that the group may list. What a template made says itself whose it is."""
+        if not pod.group or not any(entry.claim_name for entry in pod.claims):
+            return None
+        found = await self._writer.read_pod_group(ObjectKey(pod.key.namespace, pod.group))
+        return None if found is None else decode_pod_group(found)
 
     async def _after_others(self, pod: Pod, demand: Asked) -> Asked:
         """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was filtered with
@@ -191,7 +207,8 @@ class Binder:
             raise
         finally:
             for claim, _ in planned:
-                (self._mirror.confirm if shown else self._mirror.undo)(claim.uid)
+                if self._mirror.ledger.in_flight.get(claim.uid) == work.pod.uid:  # the watch has not confirmed it before
+                    (self._mirror.confirm if shown else self._mirror.undo)(claim.uid)
             self._progress.advance()
 
     def _decide(self, work: Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], Candidate]:
@@ -217,7 +234,6 @@ class Binder:
         return demand, planned, candidate(view, verdict, snapshot)
 
     async def _write(self, work: Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
-        consumer = Consumer(work.pod.uid, work.pod.key.name)
         for claim, allocation in planned:
             stamped = Allocation(
                 allocation.results, allocation.config, allocation.node_selector, self._surroundings.now_rfc3339()
@@ -225,10 +241,11 @@ class Binder:
             if claim.extended:
                 claim = await self._writer.create_special_claim(work.pod, claim.spec)  # noqa: PLW2901 - the placeholder becomes real
                 work.special = claim.key
-            await self._allocate(work, claim, stamped, consumer)
+            await self._allocate(work, claim, stamped, work.consumer(claim))
             if claim.extended:
                 await self._writer.map_special_claim(work.pod, claim, demand.mappings)
         for claim in demand.settled:
+            consumer = work.consumer(claim)
             if not claim.is_reserved_for(consumer.uid):
                 work.reserved.append(await self._reserve(claim, consumer))
             elif claim.ours:
@@ -298,12 +315,12 @@ class Binder:
         that was found is judged too: whoever made it may have died before its own fence."""
         await self.fence.passed((*work.allocated, *demand.settled))
         for claim in work.allocated:
-            self._give_way(claim)
+            self._give_way(work, claim)
         for claim in demand.settled:
             try:
-                self._give_way(claim)
+                self._give_way(work, claim)
             except BindError:
-                if all(consumer.uid == work.pod.uid for consumer in claim.reserved_for):
+                if all(consumer.uid == work.consumer(claim).uid for consumer in claim.reserved_for):
                     await self._undoer.inherit(work, claim)
                 raise
 
@@ -313,11 +330,15 @@ class Binder:
             if (await self._read_again(claim)).writer != self._writer.identity:
                 raise BindError(f"claim {claim.key} was taken over by another process")
 
-    def _give_way(self, claim: Claim) -> None:
+    def _give_way(self, work: Work, claim: Claim) -> None:
         seen = self._mirror.store.claims.get(claim.key)
         if seen is not None and seen.uid == claim.uid and seen.ours and claim.writer == self._writer.identity != seen.writer:
             raise BindError(f"claim {claim.key} was taken over by another process")
-        self.fence.judge(claim)
+        try:
+            self.fence.judge(claim)
+        except DeviceLost:
+            work.lost.add(claim.key)
+            raise
 
     async def _devices_ready(self, work: Work, demand: Demand) -> None:
         """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in time for this

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, ObjectKey, Pod
+from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, ObjectKey, Pod, PodGroup
 from extender.model.errors import BerthError
 from extender.verdict.explain import Candidate
 
@@ -19,6 +19,21 @@ class Work:
     reserved: list[Claim] = field(default_factory=list)
     special: ObjectKey | None = None  # the claim made for extended resources
     group: str = ""
+    pod_group: PodGroup | None = None  # where the pod has claims by name that may be the PodGroup's
+    lost: set[ObjectKey] = field(default_factory=set)  # claims with a device that an earlier write has
+
+    def consumer(self, claim: Claim) -> Consumer:
+        """The entry of status.reservedFor for a claim: the pod, or its PodGroup."""
+        if claim.owner_group is not None and claim.owner_group.name == self.pod.group:
+            return claim.owner_group
+        listed = self.pod_group.claims if self.pod_group is not None else ()
+        if self.pod_group is not None and any(c.claim_name == claim.key.name and c in self.pod.claims for c in listed):
+            return self.pod_group.consumer
+        return Consumer(self.pod.uid, self.pod.key.name)
+
+    def is_of_group(self, claim: Claim) -> bool:
+        """Whether a claim is reserved for the pod's PodGroup: other members may rely on its allocation and write nothing."""
+        return self.consumer(claim).uid != self.pod.uid
 
 
 class BindError(BerthError):

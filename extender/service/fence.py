@@ -17,6 +17,10 @@ from extender.service.progress import Progress
 _SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 
 
+class DeviceLost(BindError):
+    """An earlier write holds a device of the claim."""
+
+
 class Fence:
     """Waits until the claims watch has shown a write, so that every earlier write is in the mirror too. `watched_version` is the
     resourceVersion that the claims watch has reached, bookmarks included; '' while a list is under way, because a list shows
@@ -46,11 +50,11 @@ class Fence:
         self.seconds += asyncio.get_running_loop().time() - started
 
     def judge(self, claim: Claim) -> None:
-        """Raise BindError where an earlier write holds a device of the claim."""
+        """Raise DeviceLost where an earlier write holds a device of the claim."""
         lost = lost_device(self._mirror, claim)
         if lost is not None:
             self.losses += 1
-            raise BindError(f"device {lost} was allocated to another claim first")
+            raise DeviceLost(f"device {lost} was allocated to another claim first")
 
     def _shown(self, written: Claim) -> bool:
         if not newer(self._watched_version(), written.resource_version):

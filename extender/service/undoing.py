@@ -28,12 +28,15 @@ class Undoer:
         self._log = structlog.get_logger("berth.bind")
 
     async def undo(self, work: Work, why: str) -> None:
-        """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later."""
+        """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later. A claim of the
+        PodGroup is taken back only where its devices are lost: then no member's bind passes the fence. Otherwise another member may
+        rely on it, and it is freed with the PodGroup, as in-tree."""
         for claim in reversed(work.reserved):
-            await self._quietly(self._writer.unreserve(claim, work.pod.uid), work.pod, why)
+            if not work.is_of_group(claim):
+                await self._quietly(self._writer.unreserve(claim, work.pod.uid), work.pod, why)
         for claim in reversed(work.allocated):
-            if claim.key != work.special:
-                await self._quietly(self._deallocate(claim, work.pod.uid), work.pod, why)
+            if claim.key != work.special and (claim.key in work.lost or not work.is_of_group(claim)):
+                await self._quietly(self._deallocate(claim, work.consumer(claim).uid), work.pod, why)
         if work.special is not None:
             await self._quietly(self._writer.delete_claim(work.special), work.pod, why)
 
@@ -46,14 +49,14 @@ class Undoer:
         if fresh.uid == claim.uid and not pod.node_name and fresh.allocation == claim.allocation:
             work.allocated.append(fresh)
 
-    async def _deallocate(self, claim: Claim, pod_uid: str) -> None:
+    async def _deallocate(self, claim: Claim, consumer_uid: str) -> None:
         for _ in range(_TRIES):
             if claim.writer != self._writer.identity:
                 return  # another process goes on with it
-            others = [consumer for consumer in claim.reserved_for if consumer.uid != pod_uid]
+            others = [consumer for consumer in claim.reserved_for if consumer.uid != consumer_uid]
             try:
                 if others:
-                    await self._writer.unreserve(claim, pod_uid)
+                    await self._writer.unreserve(claim, consumer_uid)
                 elif claim.allocation is not None:
                     await self._writer.deallocate(claim)
                 return

@@ -180,10 +180,15 @@ def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | NotReady:
         claim = snapshot.claims.get(key)
         if claim is None:
             return NotReady(f"pod {pod.key}: claim {key} is not known yet")
-        if entry.template_name and claim.owner_pod_uid != pod.uid:
-            return NotReady(f"pod {pod.key}: claim {key} is not owned by the pod")
+        if entry.template_name and claim.owner_pod_uid != pod.uid and not _is_of_group(claim, pod):
+            owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
+            return NotReady(f"pod {pod.key}: claim {key} is not owned by {owner}")
         found.setdefault(key, (entry.name, claim))
     return dict(found.values())
+
+
+def _is_of_group(claim: Claim, pod: Pod) -> bool:
+    return claim.owner_group is not None and claim.owner_group.name == pod.group
 
 
 def _blocked(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:

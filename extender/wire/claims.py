@@ -23,6 +23,7 @@ from extender.model.claim import (
     DeviceRequest,
     DeviceStatus,
     ObjectKey,
+    PodGroup,
     Request,
     Result,
     Toleration,
@@ -66,7 +67,8 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
         devices=many(status, "devices", "status", _device_status),
         finalizers=strings(metadata, "finalizers", "metadata"),
         deleting=metadata.get("deletionTimestamp") is not None,
-        owner_pod_uid=_controlling_pod(metadata),
+        owner_pod_uid=_controller(metadata, "Pod").uid,
+        owner_group=_controlling_group(metadata),
         writer=get(annotations, OURS_ANNOTATION, str, "metadata.annotations", ""),
         group=get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""),
         extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
@@ -79,11 +81,18 @@ def _spec(content: bytes) -> ClaimSpec:
     return replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
 
 
-def _controlling_pod(metadata: Json) -> str:
+def _controller(metadata: Json, kind: str) -> Consumer:
+    """UID and name of the controlling owner, if it is of this kind; both '' otherwise."""
     for owner in get(metadata, "ownerReferences", list, "metadata", []):
-        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == "Pod":
-            return get(owner, "uid", str, "metadata.ownerReferences", "")
-    return ""
+        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == kind:
+            path = "metadata.ownerReferences"
+            return Consumer(get(owner, "uid", str, path, ""), get(owner, "name", str, path, ""))
+    return Consumer("", "")
+
+
+def _controlling_group(metadata: Json) -> Consumer | None:
+    owner = _controller(metadata, "PodGroup")
+    return PodGroup(owner.name, owner.uid).consumer if owner.uid else None
 
 
 def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:

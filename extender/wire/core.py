@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.model.claim import Container, Node, ObjectKey, Pod, PodClaim
+from extender.model.claim import Container, Node, ObjectKey, Pod, PodClaim, PodGroup
 from extender.model.quantity import NANO, parse_quantity
 from extender.wire.fields import Json, get, many, need
 
@@ -32,6 +32,16 @@ def decode_pod(obj: Json) -> Pod:
         extended_claim=get(extended, "resourceClaimName", str, "status.extendedResourceClaimStatus", ""),
         group=get(group, "podGroupName", str, "spec.schedulingGroup", ""),
         resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
+    )
+
+
+def decode_pod_group(obj: Json) -> PodGroup:
+    """A PodGroup (scheduling.k8s.io). Raises WireError where a field that is read has another type."""
+    metadata = get(obj, "metadata", dict, "", {})
+    spec = get(obj, "spec", dict, "", {})
+    return PodGroup(
+        need(metadata, "name", "metadata"), get(metadata, "uid", str, "metadata", ""),
+        claims=many(spec, "resourceClaims", "spec", _pod_claim),
     )
 
 

@@ -39,6 +39,7 @@ RESOURCES = {
         Resource("pods", "", "v1", "Pod", True),
         Resource("nodes", "", "v1", "Node", False),
         Resource("namespaces", "", "v1", "Namespace", False),
+        Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
         Resource("events", "", "v1", "Event", True),
         Resource("events", "events.k8s.io", "v1", "Event", True),
         Resource("configmaps", "", "v1", "ConfigMap", True),
