@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 
-from extender.policy import Policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
@@ -19,7 +18,8 @@ Json = dict[str, Any]
 
 
 class Gate:
-    """The API server as one replica sees it. While the gate is closed, the replica's list and watch of claims show nothing."""
+    """The API server as one replica sees it. While the gate is closed, the replica's list and watch of claims show
+    nothing."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -33,7 +33,8 @@ class Gate:
         self._opened.set()
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
-        reads_claims = scope["type"] == "http" and scope["method"] == "GET" and scope["path"].endswith("/resourceclaims")
+        reads = scope["type"] == "http" and scope["method"] == "GET"
+        reads_claims = reads and scope["path"].endswith("/resourceclaims")
         if reads_claims:
             await self._opened.wait()
 
@@ -45,7 +46,7 @@ class Gate:
 
 
 @asynccontextmanager
-async def replicas(nodes: dict[str, str], policy: Policy | None = None) -> AsyncIterator[tuple[list[Berthing], list[Gate]]]:
+async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Berthing], list[Gate]]]:
     """Two replicas (nodes: name to machine) and the gate of each."""
     cluster = Cluster(bookmark_seconds=0.2)
     for name, machine in nodes.items():
@@ -56,7 +57,7 @@ async def replicas(nodes: dict[str, str], policy: Policy | None = None) -> Async
         for gate in gates:
             api = await stack.enter_async_context(listening(gate, "127.0.0.1", 0))
             stack.callback(cluster.store.cut_watches)  # a server ends at once where no watch is open
-            app, not_ready = await stack.enter_async_context(application(api, policy))
+            app, not_ready = await stack.enter_async_context(application(api))
             url = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
             await until(lambda not_ready=not_ready: not not_ready())
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))

@@ -42,17 +42,17 @@ def fail(b: Berthing, gate: Gate, fault: str) -> None:
 @pytest.mark.parametrize("first", ["mine", "other"])
 @pytest.mark.parametrize("kind", ["ordinary", "extended", "shared", "group"])
 async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str, fault: str) -> None:
-    """`mine` is bound by replica a, `other` by replica b. With a shared claim, `second` shares the claim of `mine` and is bound by
-    replica b, which sees all claims before replica a does."""
+    """`mine` is bound by replica a, `other` by replica b. With a shared claim, `second` shares the claim of `mine`
+    and is bound by replica b, which sees all claims before replica a does."""
     async with replicas({"n1": "t4-4"}) as ((a, b), (gate_a, gate_b)):
         a.cluster.apply(claim("other", WHOLE_NODE))
         a.cluster.apply(pod("other", "other"))
         if kind == "extended":
             a.cluster.apply(extended("mine", WHOLE_NODE))
         elif kind == "group":
-            owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g", "controller": True}
+            owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g"}
             of_group = claim("mine", WHOLE_NODE)
-            of_group["metadata"]["ownerReferences"] = [owner]
+            of_group["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
             a.cluster.apply(of_group)
             a.cluster.apply(pod("mine", "mine", schedulingGroup={"podGroupName": "g"}))
         else:
@@ -95,7 +95,8 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
 
 
 async def test_a_claim_deleted_while_the_fence_waits_is_not_bound() -> None:
-    """Another actor deletes the claim, and the list that follows the cut does not show it: its version is newer than the write."""
+    """Another actor deletes the claim, and the list that follows the cut does not show it: its version is newer than
+    the write."""
     async with replicas({"n1": "t4-4"}) as ((a, _), (gate, _)):
         a.cluster.apply(extended("p", 1))
         await a.settled()

@@ -34,7 +34,8 @@ async def woken(b: Berthing, name: str) -> None:
 
 
 async def test_a_deadline_ends_holds_and_wakes() -> None:
-    """A gang of three that cannot fit holds what there is; a single pod is refused once and woken when the holds end."""
+    """A gang of three that cannot fit holds what there is; a single pod is refused once and woken when the holds
+    end."""
     async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
         await held(b, "gang-0", 2)
         await held(b, "gang-1", 2)

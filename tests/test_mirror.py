@@ -133,6 +133,21 @@ def test_holds_end_at_their_deadline_in_whatever_order_they_came(steps: list[tup
         mirror.expire(now)
         deadlines = {pod: deadline for pod, deadline in deadlines.items() if deadline > now}
         assert mirror.ledger.holds == len(deadlines)
+        assert mirror.next_deadline <= min(deadlines.values(), default=float("inf"))
+
+
+def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
+    """Ten thousand holds that ended early: the next deadline is that of the one which is left."""
+    ledger = Ledger(UsageBook())
+    ledger.hold("kept", "kept", "n1", held("gpu-0"), 5.0)
+    ledger.expire(4.0)
+    for number in range(10_000):
+        ledger.hold("c", "pod", "n1", held("gpu-1"), 20.0 + number)
+        ledger.release("pod")
+        assert len(ledger._deadlines) < 100
+    assert ledger.soonest == 5.0
+    ledger.expire(5.0)
+    assert ledger.holds == 0 and ledger.soonest == float("inf")
 
 
 def test_every_state_has_a_way_out() -> None:
@@ -155,13 +170,15 @@ def in_state(state: State) -> Ledger:
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("event", list(Event))
 def test_the_table_is_what_runs(state: State, event: Event) -> None:
-    """Each event in each state: it leads where the table says, or it is an error, or there is nothing that it could happen to."""
+    """Each event in each state: it leads where the table says, or it is an error, or there is nothing that it could
+    happen to."""
     ledger = in_state(state)
     happens = {
         Event.HOLD: lambda: ledger.hold("c", "other", "n2", held("gpu-1"), 20.0),
         Event.ASSUME: lambda: ledger.assume("c", "other", "n2", held("gpu-1")),
         Event.EXPIRE: lambda: ledger.expire(10.0), Event.RELEASE: lambda: ledger.release_claim("c"),
-        Event.CONFIRM: lambda: ledger.confirm("c"), Event.GONE: lambda: ledger.gone("c"), Event.UNDO: lambda: ledger.undo("c"),
+        Event.CONFIRM: lambda: ledger.confirm("c"), Event.GONE: lambda: ledger.gone("c"),
+        Event.UNDO: lambda: ledger.undo("c"),
     }
     after = TRANSITIONS.get((state, event))
     if after is None and event in (Event.HOLD, Event.ASSUME):
@@ -171,7 +188,8 @@ def test_the_table_is_what_runs(state: State, event: Event) -> None:
     else:
         happens[event]()
     assert ledger.state("c") is (after or state)
-    assert bool(ledger.in_flight) is (ledger.state("c") is State.BINDING) and ledger.holds == (ledger.state("c") is State.HELD)
+    assert bool(ledger.in_flight) is (ledger.state("c") is State.BINDING)
+    assert ledger.holds == (ledger.state("c") is State.HELD)
 
 
 @settings(max_examples=30)

@@ -16,15 +16,15 @@ PODS = RESOURCES["", "pods"]
 
 def group(b: Berthing, name: str, *claims: Json) -> str:
     """Create a PodGroup with these claims; the answer is its UID."""
-    return str(b.cluster.apply({"kind": "PodGroup", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}})["metadata"]["uid"])
+    made = {"kind": "PodGroup", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}}
+    return str(b.cluster.apply(made)["metadata"]["uid"])
 
 
 def made_for_group(b: Berthing, name: str, uid: str, group_name: str = "g") -> None:
     """A claim as the claim controller makes it from a template of the PodGroup."""
     made = claim(name)
-    made["metadata"]["ownerReferences"] = [
-        {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group_name, "uid": uid, "controller": True}
-    ]
+    owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group_name, "uid": uid}
+    made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     b.cluster.apply(made)
 
 
@@ -56,7 +56,8 @@ async def test_a_claim_made_for_the_group_is_reserved_once_for_it() -> None:
         for name in ("g-0", "g-1", "g-2"):
             member(b, name, entry, "made")
         assert await bound_together(b, "g-0", "g-1", "g-2") == ["", "", ""]
-        assert reserved(b, "made") == [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": uid}]
+        entry_of_group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": uid}
+        assert reserved(b, "made") == [entry_of_group]
         assert len(b.held()) == 1 and len({b.node_of(name) for name in ("g-0", "g-1", "g-2")}) == 1
 
 

@@ -11,8 +11,8 @@ NODES = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
 
 
 async def share(b: Berthing, *names: str, own: tuple[str, ...] = ()) -> str:
-    """Create a claim and pods that share it, those in `own` with a second claim of their own; filter all before any is bound. The
-    answer is the node of the first."""
+    """Create a claim and pods that share it, those in `own` with a second claim of their own; filter all before any
+    is bound. The answer is the node of the first."""
     b.cluster.apply(claim("shared"))
     for name in names:
         if name in own:

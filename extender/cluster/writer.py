@@ -56,8 +56,9 @@ class Writer:
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """A PodGroup; None where there is none, or where the server does not serve the kind."""
         for version in _POD_GROUP_VERSIONS:
+            path = f"/apis/{SCHEDULING_GROUP}/{version}/namespaces/{key.namespace}/podgroups/{key.name}"
             try:
-                return await self._client.get(f"/apis/{SCHEDULING_GROUP}/{version}/namespaces/{key.namespace}/podgroups/{key.name}")
+                return await self._client.get(path)
             except NotFound:
                 continue
         return None

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from extender.mirror.usage import BIND, HOLD, Holder, UsageBook
 from extender.model.claim import Result
 from extender.model.device import PoolKey
 from extender.model.reservation import Reservation, State
+
+_FEW = 64  # deadlines of holds that ended are kept below this number and below that of holds
 
 
 class Event(Enum):
@@ -51,15 +54,21 @@ class InvalidTransition(RuntimeError):
 
 
 class Ledger:
-    """Reservations by claim UID. Every change of state follows TRANSITIONS, and every change of what is in use goes through the
-    usage book. Methods answer with the pools whose use changed."""
+    """Reservations by claim UID. Every change of state follows TRANSITIONS, and every change of what is in use goes
+    through the usage book. Methods answer with the pools whose use changed."""
 
     def __init__(self, usage: UsageBook) -> None:
         self._usage = usage
         self.reservations: dict[str, Reservation] = {}
         self.in_flight: dict[str, str] = {}  # claims that binds write, each with the UID of the pod it is written for
         self._held_for: dict[str, dict[str, None]] = {}  # pod UID to the claims held for it
-        self.soonest = inf  # no hold ends before
+        # A heap; a hold that ended before its deadline leaves its entry for a while.
+        self._deadlines: list[tuple[float, str]] = []
+
+    @property
+    def soonest(self) -> float:
+        """No hold ends before; infinite without holds."""
+        return self._deadlines[0][0] if self._deadlines else inf
 
     @property
     def holds(self) -> int:
@@ -74,10 +83,17 @@ class Ledger:
         """The devices held for a pod."""
         return tuple(r for claim_uid in self._held_for.get(pod_uid, ()) for r in self.reservations[claim_uid].results)
 
-    def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> set[PoolKey]:
+    def hold(
+        self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float
+    ) -> set[PoolKey]:
         """Keep devices for a claim of a pod. Raises InvalidTransition where the claim is reserved already."""
-        self.soonest = min(self.soonest, deadline)
-        return self._happened(claim_uid, Event.HOLD, Reservation(pod_uid, node, results, State.HELD, deadline))
+        touched = self._happened(claim_uid, Event.HOLD, Reservation(pod_uid, node, results, State.HELD, deadline))
+        if self.state(claim_uid) is State.HELD:
+            heappush(self._deadlines, (deadline, claim_uid))
+            if len(self._deadlines) > 2 * len(self.reservations) + _FEW:
+                self._deadlines = [entry for entry in self._deadlines if self._is_held(*entry)]
+                heapify(self._deadlines)
+        return touched
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
         """A bind starts to write this allocation into a claim. Raises InvalidTransition where another bind does."""
@@ -97,10 +113,11 @@ class Ledger:
 
     def expire(self, now: float) -> set[PoolKey]:
         """End holds whose deadline passed."""
-        if now < self.soonest:
-            return set()
-        touched = self._all_happened([uid for uid, r in self._held() if r.deadline <= now], Event.EXPIRE)
-        self.soonest = min((r.deadline for _, r in self._held()), default=inf)
+        touched: set[PoolKey] = set()
+        while self._deadlines and (self._deadlines[0][0] <= now or not self._is_held(*self._deadlines[0])):
+            entry = heappop(self._deadlines)
+            if self._is_held(*entry):
+                touched |= self._happened(entry[1], Event.EXPIRE)
         return touched
 
     def confirm(self, claim_uid: str) -> set[PoolKey]:
@@ -114,6 +131,10 @@ class Ledger:
     def undo(self, claim_uid: str) -> set[PoolKey]:
         """The bind that wrote the claim failed. The watch may have confirmed the write before."""
         return self._happened(claim_uid, Event.UNDO) if claim_uid in self.in_flight else set()
+
+    def _is_held(self, deadline: float, claim_uid: str) -> bool:
+        reservation = self.reservations.get(claim_uid)
+        return reservation is not None and reservation.state is State.HELD and reservation.deadline == deadline
 
     def _held(self) -> Iterable[tuple[str, Reservation]]:
         return ((uid, self.reservations[uid]) for claims in self._held_for.values() for uid in claims)

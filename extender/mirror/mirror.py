@@ -54,7 +54,8 @@ class Mirror:
     # -- events ----------------------------------------------------------------------------------------------
 
     def apply_slice(self, name: str, new: Slice | None, now: float = 0.0) -> None:
-        """A slice as the watch shows it at a time, in seconds of the service's clock. An agent is heard by its fabric slice."""
+        """A slice as the watch shows it at a time, in seconds of the service's clock. An agent is heard by its fabric
+        slice."""
         old = self.store.slices.get(name)
         self.store.put_slice(name, new)
         if new is not None and new.pool.driver == FABRIC_DRIVER:
@@ -161,7 +162,8 @@ class Mirror:
 
     @property
     def next_deadline(self) -> float:
-        """When `expire` has something to do: no earlier than this, in seconds of the service's clock; infinite for never."""
+        """When `expire` has something to do: no earlier than this, in seconds of the service's clock; infinite for
+        never."""
         agent = next(iter(self._heard.values()), inf) + self.live_memory_seconds
         return min(self.ledger.soonest, agent)
 
@@ -265,6 +267,7 @@ class Mirror:
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(self._demand), store.classes_version, self._changes, store.extended_resources(),
-            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._alike_at, store.claims_on,
+            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._alike_at,
+            store.claims_on,
         )
 

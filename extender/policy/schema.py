@@ -73,7 +73,7 @@ class Policy(_Strict):
     packing: Packing = Field("pack", description="pack fills nodes in use first, spread empty ones")
     hold_seconds: float = Field(15, gt=0, le=300, description="seconds that filter holds its first choice in memory")
     binding_timeout_seconds: float = Field(
-        600, ge=1, le=86_400, description="seconds that drivers have for binding conditions before a claim is allocated anew"
+        600, ge=1, le=86_400, description="seconds for binding conditions (in-tree: bindingTimeout)"
     )
     search_steps: int = Field(20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up")
     drift: Drift = Field(

@@ -29,7 +29,8 @@ _CLAIMS = 2  # decoded between two looks at who else is waiting
 
 
 class Auditor:
-    """Runs beside the service. `findings` are those of the last round that the round before saw too; reading them starts no round."""
+    """Runs beside the service. `findings` are those of the last round that the round before saw too; reading them
+    starts no round."""
 
     def __init__(
         self, mirror: Mirror, client: ApiClient, writer: Writer, turns: Turns, ready: Callable[[], bool], round_seconds: float = _ROUND_SECONDS

@@ -88,7 +88,8 @@ class Binder:
         await asyncio.shield(task)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for binds in flight, at most so long. A bind that only waits for its drivers ends: the scheduler asks again."""
+        """Wait for binds in flight, at most so long. A bind that only waits for its drivers ends: the scheduler asks
+        again."""
         self._ending = True
         self._progress.advance()
         tasks = [task for _, task in self._running.values()]
@@ -138,15 +139,17 @@ class Binder:
                 await self._bind_with_claims(work, demand)
 
     async def _pod_group(self, pod: Pod) -> PodGroup | None:
-        """The pod's PodGroup, where the pod names a claim that the group may list. What a template made says itself whose it is."""
+        """The pod's PodGroup, where the pod names a claim that the group may list. What a template made says itself
+        whose it is."""
         if not pod.group or not any(entry.claim_name for entry in pod.claims):
             return None
         found = await self._writer.read_pod_group(ObjectKey(pod.key.namespace, pod.group))
         return None if found is None else decode_pod_group(found)
 
     async def _after_others(self, pod: Pod, demand: Asked) -> Asked:
-        """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was filtered with
-        ends: this bind is the first to arrive, and the other pod's bind will find the claim allocated."""
+        """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was
+        filtered with ends: this bind is the first to arrive, and the other pod's bind will find the claim
+        allocated."""
         while isinstance(demand, Demand) and demand.promised:
             for claim in demand.promised:
                 if not await self._progress.until(partial(self._settled, claim.uid), _IN_FLIGHT_SECONDS):
@@ -207,7 +210,8 @@ class Binder:
             raise
         finally:
             for claim, _ in planned:
-                if self._mirror.ledger.in_flight.get(claim.uid) == work.pod.uid:  # the watch has not confirmed it before
+                # The watch may have confirmed it before, and another bind may write the claim by now.
+                if self._mirror.ledger.in_flight.get(claim.uid) == work.pod.uid:
                     (self._mirror.confirm if shown else self._mirror.undo)(claim.uid)
             self._progress.advance()
 
@@ -283,8 +287,8 @@ class Binder:
         return fresh
 
     async def _reserve(self, claim: Claim, consumer: Consumer) -> Claim:
-        """Add the pod to a claim that has its devices already. The binds of pods that share a claim do so one after the other:
-        each such write makes the version that the others know too old."""
+        """Add the pod to a claim that has its devices already. The binds of pods that share a claim do so one after
+        the other: each such write makes the version that the others know too old."""
         lock = self._reserving.setdefault(claim.key, asyncio.Lock())
         async with lock:
             for attempt in range(_TRIES):
@@ -341,8 +345,8 @@ class Binder:
             raise
 
     async def _devices_ready(self, work: Work, demand: Demand) -> None:
-        """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in time for this
-        call, the scheduler asks again."""
+        """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in
+        time for this call, the scheduler asks again."""
         end = asyncio.get_running_loop().time() + _CONDITIONS_SECONDS
         for claim in (*work.allocated, *demand.settled):
             left = demand.policy.binding_timeout_seconds - self._surroundings.age_seconds(claim)

@@ -32,7 +32,8 @@ class Work:
         return Consumer(self.pod.uid, self.pod.key.name)
 
     def is_of_group(self, claim: Claim) -> bool:
-        """Whether a claim is reserved for the pod's PodGroup: other members may rely on its allocation and write nothing."""
+        """Whether a claim is reserved for the pod's PodGroup: other members may rely on its allocation and write
+        nothing."""
         return self.consumer(claim).uid != self.pod.uid
 
 

@@ -22,9 +22,9 @@ class DeviceLost(BindError):
 
 
 class Fence:
-    """Waits until the claims watch has shown a write, so that every earlier write is in the mirror too. `watched_version` is the
-    resourceVersion that the claims watch has reached, bookmarks included; '' while a list is under way, because a list shows
-    its pages one after the other."""
+    """Waits until the claims watch has shown a write, so that every earlier write is in the mirror too.
+    `watched_version` is the resourceVersion that the claims watch has reached, bookmarks included; '' while a list is
+    under way, because a list shows its pages one after the other."""
 
     def __init__(
         self, mirror: Mirror, progress: Progress, watched_version: Callable[[], str], timeout_seconds: float = _SECONDS
@@ -38,8 +38,8 @@ class Fence:
         self.losses = 0  # binds that gave way to an earlier write
 
     async def passed(self, written: Iterable[Claim]) -> None:
-        """Return once the watch has shown these claims as they were written, or later. Raises BindError where it does not in time,
-        and where it has passed the version of a claim that does not exist any more."""
+        """Return once the watch has shown these claims as they were written, or later. Raises BindError where it does
+        not in time, and where it has passed the version of a claim that does not exist any more."""
         started = asyncio.get_running_loop().time()
         for claim in written:
             if not await self._progress.until(partial(self._shown, claim), self._timeout_seconds):
@@ -63,7 +63,8 @@ class Fence:
         return self._gone(written) or (seen is not None and newer(seen.resource_version, written.resource_version))
 
     def _gone(self, written: Claim) -> bool:
-        """Whether the mirror has no such claim. This means deleted only where the watch has passed the written version."""
+        """Whether the mirror has no such claim. This means deleted only where the watch has passed the written
+        version."""
         seen = self._mirror.store.claims.get(written.key)
         return seen is None or seen.uid != written.uid
 

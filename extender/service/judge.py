@@ -71,6 +71,7 @@ class Judge:
         self.policy_generation += 1
         self.policy_problem = ""
         self._mirror.live_memory_seconds = policy.live_memory_seconds
+        self._mirror.on_sooner()
         self.rankings.clear()
 
     def refuse_policy(self, problem: str) -> None:

@@ -28,9 +28,9 @@ class Undoer:
         self._log = structlog.get_logger("berth.bind")
 
     async def undo(self, work: Work, why: str) -> None:
-        """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later. A claim of the
-        PodGroup is taken back only where its devices are lost: then no member's bind passes the fence. Otherwise another member may
-        rely on it, and it is freed with the PodGroup, as in-tree."""
+        """Take back allocations and reservations of ours, last first. What cannot be taken back is collected later. A
+        claim of the PodGroup is taken back only where its devices are lost: then no member's bind passes the fence.
+        Otherwise another member may rely on it, and it is freed with the PodGroup, as in-tree."""
         for claim in reversed(work.reserved):
             if not work.is_of_group(claim):
                 await self._quietly(self._writer.unreserve(claim, work.pod.uid), work.pod, why)
@@ -41,8 +41,8 @@ class Undoer:
             await self._quietly(self._writer.delete_claim(work.special), work.pod, why)
 
     async def inherit(self, work: Work, claim: Claim) -> None:
-        """An allocation that was found and lost is taken back with the rest of the work, unless its writer has bound the pod, or still
-        may, or another allocation stands there by now."""
+        """An allocation that was found and lost is taken back with the rest of the work, unless its writer has bound
+        the pod, or still may, or another allocation stands there by now."""
         await asyncio.sleep(_LANDING_SECONDS)
         pod = decode_pod(await self._writer.read_pod(work.pod.key))
         fresh = await self._writer.read_claim(claim.key)

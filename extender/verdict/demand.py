@@ -77,8 +77,8 @@ class Extended:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """The claims of a pod that need devices, those that have them already, and those that have them promised: another pod that
-    shares the claim was filtered or is being bound, and its node and devices are the claim's.
+    """The claims of a pod that need devices, those that have them already, and those that have them promised: another pod
+    that shares the claim was filtered or is being bound, and its node and devices are the claim's.
 
     With extended resources, ask `on(node)` for what it comes to on a node: its last open claim may be the special one.
     """
@@ -214,9 +214,8 @@ def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
 def _demand(
     pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
 ) -> Demand | Blocked:
-    promised = {
-        claim.key: found for claim in claims.values() if (found := _promised(claim, pod, snapshot.reservations)) is not None
-    }
+    in_promise = ((claim.key, _promised(claim, pod, snapshot.reservations)) for claim in claims.values())
+    promised = {key: claim for key, claim in in_promise if claim is not None}
     names = tuple(name for name, claim in claims.items() if claim.allocation is None and claim.key not in promised)
     wanted = tuple(claims[name] for name in names)
     settled = tuple(claim for claim in claims.values() if claim.allocation is not None)
@@ -248,7 +247,8 @@ def _demand(
     name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
     group = (pod.key.namespace, name) if name else None
     return Demand(
-        wanted, settled, tuple(promised.values()), names, specs, tuple(classes.values()), topology, least, key, policy, expected, group, extended=ask
+        wanted, settled, tuple(promised.values()), names, specs, tuple(classes.values()), topology, least, key, policy,
+        expected, group, extended=ask,
     )
 
 

@@ -44,7 +44,8 @@ class Places:
         return found >= 0
 
     def count(self, body: bytes, text: slice) -> int:
-        """About how many names there are: texts of equal length, one after the other, are taken to hold equally many."""
+        """About how many names there are: texts of equal length, one after the other, are taken to hold equally
+        many."""
         length = text.stop - text.start
         if self._counted[0] != length:
             self._counted = length, body.count(b'"', text.start, text.stop) // 2
