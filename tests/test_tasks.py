@@ -190,6 +190,7 @@ WATCHES = {
 SERVICE = WATCHES | {
     "heartbeat",
     "waker",
+    "expirer",
     "collector",
     "teller",
     "auditor",

@@ -102,9 +102,8 @@ class Service:
             self.supervisor.start(f"watch-{name}", reflector.run)
         for name, run in (
             ("heartbeat", self.heartbeat.run), ("waker", self.waker.run), ("expirer", self.expirer.run),
-            ("collector", self.collector.run),
-            ("teller", self.teller.run), ("auditor", self.auditor.run), ("shadow", self.shadow.run),
-            ("finisher", self._finish), ("surveyor", self._survey),
+            ("collector", self.collector.run), ("teller", self.teller.run), ("auditor", self.auditor.run),
+            ("shadow", self.shadow.run), ("finisher", self._finish), ("surveyor", self._survey),
             ("garbage-collection", partial(tidy, self.turns, self._settle_down)),
         ):
             self.supervisor.start(name, run)
