@@ -92,8 +92,7 @@ async def two_replicas(seed: int, pods: int, seconds: float, *, jumps: bool = Fa
             await berths.start(port, jumps=jumps)
         faults.delay, faults.conflicts, faults.refusals = 0.05, 0.1, 0.05
         for i in range(pods):
-            cluster.apply(claim(f"c{i}", rng.choice((1, 1, 2, 4))))
-            cluster.apply(pod(f"p{i}", f"c{i}"))
+            _apply_some_pod(cluster, i, rng.choice((1, 1, 2, 4)))
         cutter = asyncio.create_task(_cut(cluster, rng))
         try:
             counts = await _drive(cluster, ports, rng, seconds)
@@ -106,6 +105,19 @@ async def two_replicas(seed: int, pods: int, seconds: float, *, jumps: bool = Fa
         free = 20 - sum(len(c["status"]["allocation"]["devices"]["results"]) for c in cluster.store.all("resourceclaims") if c["status"].get("allocation"))
         assert free >= 0
     return counts
+
+
+def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
+    """A pod with a claim of its own; every fourth asks for extended resources, and the one after it shares a claim."""
+    if number % 4 == 3:
+        asked = {"nvidia.com/gpu": str(count)}
+        resources = {"limits": asked, "requests": asked}
+        cluster.apply(pod(f"p{number}", containers=[{"name": "main", "image": "pause", "resources": resources}]))
+    elif number % 4 == 0 and number:
+        cluster.apply(pod(f"p{number}", f"c{number - 2}"))
+    else:
+        cluster.apply(claim(f"c{number}", count))
+        cluster.apply(pod(f"p{number}", f"c{number}"))
 
 
 async def _cut(cluster: Cluster, rng: random.Random) -> None:

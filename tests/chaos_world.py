@@ -194,9 +194,12 @@ def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
         if node is None:
             wrong += [f"pod {name} is not bound"] if satisfiable else []
             continue
-        for entry in one["spec"].get("resourceClaims") or ():
-            held = claims[one["metadata"]["namespace"], entry["resourceClaimName"]]
-            status = held.get("status") or {}
+        special = ((one.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
+        named = [entry["resourceClaimName"] for entry in one["spec"].get("resourceClaims") or ()]
+        if not named and special is None and "nvidia.com/gpu" in str(one["spec"]):
+            wrong.append(f"pod {name} is bound without a claim for its extended resources")
+        for claim_name in (*named, *([special] if special else [])):
+            status = claims.get((one["metadata"]["namespace"], claim_name), {}).get("status") or {}
             if not status.get("allocation"):
                 wrong.append(f"pod {name} is bound and its claim has no devices")
             elif {r["pool"] for r in status["allocation"]["devices"]["results"]} != {node}:

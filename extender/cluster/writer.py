@@ -128,10 +128,11 @@ class Writer:
         return decode_claim(await self._client.post(path, body))
 
     async def map_special_claim(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
-        """PATCH pod/status: which request serves which container (container, resource, request)."""
+        """PATCH pod/status, guarded by the pod's version: which request serves which container (container, resource,
+        request)."""
         entries = [{"containerName": c, "resourceName": r, "requestName": q} for c, r, q in mappings]
         status = {"extendedResourceClaimStatus": {"resourceClaimName": claim.key.name, "requestMappings": entries}}
-        body = {"metadata": {"uid": pod.uid}, "status": status}
+        body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
         await self._client.patch(f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status", body, MERGE_PATCH)
 
     async def delete_claim(self, key: ObjectKey) -> None:

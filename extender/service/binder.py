@@ -26,6 +26,7 @@ from extender.service.fence import DeviceLost, Fence
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.progress import Progress
+from extender.service.special import SpecialClaims
 from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
 from extender.service.undoing import Undoer
@@ -71,7 +72,8 @@ class Binder:
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._reserving: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
         self._ending = False
-        self._undoer = Undoer(writer)
+        self._special = SpecialClaims(writer)
+        self._undoer = Undoer(writer, self._special)
         self._log = structlog.get_logger("berth.bind")
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
@@ -247,7 +249,7 @@ class Binder:
                 work.special = claim.key
             await self._allocate(work, claim, stamped, work.consumer(claim))
             if claim.extended:
-                await self._writer.map_special_claim(work.pod, claim, demand.mappings)
+                await self._special.map(work.pod, claim, demand.mappings)
         for claim in demand.settled:
             consumer = work.consumer(claim)
             if not claim.is_reserved_for(consumer.uid):

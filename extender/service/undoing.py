@@ -13,6 +13,7 @@ from extender.cluster.writer import Writer
 from extender.model.claim import Claim, Pod
 from extender.model.errors import BerthError
 from extender.service.binding import Work
+from extender.service.special import SpecialClaims
 from extender.wire.core import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
@@ -23,8 +24,9 @@ _LANDING_SECONDS = 1.0  # for a Binding that another process sent to arrive
 class Undoer:
     """Takes back allocations and reservations of failed binds, guarded by resourceVersion and by the claim's writer."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, special: SpecialClaims) -> None:
         self._writer = writer
+        self._special = special
         self._log = structlog.get_logger("berth.bind")
 
     async def undo(self, work: Work, why: str) -> None:
@@ -38,7 +40,7 @@ class Undoer:
             if claim.key != work.special and (claim.key in work.lost or not work.is_of_group(claim)):
                 await self._quietly(self._deallocate(claim, work.consumer(claim).uid), work.pod, why)
         if work.special is not None:
-            await self._quietly(self._writer.delete_claim(work.special), work.pod, why)
+            await self._quietly(self._special.remove(work.special), work.pod, why)
 
     async def inherit(self, work: Work, claim: Claim) -> None:
         """An allocation that was found and lost is taken back with the rest of the work, unless its writer has bound

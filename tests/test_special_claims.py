@@ -1,0 +1,79 @@
+"""The claim of extended resources when two replicas bind one pod, and when taking it back meets errors."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.sandbox.apiserver.errors import ApiError
+from tests.berthing import berthing, pod, until
+from tests.replicas import replicas
+
+
+def extended(name: str) -> dict:
+    resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+    return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}])
+
+
+async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:
+    """Each makes a claim; the first to name its claim in the pod's status binds, the other takes its own back."""
+    async with replicas({"n1": "t4-4", "n2": "t4-4"}) as ((a, b), _):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await asyncio.gather(a.filter("p"), b.filter("p"))
+        both, named = asyncio.Event(), []
+
+        async def meet(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/pods/p/status") and not both.is_set():
+                named.append(path)
+                if len(named) == 2:
+                    both.set()
+                await both.wait()
+
+        a.cluster.api.intercept = meet
+        answers = await asyncio.gather(a.bind("p", "n1"), b.bind("p", "n2"))
+        assert sorted(bool(answer) for answer in answers) == [False, True], answers
+        (left,) = a.claims()
+        assert a.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == left["metadata"]["name"]
+        assert a.held() == [(a.node_of("p"), a.held()[0][1])]
+
+
+async def test_a_claim_that_cannot_be_taken_back_at_once_is_tried_again() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p"))
+        await b.settled()
+        await b.filter("p")
+        failures = ["binding", "busy", "busy"]
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if path.endswith("/binding"):
+                failures.remove("binding")
+                return ApiError(403, "Forbidden", "no")
+            if "busy" in failures and "binding" not in failures and "/resourceclaims/" in path and method == "PATCH":
+                failures.remove("busy")
+                return ApiError(409, "Conflict", "the object has been modified")
+            return None
+
+        b.cluster.api.intercept = refuse
+        assert "no" in await b.bind("p", "n1")
+        assert not failures and b.claims() == []
+
+
+async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_runs() -> None:
+    async with replicas({"n1": "t4-4"}) as ((a, b), _):
+        a.cluster.apply(extended("p"))
+        await asyncio.gather(a.settled(), b.settled())
+        await a.filter("p")
+        binding = asyncio.Event()
+
+        async def hold(method: str, path: str) -> None:
+            if path.endswith("/binding"):
+                await binding.wait()
+
+        a.cluster.api.intercept = hold
+        bind = asyncio.create_task(a.bind("p", "n1"))
+        await until(lambda: bool(a.held()))
+        await b.settled()
+        assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
+        b.app.service.collector.sweep()
+        binding.set()
+        assert await bind == "" and len(a.held()) == 1 and b.app.service.collector.removed == 0
