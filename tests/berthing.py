@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
 from extender.web.app import App
+from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
 
@@ -29,7 +29,16 @@ class Berthing:
     api: str  # the sandbox's address
 
     async def filter(self, pod: str, names: list[str] | None = None) -> Json:
+        """Berth's answer for these nodes, or for all. As kube-scheduler does, ask again where Berth says that it needs longer."""
         names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
+
+        async def judged() -> Json | None:
+            found = await self.filter_once(pod, names)
+            return None if found["Error"].endswith(": ask again") else found
+
+        return await eventually(judged, f"every node is judged for pod {pod}")
+
+    async def filter_once(self, pod: str, names: list[str]) -> Json:
         reply = await self.client.post("/filter", json={"Pod": self.pod(pod), "Nodes": None, "NodeNames": names})
         assert reply.status_code == 200, reply.text
         return reply.json()
@@ -41,7 +50,7 @@ class Berthing:
     async def bind(self, pod: str, node: str, uid: str = "") -> str:
         obj = self.pod(pod)
         body = {"PodName": pod, "PodNamespace": "default", "PodUID": uid or obj["metadata"]["uid"], "Node": node}
-        reply = await self.client.post("/bind", json=body, timeout=40)
+        reply = await self.client.post("/bind", json=body)
         assert reply.status_code == 200, reply.text
         return reply.json()["Error"]
 
@@ -63,14 +72,17 @@ class Berthing:
 
     async def metrics(self, words: str) -> str:
         """The first text of /metrics with these words: it is made anew every second."""
-        while words not in (text := (await self.client.get("/metrics")).text):
-            await asyncio.sleep(0.05)
-        return text
+
+        async def shown() -> str:
+            text = (await self.client.get("/metrics")).text
+            return text if words in text else ""
+
+        return await eventually(shown, f"/metrics shows {words!r}")
 
     async def settled(self) -> None:
         """Wait until Berth has seen everything the cluster has."""
         service = self.app.service
-        await until(lambda: all(int(r.version or 0) >= self._last(r.kind.name) for r in service.reflectors.values()))
+        await eventually(lambda: all(int(r.version or 0) >= self._last(r.kind.name) for r in service.reflectors.values()))
 
     def _last(self, resource: str) -> int:
         """The newest version of a kind that Berth's watch will show."""
@@ -84,13 +96,6 @@ def _hidden(change: Any) -> bool:
     return change.resource == "pods" and (all(bound) or (change.old is None and bound[0]))
 
 
-async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
-    end = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < end, "did not come true in time"
-        await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark_seconds: float = 0.5) -> AsyncIterator[Berthing]:
     """nodes: name to machine."""
@@ -98,8 +103,8 @@ async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     async with cluster.serving() as api, application(api, policy) as (app, not_ready), listening(app, "127.0.0.1", 0) as url:
-        await until(lambda: not not_ready())
-        async with httpx.AsyncClient(base_url=url) as client:
+        await eventually(lambda: not not_ready(), not_ready)
+        async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
             yield Berthing(cluster, app, client, api)
 
 

@@ -6,13 +6,14 @@ import asyncio
 import base64
 import shutil
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from tests.waiting import HANG_SECONDS, eventually
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), "")
@@ -47,7 +48,7 @@ class Page:
         self._number += 1
         self._waiting[self._number] = future = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        answer = await asyncio.wait_for(future, 30)
+        answer = await asyncio.wait_for(future, HANG_SECONDS)
         assert "error" not in answer, answer
         return answer["result"]
 
@@ -57,11 +58,8 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    async def until(self, script: str, seconds: float = 15) -> None:
-        end = time.monotonic() + seconds
-        while not await self.run(script):
-            assert time.monotonic() < end, f"never: {script}; {self.errors}"
-            await asyncio.sleep(0.05)
+    async def until(self, script: str) -> None:
+        await eventually(lambda: self.run(script), lambda: f"{script}; {self.errors}")
 
     async def press(self, key: str) -> None:
         """One key, by its name or letter."""
@@ -90,10 +88,7 @@ async def browsing(url: str, folder: Path, width: int = 1280, height: int = 800)
     )
     try:
         file = folder / "profile" / "DevToolsActivePort"
-        for _ in range(200):
-            if file.exists() and file.read_text().count("\n"):
-                break
-            await asyncio.sleep(0.1)
+        await eventually(lambda: file.exists() and file.read_text().count("\n"), "Chromium listens")
         port = file.read_text().splitlines()[0]
         async with aiohttp.ClientSession() as session:
             async with session.get(f"http://127.0.0.1:{port}/json") as reply:

@@ -27,6 +27,7 @@ from extender.sandbox.machines import carried_machines, fabric_slice, load_machi
 from extender.wire.slices import SliceDecoder
 from tests.fakes.nvml import FakeNvml
 from tests.shared import SHARED, needs
+from tests.waiting import HANG_SECONDS, eventually
 
 MACHINES = carried_machines()
 SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
@@ -170,15 +171,19 @@ async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
     """A call that hangs does not hang the agent: the slice says stale, and is not believed; later it is fresh again."""
     nvml = FakeNvml(MACHINES["dgx1-v100"])
     async with publishing(nvml, deadline_seconds=0.2) as (cluster, agent):
-        await agent.step()
+
+        async def fresh() -> bool:
+            await agent.step()
+            return not agent.stale
+
+        await eventually(fresh, "the agent reads")
         nvml.hang = threading.Event()
         await agent.step()
         await agent.step()
         assert agent.stale and published(cluster) is None
         nvml.hang.set()
-        await asyncio.sleep(0.1)
-        await agent.step()
-        assert not agent.stale and published(cluster) is not None
+        await eventually(fresh, "the agent reads again")
+        assert published(cluster) is not None
 
 
 async def test_wiped_slice_is_put_back_and_a_lost_gpu_leaves() -> None:
@@ -287,4 +292,4 @@ async def test_the_command_ends_when_it_is_told(tmp_path: Path) -> None:
         assert process.stderr is not None
         await process.stderr.readline()  # it says that there is no driver, or what it published
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), HANG_SECONDS) == 0

@@ -10,7 +10,8 @@ import pytest
 from extender.model.claim import FINALIZER
 from extender.sandbox.apiserver.errors import ApiError
 from extender.service.binding import BindError
-from tests.berthing import Berthing, berthing, claim, pod, until
+from tests.berthing import Berthing, berthing, claim, pod
+from tests.waiting import eventually
 
 NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 
@@ -170,7 +171,7 @@ async def test_a_burst_never_shares_a_device() -> None:
         first = [(await b.filter(f"p{i}"))["NodeNames"] for i in range(20)]
         outcome = await asyncio.gather(*(b.bind(f"p{i}", (names or ["n1"])[0]) for i, names in enumerate(first)))
         assert len(b.held()) == len(set(b.held())) == sum(1 for error in outcome if not error) == 12
-        await until(lambda: b.app.service.binder.in_flight == 0)
+        await eventually(lambda: b.app.service.binder.in_flight == 0)
 
 
 async def test_pod_without_claims_gets_a_plain_binding() -> None:

@@ -10,7 +10,8 @@ from extender.model.claim import Container
 from extender.policy import Policy
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.verdict.extended import special_claim
-from tests.berthing import Berthing, berthing, claim, pod, until
+from tests.berthing import Berthing, berthing, claim, pod
+from tests.waiting import eventually
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 
@@ -84,7 +85,7 @@ async def test_leftover_special_claim_is_removed_first() -> None:
         await b.settled()
         reasons = (await b.filter("old"))["FailedAndUnresolvableNodes"]
         assert reasons == {"n1": "the extended-resource claim of an earlier attempt is being removed"}
-        await until(lambda: not b.claims())
+        await eventually(lambda: not b.claims())
         await b.settled()
         assert await b.bind("old", (await b.filter("old"))["NodeNames"][0]) == ""
 
@@ -267,7 +268,7 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
         await b.settled()
         reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
         assert set(reasons.values()) == {"claim is allocated for other nodes"}
-        await until(lambda: b.claims()[0]["status"].get("allocation") is None)
+        await eventually(lambda: b.claims()[0]["status"].get("allocation") is None)
         assert b.app.service.collector.deallocated == 1
         await b.settled()
         assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
@@ -287,7 +288,7 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
         collector.sweep()
         await asyncio.sleep(0.1)
         collector.sweep()
-        await until(lambda: len(b.held()) == 1)
+        await eventually(lambda: len(b.held()) == 1)
         assert b.cluster.store.get("resourceclaims", ("default", "foreign"))["status"]["allocation"]
 
 

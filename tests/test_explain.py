@@ -16,7 +16,8 @@ from extender.cli.picture import take_picture
 from extender.model.claim import Node, ObjectKey
 from extender.serve import application
 from extender.verdict.explain import explain
-from tests.berthing import Berthing, berthing, claim, pod, until
+from tests.berthing import Berthing, berthing, claim, pod
+from tests.waiting import eventually
 
 cli = commands()
 
@@ -144,7 +145,7 @@ def test_a_bound_pod_keeps_its_decision() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": A100}) as b:
             node = await _run(b, "p", [claim("p", 2)])
-            await until(lambda: b.app.service.journal.of(("default", "p")).decision is not None)
+            await eventually(lambda: b.app.service.journal.of(("default", "p")).decision is not None)
             await b.settled()
             found = await _why(b, "p")
             decision = found["decision"]
@@ -162,7 +163,7 @@ def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> N
             await _run(b, "p", [claim("c", 2)])
             note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
             async with application(b.api) as (other, not_ready):
-                await until(lambda: not not_ready())
+                await eventually(lambda: not not_ready())
                 found = await other.service.explainer.pod(ObjectKey("default", "p"))
                 assert found["outcome"] == "bound" and found["sentence"] == f"pod default/p was bound to n1: {note}"
 
@@ -189,7 +190,7 @@ def test_explaining_changes_nothing() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "a", [claim("a", 8)])
             await _run(b, "p", [claim("p", 2)])
-            await until(lambda: b.app.service.teller.events == 1)
+            await eventually(lambda: b.app.service.teller.events == 1)
             before = b.app.service.mirror.usage._by_holder.copy()
             writes = b.cluster.store.version
             await _why(b, "p", free="default/a")
@@ -254,13 +255,15 @@ def test_one_event_when_the_reason_changes() -> None:
             await _run(b, "a", [claim("a", 8)])
             for _ in range(3):
                 await _run(b, "p", [claim("p", 2)]) if b.cluster.store.get("pods", ("default", "p")) is None else await b.filter("p")
-            await until(lambda: len(b.cluster.store.all("events")) == 1)
+            await eventually(lambda: len(b.cluster.store.all("events")) == 1)
             event = b.cluster.store.all("events")[0]
             assert event["regarding"]["name"] == "p" and event["reason"] == "NotPlaced"
             assert "matching devices are in use" in event["note"] and "held by default/a" in event["note"]
             await b.filter("p")
-            await asyncio.sleep(0.5)
-            assert len(b.cluster.store.all("events")) == 1 and b.app.service.teller.events == 1
+            await _run(b, "q", [claim("q", 2)])
+            await eventually(lambda: len(b.cluster.store.all("events")) > 1)
+            told = [event["regarding"]["name"] for event in b.cluster.store.all("events")]
+            assert sorted(told) == ["p", "q"], "events come in order: nothing about p stands before that about q"
 
     asyncio.run(body())
 
@@ -305,7 +308,7 @@ async def test_one_line_per_decision() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "p", [claim("p", 2)])
             await _run(b, "q", [claim("q", 7)])
-            await until(lambda: any(line["event"] == "not placed" for line in lines))
+            await eventually(lambda: any(line["event"] == "not placed" for line in lines))
     (bound,) = [line for line in lines if line["event"] == "bound"]
     assert (bound["pod"], bound["node"], bound["claims"], len(bound["devices"])) == ("default/p", "n1", ["default/p"], 2)
     assert bound["seconds"] >= 0 and bound["generation"] > 0

@@ -28,7 +28,8 @@ from extender.wire import names as names_module
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node, decode_pod, may_need_devices
 from extender.wire.slices import SliceDecoder
-from tests.berthing import berthing, claim, pod, until
+from tests.berthing import berthing, claim, pod
+from tests.waiting import eventually
 
 
 async def test_first_choice_is_held() -> None:
@@ -171,7 +172,7 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         assert (await b.filter("p"))["NodeNames"] == []
         before = b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"]
         b.cluster.apply(gpu_slice("n2", machine))
-        await until(lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before, 5)
+        await eventually(lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before)
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         assert b.app.service.waker.touches == 1
 
@@ -184,10 +185,10 @@ async def test_a_filter_that_would_take_too_long_says_so_and_is_finished_meanwhi
         b.cluster.apply(pod("p", "c"))
         await b.settled()
         real, judge._clock = judge._clock, lambda: float(next(ticks))
-        answer = await b.filter("p")
+        answer = await b.filter_once("p", [f"n{i:02}" for i in range(60)])
         judge._clock = real
         assert answer["NodeNames"] is None and re.fullmatch(r"berth still judges \d+ of 60 nodes for pod default/p: ask again", answer["Error"])
-        await until(lambda: not judge.rankings.at_hand(next(iter(judge.rankings._known.values())).demand).left)
+        await eventually(lambda: not judge.rankings.at_hand(next(iter(judge.rankings._known.values())).demand).left)
         assert (await b.filter("p"))["NodeNames"]
 
 

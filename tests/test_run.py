@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "extender", "run", "--once", "--listen", "127.0.0.1:0", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 def test_every_example_lands_as_its_file_says() -> None:

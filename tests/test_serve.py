@@ -31,8 +31,9 @@ from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
 from extender.web import exporter, exporting
-from tests.berthing import berthing, claim, pod, until
+from tests.berthing import berthing, claim, pod
 from tests.test_docs import ROOT
+from tests.waiting import HANG_SECONDS, answers, eventually
 
 cli = commands()
 
@@ -65,19 +66,6 @@ async def served(folder: Path, *options: str) -> AsyncIterator[tuple[int, int]]:
             assert await process.wait() == 0
 
 
-async def answers(url: str, status: int, words: str = "", **options) -> None:
-    async with httpx.AsyncClient(**options) as client:
-        for _ in range(150):
-            try:
-                reply = await client.get(url)
-                if reply.status_code == status and words in reply.text:
-                    return
-            except httpx.HTTPError:
-                pass
-            await asyncio.sleep(0.1)
-    raise AssertionError(f"{url} never answered {status} {words}")
-
-
 @pytest.mark.parametrize(("status", "message"), [(403, "resourceclaims is forbidden"), (404, "the server could not find the requested resource")])
 async def test_not_ready_says_what_is_missing_and_why(status: int, message: str) -> None:
     """Missing rights and an API version that is not served: named in one sentence, with the next step."""
@@ -92,10 +80,7 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
         await send({"type": "http.response.body", "body": body})
 
     async with listening(api, "127.0.0.1", 0) as url, application(url) as (app, not_ready):
-        for _ in range(200):
-            if message in not_ready():
-                break
-            await asyncio.sleep(0.02)
+        await eventually(lambda: message in not_ready(), not_ready)
         assert not_ready() == f"not listed yet: resourceclaims ({message}); berth doctor names what mends it"
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error.startswith("berth is not ready, not listed yet: resourceclaims")
@@ -104,7 +89,7 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
 
 
 async def test_verbs_and_pages_have_addresses_of_their_own(tmp_path: Path) -> None:
-    async with served(tmp_path) as (verbs, pages), httpx.AsyncClient() as client:
+    async with served(tmp_path) as (verbs, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         body = b'{"Pod": {"metadata": {"name": "p", "namespace": "x"}}, "NodeNames": ["n1"]}'
         assert (await client.post(f"http://127.0.0.1:{verbs}/filter", content=body)).json()["NodeNames"] == ["n1"]
         assert (await client.post(f"http://127.0.0.1:{pages}/filter", content=body)).status_code == 404
@@ -134,11 +119,21 @@ async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) 
         await answers(metrics, 200, "berth_policy_refused 0.0")
 
 
+async def filtered(client: httpx.AsyncClient, port: int, body: dict) -> dict:
+    """The first answer without an error: the watch may not show the claim yet."""
+
+    async def judged() -> dict | None:
+        found = (await client.post(f"http://127.0.0.1:{port}/filter", json=body)).json()
+        return None if found["Error"] else found
+
+    return await eventually(judged, "a filter without an error")
+
+
 async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> None:
     """Two nodes alike but for their use: pack takes the one in use, the candidate's spread the empty one."""
     (tmp_path / "policy.yaml").write_text("packing: pack\nweights: {packing: 50}")
     candidate = tmp_path / "candidate.yaml"
-    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (verbs, pages), httpx.AsyncClient() as client:
+    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (verbs, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         told = f"http://127.0.0.1:{pages}/v1/policy"
         assert (await client.get(f"{told}/diff")).json()["candidate"] is False
         candidate.write_text("packing: sideways")
@@ -153,14 +148,10 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
         pods = {p["metadata"]["name"]: p for p in (await client.get(f"{api}/api/v1/pods")).json()["items"]}
         for name in ("busy", "next"):
             body = {"Pod": pods[name], "Nodes": None, "NodeNames": names}
-            for _ in range(100):
-                found = (await client.post(f"http://127.0.0.1:{verbs}/filter", json=body)).json()
-                if not found["Error"]:
-                    break
-                await asyncio.sleep(0.05)
+            found = await filtered(client, verbs, body)
             uid = pods[name]["metadata"]["uid"]
             bind = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": found["NodeNames"][0]}
-            assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind, timeout=20)).json()["Error"] == ""
+            assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
         await answers(f"{told}/diff", 200, '"compared":2')
         (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
         assert changed["pod"] == "default/next" and changed["active"]["node"] != changed["candidate"]["node"]
@@ -183,7 +174,7 @@ async def test_an_event_says_that_the_policy_is_wrong(tmp_path: Path) -> None:
 
 async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
-    async with served(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages), httpx.AsyncClient() as client:
+    async with served(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         url = f"http://127.0.0.1:{pages}/v1/explain/x/p"
         assert (await client.get(url)).status_code == 401
         assert (await client.get(url, headers={"Authorization": "Bearer wrong"})).status_code == 401
@@ -195,7 +186,7 @@ async def test_scrapes_are_answered_by_a_process_of_their_own(tmp_path: Path) ->
     """It is started again when it ends, and does not outlive Berth."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/metrics"
-    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}"), httpx.AsyncClient() as client:
+    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}"), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         await answers(url, 200, "berth_ready 1.0")
         reply = await client.get(url)
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -233,6 +224,7 @@ async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> 
         thread = threading.Thread(target=exporter.answer, args=(listening_socket, sink))
         thread.start()
         await answers(url, 503, "hangs, or has just started")
+        monkeypatch.setattr(exporter, "_STALE_SECONDS", float("inf"))
         source.write((3).to_bytes(4) + b"a 1")
         await answers(url, 200, "a 1")
         monkeypatch.setattr(exporter, "_STALE_SECONDS", 0.0)
@@ -242,7 +234,7 @@ async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> 
             assert odd.recv(12) == b"HTTP/1.1 405", "once the one that says nothing has been given up"
             assert silent.recv(1) == b""
         source.close()
-        thread.join(5)
+        thread.join(HANG_SECONDS)
         assert not thread.is_alive()
     listening_socket.shutdown(socket.SHUT_RDWR)
     listening_socket.close()
@@ -255,7 +247,7 @@ async def test_a_process_for_scrapes_that_cannot_be_started_is_tried_again(monke
         exporter_of = exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port)
         with capture_logs() as lines, contextlib.closing(exporter_of) as found:
             running = asyncio.create_task(found.run())
-            await until(lambda: bool(lines))
+            await eventually(lambda: bool(lines))
             monkeypatch.setattr(sys, "executable", right)
             await answers(f"http://127.0.0.1:{port}/metrics", 200, "berth_ready 1.0")
             running.cancel()
@@ -271,7 +263,7 @@ def test_an_address_for_scrapes_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(tmp_path / "kubeconfig"), "--listen", f"127.0.0.1:{free_port()}", "--metrics", address]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert ended.returncode == 2
     assert f"berth: --metrics: cannot listen on {address}: Address already in use" in ended.stderr
 
@@ -315,11 +307,11 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
 
         first = await asyncio.to_thread(serial)
         certificate(tmp_path, "server")
-        for _ in range(50):
-            if await asyncio.to_thread(serial) != first:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError("the new certificate was not used")
+
+        async def renewed() -> bool:
+            return await asyncio.to_thread(serial) != first
+
+        await eventually(renewed, "the new certificate is used")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

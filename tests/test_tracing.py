@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import uuid
 from pathlib import Path
@@ -16,7 +15,8 @@ from extender.model.errors import BerthError
 from extender.sandbox.cluster import listening
 from extender.service.tracing import Traces
 from tests.berthing import claim, pod
-from tests.test_serve import served
+from tests.test_serve import filtered, served
+from tests.waiting import HANG_SECONDS
 
 
 class Collector:
@@ -44,14 +44,10 @@ class Collector:
 async def place(verbs: int, folder: Path, name: str) -> dict:
     """Filter and bind one pod with a claim; the pod as it was sent."""
     api = yaml.safe_load((folder / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=HANG_SECONDS) as client:
         assert (await client.post(f"{api}/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", json=claim(name))).status_code == 201
         sent = (await client.post(f"{api}/api/v1/namespaces/default/pods", json=pod(name, name))).json()
-        for _ in range(100):
-            found = (await client.post(f"http://127.0.0.1:{verbs}/filter", json={"Pod": sent, "NodeNames": ["n1", "n2"]})).json()
-            if not found["Error"]:
-                break
-            await asyncio.sleep(0.05)
+        found = await filtered(client, verbs, {"Pod": sent, "NodeNames": ["n1", "n2"]})
         await client.post(f"http://127.0.0.1:{verbs}/prioritize", json={"Pod": sent, "NodeNames": found["NodeNames"]})
         bind = {"PodName": name, "PodNamespace": "default", "PodUID": sent["metadata"]["uid"], "Node": found["NodeNames"][0]}
         assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""

@@ -18,7 +18,7 @@ from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.cluster import Cluster, listening
 from extender.service.supervisor import Supervisor
-from tests.berthing import until
+from tests.waiting import eventually
 
 NODES = RESOURCES["", "nodes"]
 QUICK = Timing(delays=Delays(first=0.01, most=0.05))
@@ -55,11 +55,11 @@ async def test_pages_events_and_deletions(monkeypatch) -> None:
     for i in range(20):
         cluster.apply(node(f"n{i}"))
     async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         assert len(seen) == 20 and cluster.api.requests["GET nodes"] >= 3
         cluster.apply(node("late"))
         cluster.api.registry.delete(NODES, ("", "n3"))
-        await until(lambda: "late" in seen and seen["n3"] is None)
+        await eventually(lambda: "late" in seen and seen["n3"] is None)
 
 
 async def test_many_objects_at_once_let_others_in(monkeypatch) -> None:
@@ -73,11 +73,11 @@ async def test_many_objects_at_once_let_others_in(monkeypatch) -> None:
     for i in range(10):
         cluster.apply(node(f"n{i}"))
     async with cluster.serving() as url, reflecting(cluster, url, seen, give_way) as found:
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         assert told == list(range(1, 11))
         for i in range(10):
             cluster.apply(node(f"m{i}"))
-        await until(lambda: len(seen) == 20)
+        await eventually(lambda: len(seen) == 20)
         assert told[10:] == list(range(11, 21))
 
 
@@ -87,7 +87,7 @@ async def test_a_gap_hides_no_deletion() -> None:
     for name in ("stays", "goes"):
         cluster.apply(node(name))
     async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         down = True
 
         async def refuse(method: str, path: str) -> ApiError | None:
@@ -95,11 +95,11 @@ async def test_a_gap_hides_no_deletion() -> None:
 
         cluster.api.intercept = refuse
         cluster.store.cut_watches()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: found.failures)
         cluster.api.registry.delete(NODES, ("", "goes"))
         cluster.store.forget_history()
         down = False
-        await until(lambda: seen["goes"] is None)
+        await eventually(lambda: seen["goes"] is None)
         assert seen["stays"] is not None and found.relists == 2
 
 
@@ -108,10 +108,10 @@ async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
     cluster, seen = Cluster(bookmark_seconds=60), {}
     timing = Timing(silence_seconds=0.2, delays=NEVER.delays)
     async with cluster.serving() as url, reflecting(cluster, url, seen, timing=timing) as found:
-        await until(lambda: cluster.api.requests.get("GET nodes", 0) >= 4)  # a list, and three watches
+        await eventually(lambda: cluster.api.requests.get("GET nodes", 0) >= 4)  # a list, and three watches
         assert (found.failures, found.relists, found.problem) == (0, 1, "")
         cluster.apply(node("late"))
-        await until(lambda: "late" in seen)
+        await eventually(lambda: "late" in seen)
 
 
 async def test_silence_counts_from_what_the_server_said_last() -> None:
@@ -121,12 +121,12 @@ async def test_silence_counts_from_what_the_server_said_last() -> None:
         kind = Kind("nodes", "/api/v1/nodes", seen.__setitem__)
         found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         while found.silence < 200:  # 0 again when the watch is accepted only now
             now[0] += 200 - found.silence
             await asyncio.sleep(0.01)
         cluster.apply(node("late"))
-        await until(lambda: "late" in seen)
+        await eventually(lambda: "late" in seen)
         assert found.silence == 0
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -138,7 +138,7 @@ async def test_a_kind_that_is_not_served_is_not_silent() -> None:
         kind = Kind("nothings", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True)
         found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         now[0] += 250
         assert found.silence == 0
         task.cancel()
@@ -190,7 +190,7 @@ async def test_every_failure_of_a_watch_is_followed_by_a_delay(fault: str) -> No
     server, problem, _ = FAULTS[fault]
     server.lists = server.watches = 0
     async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}, timing=NEVER) as found:
-        await until(lambda: problem in found.problem)
+        await eventually(lambda: problem in found.problem)
         for _ in range(20):  # a loop without a delay asks again within one of these
             await asyncio.sleep(0.005)
         assert (server.lists, server.watches) == (1, 1)
@@ -202,7 +202,7 @@ async def test_after_the_delay_it_lists_again_only_where_events_may_be_lost(faul
     server, _, lists_again = FAULTS[fault]
     server.lists = server.watches = 0
     async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}):
-        await until(lambda: server.watches >= 3)
+        await eventually(lambda: server.watches >= 3)
         assert (server.lists > 1) == lists_again
 
 
@@ -223,7 +223,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
 
     kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: None)
     task = asyncio.create_task(Reflector(Client(), kind, lambda: None, _at_once, timing=NEVER).run())
-    await until(lambda: bool(closed))
+    await eventually(lambda: bool(closed))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -242,10 +242,10 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
         found = Reflector(client, Kind("nodes", "/api/v1/nodes", apply), lambda: None, _at_once)
         supervisor = Supervisor(QUICK.delays)
         supervisor.start("watch-nodes", found.run)
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         cluster.apply(node("odd"))
         cluster.apply(node("next"))
-        await until(lambda: seen.get("next") is not None)
+        await eventually(lambda: seen.get("next") is not None)
         assert seen["odd"] is not None and found.relists == 2
         assert supervisor.failures == {"watch-nodes": 1}
         await supervisor.stop()
@@ -265,6 +265,6 @@ def test_delays_double_with_jitter_and_start_anew_after_a_quiet_while() -> None:
 async def test_bookmarks_move_the_version() -> None:
     cluster, seen = Cluster(bookmark_seconds=0.05), {}
     async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
-        await until(lambda: found.listed)
+        await eventually(lambda: found.listed)
         cluster.apply({"kind": "ConfigMap", "metadata": {"name": "x"}})
-        await until(lambda: found.version == str(cluster.store.version))
+        await eventually(lambda: found.version == str(cluster.store.version))

@@ -12,6 +12,7 @@ from extender.sandbox.cluster import Cluster
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
 from tests.shared import SHARED, needs
+from tests.waiting import eventually
 
 FILES = sorted((SHARED / "wire").glob("*.jsonl")) if (SHARED / "wire").exists() else []
 
@@ -31,8 +32,7 @@ async def test_replay(verb: str, body: str) -> None:
         cluster.add_node(name, carried_machines()["t4-4"])
     sent = json.loads(body)
     async with cluster.serving() as url, application(url) as (app, not_ready):
-        while not_ready():
-            await __import__("asyncio").sleep(0.01)
+        await eventually(lambda: not not_ready(), not_ready)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://berth") as client:
             reply = await client.post(f"/{verb}", content=body)
     assert reply.status_code == 200

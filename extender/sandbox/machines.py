@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -48,11 +51,12 @@ def load_machine(path: Path) -> Machine:
     return read_machine(yaml.safe_load(path.read_text()), str(path))
 
 
-def carried_machines() -> dict[str, Machine]:
-    """The machines that come with Berth, by name."""
+@cache
+def carried_machines() -> Mapping[str, Machine]:
+    """The machines that come with Berth, by name: read once."""
     folder = resources.files("extender.sandbox") / "machines"
     found = (read_machine(yaml.safe_load(f.read_text()), f.name) for f in folder.iterdir() if f.name.endswith(".yaml"))
-    return {machine.name: machine for machine in found}
+    return MappingProxyType({machine.name: machine for machine in found})
 
 
 def read_machine(obj: Any, where: str) -> Machine:

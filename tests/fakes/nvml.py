@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from extender.model.fabric import UNKNOWN_DISTANCE
 from extender.sandbox.machines import Machine, gpu_uuid
+from tests.waiting import HANG_SECONDS
 
 _VERSION_ENUM = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7}
 _LEVEL = {1: 10, 2: 20, 3: 30, 4: 40, 5: 50}
@@ -63,7 +64,7 @@ class FakeNvml:
 
     def nvmlInit(self) -> None:
         if self.hang is not None:
-            self.hang.wait(30)
+            self.hang.wait(HANG_SECONDS)
 
     def nvmlDeviceGetCount(self) -> int:
         return self.machine.count

@@ -1,0 +1,50 @@
+"""Waiting for a condition. The limits only end a test that hangs: a busy machine must not reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import httpx
+
+T = TypeVar("T")
+HANG_SECONDS = 240.0
+_POLL_SECONDS = 0.01
+_SLOWEST_POLL_SECONDS = 0.1
+
+
+async def eventually(condition: Callable[[], T | Awaitable[T]], what: object = "the condition") -> T:
+    """Call the condition, a function or a coroutine function, until its value is true; return that value.
+
+    `what` names the condition in the error; a function is called for its text at the end.
+    """
+    loop, pause = asyncio.get_running_loop(), _POLL_SECONDS
+    end = loop.time() + HANG_SECONDS
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        assert loop.time() < end, f"never came true: {what() if callable(what) else what}"
+        await asyncio.sleep(pause)
+        pause = min(1.2 * pause, _SLOWEST_POLL_SECONDS)
+
+
+async def answers(url: str, status: int, words: str = "", **options: object) -> None:
+    """Ask until the answer has this status and these words."""
+    last: list[str] = []
+    async with httpx.AsyncClient(timeout=HANG_SECONDS, **{"verify": False, **options}) as client:
+
+        async def answered() -> bool:
+            try:
+                reply = await client.get(url)
+            except httpx.HTTPError as error:
+                last[:] = [repr(error)]
+                return False
+            last[:] = [f"{reply.status_code} {reply.text[:500]}"]
+            return reply.status_code == status and words in reply.text
+
+        await eventually(answered, lambda: f"{url} answers {status} {words}; the last answer was {last}")
