@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,7 @@ import yaml
 
 from extender.cli.main import commands
 from tests.berthing import berthing, claim, pod
+from tests.commands import berth_beside
 from tests.test_docs import DOCS, ROOT
 
 app = commands()
@@ -65,7 +62,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", BERTH)
-async def test_berth_command(command: str, folder: Path) -> None:
+async def test_berth_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         waits = pod("llm-0", "c")
         waits["metadata"]["namespace"] = "training"
@@ -96,15 +94,13 @@ async def run(words: list[str], folder: Path, server: str) -> tuple[int, str]:
     words = words[: words.index(">")] if target else words
     if words[1:2] == ["top"]:
         words.append("--once")
-    env = {**os.environ, "BERTH_SERVER": server, "KUBECONFIG": str(folder / "config")}
+    env = {"BERTH_SERVER": server, "KUBECONFIG": str(folder / "config")}
     if words[1] == "snapshot" and "--kubeconfig" not in words:
         words += ["--kubeconfig", "config"]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", *words[1:], cwd=folder, env={**env, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = await process.communicate()
+    code, out, errors = await berth_beside(words[1:], env)
     if target:
-        (folder / target).write_bytes(out)
-    return process.returncode or 0, (out + err).decode()
+        (folder / target).write_text(out)
+    return code, out + errors
 
 
 def test_every_other_command_in_a_block_is_known() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -86,9 +84,3 @@ def test_examples_and_configuration_are_well_formed() -> None:
 
 def test_version_is_the_changelogs_newest() -> None:
     assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
-
-
-@pytest.mark.parametrize("command", ["serve", "run", "allocate", "select", "agent", "fabric"])
-def test_every_command_has_help_with_an_example(command: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "extender", command, "--help"], capture_output=True, text=True, check=True)
-    assert "Example: berth" in done.stdout

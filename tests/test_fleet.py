@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
@@ -12,16 +9,15 @@ from typer.testing import CliRunner
 
 from extender.cli.main import commands
 from tests.berthing import Berthing, berthing, claim, pod
+from tests.commands import berth_beside
 
 cli = commands()
 
 
 async def command(b: Berthing, *args: str) -> tuple[int, str]:
-    """As a user types it, in a process of its own: the server runs in this one."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "extender", *args, "--server", str(b.client.base_url).rstrip("/"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    out, _ = await process.communicate()
-    return process.returncode or 0, out.decode()
+    """Exit code and what the command says, of both streams."""
+    code, out, errors = await berth_beside([*args, "--server", str(b.client.base_url).rstrip("/")])
+    return code, out + errors
 
 
 async def test_fleet_commands() -> None:

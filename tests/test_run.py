@@ -6,18 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.commands import berth
 from tests.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "extender", "run", "--once", "--listen", "127.0.0.1:0", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_SECONDS)
+ONCE = ("run", "--once", "--listen", "127.0.0.1:0")
 
 
 def test_every_example_lands_as_its_file_says() -> None:
-    done = run()
+    done = subprocess.run([sys.executable, "-m", "extender", *ONCE], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "train-eight" in done.stdout and "✗" not in done.stdout
     # First fit is worse where the numbering misleads it: the table shows both.
@@ -27,10 +26,10 @@ def test_every_example_lands_as_its_file_says() -> None:
 def test_an_example_that_lands_elsewhere_fails_the_run(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace('"t4-4"', '"hgx-h100-8"')
     (tmp_path / "wrong.yaml").write_text(text)
-    done = run("--examples", str(tmp_path))
-    assert done.returncode == 1 and "expected on hgx-h100-8" in " ".join(done.stdout.split())
+    code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
+    assert code == 1 and "expected on hgx-h100-8" in " ".join(out.split())
 
 
 def test_a_folder_without_examples_is_told(tmp_path: Path) -> None:
-    done = run("--examples", str(tmp_path))
-    assert done.returncode == 2 and "holds no .yaml files" in done.stderr
+    code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
+    assert code == 2 and "holds no .yaml files" in errors

@@ -58,7 +58,7 @@ def tried(world: Problem, bits: list[int]) -> int:
 
 
 @given(devices, budgets, st.integers(0, 2))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_the_bound_is_never_too_low(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int) -> None:
     world = problem(found, sets, [1], list(range(min(taken, len(found)))))
     free = list(range(min(taken, len(found)), len(found)))
@@ -67,7 +67,7 @@ def test_the_bound_is_never_too_low(found: list[tuple[str, dict[str, int]]], set
 
 
 @given(devices, budgets, st.lists(st.integers(1, 4), min_size=1, max_size=2))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_asking_early_changes_no_answer(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         world = problem(found, sets, counts, [])

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from pathlib import Path
 
-import httpx
 import pytest
 
-from extender.sandbox.cluster import Cluster
-from extender.sandbox.machines import carried_machines
-from extender.serve import application
+from tests.berthing import berthing
 from tests.shared import SHARED, needs
-from tests.waiting import eventually
 
 FILES = sorted((SHARED / "wire").glob("*.jsonl")) if (SHARED / "wire").exists() else []
 
 
-def bodies() -> Iterator[object]:
-    for path in FILES:
+@needs("wire")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+async def test_replay(path: Path) -> None:
+    """All bodies of a recording, one after the other, to one Berth."""
+    wrong = []
+    async with berthing({f"gpu-worker-{i}": "t4-4" for i in (1, 2, 3)}) as b:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             entry = json.loads(line)
-            yield pytest.param(entry["verb"], entry["body"], id=f"{path.stem}:{number}:{entry['verb']}")
-
-
-@needs("wire")
-@pytest.mark.parametrize(("verb", "body"), list(bodies()) or [pytest.param("", "", id="absent")])
-async def test_replay(verb: str, body: str) -> None:
-    cluster = Cluster()
-    for name in ("gpu-worker-1", "gpu-worker-2", "gpu-worker-3"):
-        cluster.add_node(name, carried_machines()["t4-4"])
-    sent = json.loads(body)
-    async with cluster.serving() as url, application(url) as (app, not_ready):
-        await eventually(lambda: not not_ready(), not_ready)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://berth") as client:
-            reply = await client.post(f"/{verb}", content=body)
-    assert reply.status_code == 200
-    check(verb, sent, reply.json())
+            reply = await b.client.post(f"/{entry['verb']}", content=entry["body"])
+            try:
+                assert reply.status_code == 200, reply.text
+                check(entry["verb"], json.loads(entry["body"]), reply.json())
+            except AssertionError as error:
+                wrong.append(f"line {number}, {entry['verb']}: {error}")
+    assert not wrong, "\n".join(wrong)
 
 
 def check(verb: str, sent: dict, answer: object) -> None:
