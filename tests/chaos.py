@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import random
 import time
 from pathlib import Path
@@ -18,7 +19,8 @@ from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.cluster import Cluster
 from extender.sandbox.scheduler import Scheduler
 from tests.berthing import claim, pod
-from tests.chaos_world import GRACE_SECONDS, ROOT, Berths, Faults, chaotic, free_port, settled
+from tests.chaos_world import ROOT, Berths, Faults, chaotic, free_port, settled
+from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
 
@@ -60,14 +62,11 @@ async def _one_kill(cluster: Cluster, faults: Faults, berths: Berths, port: int,
     for part in ("a", "b"):
         cluster.apply(claim(f"{name}-{part}"))
     cluster.apply(pod(name, f"{name}-a", f"{name}-b"))
-    end = time.monotonic() + 20
     before = berths.kills
-    while berths.kills == before:
-        assert time.monotonic() < end, f"{name}: the write point was never reached"
-        await asyncio.sleep(0.01)
+    await eventually(lambda: berths.kills > before, f"{name}: the write point is reached")
     faults.on_write = lambda *_: False
     await berths.start(port)
-    wrong = await settled(cluster, GRACE_SECONDS)
+    wrong = await settled(cluster)
     assert not wrong, f"{name}: {wrong}"
     _remove(cluster, name)
 
@@ -82,7 +81,7 @@ def _remove(cluster: Cluster, name: str) -> None:
             cluster.store.remove("resourceclaims", key)
 
 
-async def two_replicas(seed: int, pods: int, seconds: float, *, jumps: bool = False) -> dict[str, int]:
+async def two_replicas(seed: int, pods: int, attempts: int, *, jumps: bool = False) -> dict[str, int]:
     """Both active at once on the same few devices, with late events, cut watches, conflicts and refusals; perhaps under
     wall clocks that jump by up to a day."""
     rng = random.Random(seed)
@@ -93,13 +92,9 @@ async def two_replicas(seed: int, pods: int, seconds: float, *, jumps: bool = Fa
         faults.delay, faults.conflicts, faults.refusals = 0.05, 0.1, 0.05
         for i in range(pods):
             _apply_some_pod(cluster, i, rng.choice((1, 1, 2, 4)))
-        cutter = asyncio.create_task(_cut(cluster, rng))
-        try:
-            counts = await _drive(cluster, ports, rng, seconds)
-        finally:
-            cutter.cancel()
+        counts = await _drive(cluster, ports, rng, attempts=attempts, cuts=0.03)
         faults.delay = faults.conflicts = faults.refusals = 0.0
-        wrong = await settled(cluster, 90, satisfiable=False)
+        wrong = await settled(cluster, satisfiable=False)
         assert not wrong, wrong
         assert counts["bound"], "nothing was bound at all"
         free = 20 - sum(len(c["status"]["allocation"]["devices"]["results"]) for c in cluster.store.all("resourceclaims") if c["status"].get("allocation"))
@@ -120,24 +115,21 @@ def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
         cluster.apply(pod(f"p{number}", f"c{number}"))
 
 
-async def _cut(cluster: Cluster, rng: random.Random) -> None:
-    while True:
-        await asyncio.sleep(rng.uniform(1.0, 3.0))
-        cluster.store.cut_watches()
-
-
-async def _drive(cluster: Cluster, ports: list[int], rng: random.Random, seconds: float) -> dict[str, int]:
-    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to bind."""
-    counts, end = {"bound": 0, "refused": 0, "errors": 0}, time.monotonic() + seconds
+async def _drive(cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0) -> dict[str, int]:
+    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to bind, until
+    no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all watches are cut."""
+    counts, left = {"bound": 0, "refused": 0, "errors": 0}, iter(range(attempts))
     names = [n["metadata"]["name"] for n in cluster.store.all("nodes")]
     async with aiohttp.ClientSession() as session:
 
         async def call(verb: str, body: Json) -> Json:
-            async with session.post(f"http://127.0.0.1:{rng.choice(ports)}/{verb}", json=body, timeout=aiohttp.ClientTimeout(total=40)) as reply:
+            async with session.post(f"http://127.0.0.1:{rng.choice(ports)}/{verb}", json=body, timeout=aiohttp.ClientTimeout(total=HANG_SECONDS)) as reply:
                 return await reply.json()  # type: ignore[no-any-return]
 
         async def worker() -> None:
-            while time.monotonic() < end:
+            for _ in left:
+                if rng.random() < cuts:
+                    cluster.store.cut_watches()
                 waiting = [p for p in cluster.store.all("pods") if not p["spec"].get("nodeName")]
                 if not waiting:
                     return
@@ -168,7 +160,7 @@ async def bind_storm(seed: int, pods: int) -> dict[str, int]:
             cluster.apply(pod(f"p{i}", f"c{i}"))
         task = asyncio.create_task(Scheduler(cluster.store, f"http://127.0.0.1:{port}", seed=seed).run())
         try:
-            wrong = await settled(cluster, 120)
+            wrong = await settled(cluster)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -184,20 +176,25 @@ async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, in
     async with chaotic(seed, nodes) as (cluster, faults, berths):
         first, second = free_port(), free_port()
         await berths.start(first, old)
-        for i in range(pods):
-            cluster.apply(claim(f"c{i}"))
-            cluster.apply(pod(f"p{i}", f"c{i}"))
         faults.delay = 0.02
+        names = iter(range(pods))
+
+        def driven(*ports: int) -> asyncio.Task[dict[str, int]]:
+            """A sixth of the pods comes, and these processes are asked until all are bound."""
+            for i in itertools.islice(names, -(-pods // 6)):
+                cluster.apply(claim(f"c{i}"))
+                cluster.apply(pod(f"p{i}", f"c{i}"))
+            return asyncio.create_task(_drive(cluster, list(ports), rng))
+
         bound = 0
         for starting, ending, root in ((second, first, ROOT), (first, second, old)):
-            driving = asyncio.create_task(_drive(cluster, [ending], rng, 1.5))
+            beside = driven(ending)
             await berths.start(starting, root)
-            bound += (await driving)["bound"] + (await _drive(cluster, [starting, ending], rng, 1.5))["bound"]
-            leaving = asyncio.create_task(_drive(cluster, [starting], rng, 3.0))
+            bound += (await beside)["bound"] + (await driven(starting, ending))["bound"]
+            leaving = driven(starting)
             await berths.end(ending)
             bound += (await leaving)["bound"]
-        bound += (await _drive(cluster, [first], rng, 60.0))["bound"]
-        wrong = await settled(cluster, 60)
+        wrong = await settled(cluster)
         assert not wrong, wrong[:5]
     return {"bound": bound}
 
@@ -214,12 +211,14 @@ async def outages(seed: int, pods: int, times: int) -> dict[str, int]:
                 for i in range(turn * pods // times, (turn + 1) * pods // times):
                     cluster.apply(claim(f"c{i}"))
                     cluster.apply(pod(f"p{i}", f"c{i}"))
-                await asyncio.sleep(0.05)
+                written = faults.writes
+                await eventually(lambda: faults.writes > written, "a bind has begun")
                 faults.down = True
                 cluster.store.cut_watches()
-                await asyncio.sleep(1.0)
+                turned_away = faults.turned_away
+                await eventually(lambda: faults.turned_away > turned_away + 2, "Berth has met the outage")
                 faults.down = False
-            wrong = await settled(cluster, 120)
+            wrong = await settled(cluster)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -243,12 +242,13 @@ async def many_pending(pods: int) -> dict[str, int]:
                         await asyncio.sleep(0.5)
                 for one in cluster.store.all("pods"):
                     sent = {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
-                    for _ in range(100):
+
+                    async def judged(sent: Json = sent) -> Json | None:
                         async with session.post(f"http://127.0.0.1:{port}/filter", json={"Pod": sent, "Nodes": None, "NodeNames": names}) as reply:
-                            answer = await reply.json()
-                        if not answer["Error"]:
-                            break
-                        await asyncio.sleep(0.05)
+                            found = await reply.json()
+                        return None if found["Error"] else found
+
+                    answer = await eventually(judged, "a filter without an error")
                     assert not answer["NodeNames"] and len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
                 grown.append(berths.memory_mib(port))
                 for one in cluster.store.all("pods"):
@@ -264,8 +264,8 @@ async def everything(seed: int, times: int, old: Path) -> None:
     start = time.monotonic()
     for name, scenario in (
         ("killed at every write point", killed_at_every_write(seed, times)),
-        *((f"two replicas, seed {s}", two_replicas(s, 16, 30)) for s in range(seed, seed + 5)),
-        *((f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 30, jumps=True)) for s in range(seed, seed + 3)),
+        *((f"two replicas, seed {s}", two_replicas(s, 16, 3000)) for s in range(seed, seed + 5)),
+        *((f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 3000, jumps=True)) for s in range(seed, seed + 3)),
         ("bind storm", bind_storm(seed, 1000)),
         ("rolling update and back", rolling_update(seed, 400, old)),
         ("outages of the API server", outages(seed, 200, 20)),

@@ -25,11 +25,11 @@ import yaml
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
+from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
-GRACE_SECONDS = 20.0
 
 
 class Faults:
@@ -43,6 +43,8 @@ class Faults:
         self.refusals = 0.0  # share of writes answered 429
         self.delay = 0.0  # seconds that watch events may be late
         self.down = False  # the server answers nothing but 503, as while it restarts
+        self.writes = 0  # that came
+        self.turned_away = 0  # requests while the server was down
         self.cluster: Cluster | None = None
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
@@ -50,11 +52,13 @@ class Faults:
             return
         method, path = scope["method"], scope["path"]
         if self.down:
+            self.turned_away += 1
             await _refuse(send, 503)
             return
         if method == "GET":
             await self._api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
             return
+        self.writes += 1
         if self._random.random() < self.refusals:
             await _refuse(send)
             return
@@ -115,17 +119,18 @@ class Berths:
     async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False) -> None:
         """The Berth of a checkout, until it is ready; its wall clock may jump."""
         command = [sys.executable, "-m", *(("tests.chaos_clock", str(port)) if jumps else ("extender",)), "serve", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{port}"]
-        self._processes[port] = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes[port] = process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         async with aiohttp.ClientSession() as session:
-            for _ in range(400):
+
+            async def ready() -> bool:
+                assert process.poll() is None, f"berth ended with {process.poll()}"
                 try:
                     async with session.get(f"http://127.0.0.1:{port}/readyz") as reply:
-                        if reply.status == 200:
-                            return
+                        return reply.status == 200
                 except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
-        raise TimeoutError("berth did not become ready")
+                    return False
+
+            await eventually(ready, "berth is ready")
 
     def kill(self, port: int) -> None:
         """SIGKILL: nothing is finished, nothing is said."""
@@ -142,10 +147,7 @@ class Berths:
         """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are finished."""
         process = self._processes.pop(port)
         process.terminate()
-        for _ in range(600):
-            if process.poll() is not None:
-                break
-            await asyncio.sleep(0.05)
+        await eventually(lambda: process.poll() is not None, "berth ends")
         assert process.poll() == 0, f"berth ended with {process.poll()}"
 
     def memory_mib(self, port: int) -> float:
@@ -209,9 +211,9 @@ def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     return wrong
 
 
-async def settled(cluster: Cluster, seconds: float, *, satisfiable: bool = True) -> list[str]:
-    """Wait until nothing is wrong, at most so long; the answer is what still is."""
-    end = time.monotonic() + seconds
+async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
+    """Wait until nothing is wrong; the answer is what still is when that does not come."""
+    end = time.monotonic() + HANG_SECONDS
     while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:
         await asyncio.sleep(0.05)
     return wrong
