@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,9 @@ test: $(STAMP) ## lint, types and all tests
 check: $(STAMP) ## lint and types only
 	$(BIN)/ruff check extender
 	$(BIN)/mypy
+
+properties: $(STAMP) ## the property tests with thousands of random examples
+	BERTH_HYPOTHESIS=long $(BIN)/pytest -m hypothesis --timeout=0
 
 N ?= 20000
 SEED ?= 1
@@ -66,7 +69,8 @@ pins: ## pin every distribution and its hashes again, after pyproject.toml chang
 	  --no-emit-find-links --unsafe-package berth --extra dev --output-file constraints.txt pyproject.toml
 	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # drops the note that berth itself is not pinned
 
-release-check: $(STAMP) ## bill of materials and licences of what is installed, against the pins
+release-check: $(STAMP) ## the wheel in an empty environment; bill of materials and licences of what is installed, against the pins
+	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
 	$(BIN)/python .ci/release_check.py
 
 image: ## build the container image

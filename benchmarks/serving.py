@@ -30,6 +30,7 @@ from benchmarks.beside import summary
 BIND_PODS, COLD_PODS = 200, 9  # made by benchmarks.servers
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP, CALLS = 20, 300
+START_SECONDS = 120  # the longest that a process may take to listen
 
 
 def free_port() -> int:
@@ -59,11 +60,23 @@ def _kib(path: str, *names: str) -> int:
     return sum(int(line.split()[1]) for line in Path(path).read_text().splitlines() if line.startswith(names))
 
 
+def connected(port: int) -> socket.socket:
+    """A connection to a process that may still be starting."""
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
 class Http:
     """One keep-alive connection, bytes in and bytes out."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket = connected(port)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
 
@@ -101,6 +114,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.children: list[subprocess.Popen] = []
+        self.connections: list[Http] = []
 
     def start(self, *args: str, wait_line: bool = False) -> subprocess.Popen:
         child = subprocess.Popen([sys.executable, "-m", *args], cwd=ROOT, stdout=subprocess.PIPE if wait_line else subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -109,7 +123,13 @@ class Bench:
             child.stdout.readline()
         return child
 
+    def connect(self, port: int) -> Http:
+        self.connections.append(Http(port))
+        return self.connections[-1]
+
     def stop(self) -> None:
+        for one in self.connections:
+            one.socket.close()
         for child in self.children:
             child.terminate()
         for child in self.children:
@@ -162,7 +182,7 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             names = [f"node-{i:05}.cluster.example.com" for i in range(nodes)]
             pods = pods_of(api)
             time.sleep(1)
-            noop, http = Http(floor), Http(berth.port)
+            noop, http = bench.connect(floor), bench.connect(berth.port)
             result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(berth.ready_s, 2)}
             for name in ("one", "four"):
                 http.post("filter", body_for(pods[name], names))

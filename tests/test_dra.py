@@ -6,9 +6,13 @@ import asyncio
 
 import pytest
 
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.cluster.writer import Writer
 from extender.model.claim import Container
 from extender.policy import Policy
 from extender.sandbox.apiserver.resources import RESOURCES
+from extender.service.collecting import Collector
 from extender.verdict.extended import special_claim
 from tests.berthing import Berthing, berthing, claim, pod
 from tests.waiting import eventually
@@ -283,11 +287,13 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
             result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{len(notes)}"}
             b.cluster.api.registry.patch(CLAIMS, ("default", name), {"status": {"allocation": {"devices": {"results": [result]}}}}, "status", strategic=False)
         await b.settled()
-        collector = b.app.service.collector
-        collector._grace = 0.05
-        collector.sweep()
-        await asyncio.sleep(0.1)
-        collector.sweep()
+        now = [0.0]
+        async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
+            collector = Collector(b.app.service.mirror, Writer(client, "test"), lambda: now[0], grace_seconds=60.0)
+            collector.sweep()
+            now[0] = 60.0
+            collector.sweep()
+            await eventually(lambda: collector.collected == 1)
         await eventually(lambda: len(b.held()) == 1)
         assert b.cluster.store.get("resourceclaims", ("default", "foreign"))["status"]["allocation"]
 
