@@ -27,7 +27,7 @@ from extender.cluster.errors import (
     error_for,
 )
 from extender.sandbox.cluster import listening
-from tests.berthing import until
+from tests.waiting import eventually
 
 
 def kubeconfig(folder: Path, script: str, *args: str) -> Path:
@@ -123,7 +123,7 @@ async def test_one_plugin_runs_at_a_time_beside_the_loop_and_ahead_of_expiry() -
     plugin, now = Plugin(), [0.0]
     cache = TokenCache(plugin, clock=lambda: now[0])
     asked = [asyncio.create_task(cache.get()) for _ in range(5)]
-    await until(lambda: plugin.reads == 1)  # the loop turns while the plugin runs
+    await eventually(lambda: plugin.reads == 1)  # the loop turns while the plugin runs
     plugin.release.release()
     assert await asyncio.gather(*asked) == ["t1"] * 5
     assert threading.get_ident() not in plugin.threads
@@ -131,7 +131,7 @@ async def test_one_plugin_runs_at_a_time_beside_the_loop_and_ahead_of_expiry() -
     now[0] = 31.0
     assert [await cache.get(), await cache.get()] == ["t1", "t1"], "the last token serves while the next is read"
     plugin.release.release()
-    await until(lambda: plugin.reads == 2)
+    await eventually(lambda: plugin.reads == 2)
     found = []
     while "t2" not in found:
         found.append(await cache.get())
@@ -149,7 +149,7 @@ async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> Non
         now[0] = 31.0
         assert await cache.get() == "t1"
         plugin.release.release()
-        await until(lambda: bool(lines))
+        await eventually(lambda: bool(lines))
         assert await cache.get() == "t1" and plugin.reads == 2, "not asked again at once"
         now[0] = 300.0
         plugin.release.release()

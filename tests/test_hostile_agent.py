@@ -20,7 +20,8 @@ from extender.model.fabric import Source
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.wire.core import decode_node
 from extender.wire.slices import SliceDecoder
-from tests.berthing import berthing, until
+from tests.berthing import berthing
+from tests.waiting import eventually
 
 MACHINES = carried_machines()
 DECODER = SliceDecoder()
@@ -181,7 +182,7 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         lie = said("dgx1-v100", links="1:" + "9" * 50)
         b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
         mirror = b.app.service.mirror
-        await until(lambda: mirror.present() and mirror.agent_problems)
+        await eventually(lambda: mirror.present() and mirror.agent_problems)
         mirror.unbuilt["n2"] = "ValueError: made up"
         for _ in range(2):
             await b.app.service.auditor.round()

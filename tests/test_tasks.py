@@ -29,9 +29,10 @@ from extender.service.service import Service
 from extender.service.supervisor import Supervisor
 from extender.web.app import App, Pages
 from extender.web.exporting import Published
-from tests.berthing import claim, pod, until
+from tests.berthing import claim, pod
 from tests.test_floors import FILES, ROOT
 from tests.test_serve import certificate, free_port
+from tests.waiting import HANG_SECONDS, eventually
 
 QUICK = Delays(first=0.001, most=0.01)
 
@@ -91,7 +92,7 @@ async def test_what_a_task_raises_is_logged_with_its_trace_and_it_starts_again()
 
     with capture_logs() as lines:
         supervisor.start("it", task)
-        await until(lambda: len(runs) == 3)
+        await eventually(lambda: len(runs) == 3)
     assert supervisor.failures == {"it": 2} and supervisor.failing == {}
     assert [(line["event"], line["task"], line["problem"], line["log_level"]) for line in lines] == [
         ("task failed", "it", "KeyError: 'a bug'", "error")
@@ -119,7 +120,7 @@ async def test_a_task_that_ends_without_being_told_to_has_failed(
 ) -> None:
     supervisor = Supervisor(QUICK)
     supervisor.start("it", task)
-    await until(lambda: "it" in supervisor.failing)
+    await eventually(lambda: "it" in supervisor.failing)
     assert supervisor.failing == {"it": words} and supervisor.failures["it"] >= 3
     await supervisor.stop()
 
@@ -135,7 +136,7 @@ async def test_a_task_that_runs_well_for_a_while_no_longer_keeps_failing() -> No
         await forever.wait()
 
     supervisor.start("it", task)
-    await until(lambda: not left[0] and supervisor.failures["it"] == 4)
+    await eventually(lambda: not left[0] and supervisor.failures["it"] == 4)
     assert supervisor.failing == {"it": "ValueError: a bug"}
     now[0] = 61.0
     assert supervisor.failing == {}
@@ -155,7 +156,7 @@ async def test_work_that_ends_is_counted_only_where_it_fails_unexpectedly() -> N
         for error in (BerthError("refused"), KeyError("a bug")):
             with pytest.raises(type(error)):
                 await supervisor.spawn("bind", work(error), expected=BerthError)
-        await until(lambda: bool(lines))
+        await eventually(lambda: bool(lines))
     assert supervisor.failures == {"bind": 1} and supervisor.names == [] and supervisor.failing == {}
     assert [(line["task"], line["problem"]) for line in lines] == [("bind", "KeyError: 'a bug'")]
 
@@ -209,7 +210,7 @@ async def each_fails_and_starts_again(supervisor: Breakable, pages: httpx.AsyncC
         before = supervisor.runs[name]
         with capture_logs() as lines:
             supervisor.break_(name)
-            await until(lambda: supervisor.runs[name] > before)
+            await eventually(lambda: supervisor.runs[name] > before)
         told = [line for line in lines if line.get("task") == name]
         assert told and told[0]["event"] == "task failed" and told[0]["problem"] == f"RuntimeError: a bug in {name}"
         assert told[0]["exc_info"].__traceback__ is not None
@@ -226,8 +227,8 @@ async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, App, 
     cluster = Cluster(bookmark_seconds=0.5)
     cluster.add_node("n1", carried_machines()["t4-4"])
     async with cluster.serving() as api, application(api, supervisor=supervisor) as (app, not_ready):
-        await until(lambda: not not_ready())
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://berth") as client:
+        await eventually(lambda: not not_ready())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://berth", timeout=HANG_SECONDS) as client:
             yield cluster, app, client
 
 
@@ -237,9 +238,9 @@ async def test_every_task_of_the_service_fails_and_starts_again() -> None:
         assert set(supervisor.names) == SERVICE, "a new task belongs into this list, one that is gone out of it"
         await each_fails_and_starts_again(supervisor, client, "")
         reflectors = app.service.reflectors
-        await until(lambda: all(r.relists == 2 for r in reflectors.values() if r.version))
+        await eventually(lambda: all(r.relists == 2 for r in reflectors.values() if r.version))
         cluster.add_node("late", carried_machines()["t4-4"])
-        await until(lambda: "late" in app.service.mirror.store.nodes)
+        await eventually(lambda: "late" in app.service.mirror.store.nodes)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -256,7 +257,7 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
         tmp_path / "server.crt",
         tmp_path / "server.key",
     )
-    async with cluster.serving() as api, httpx.AsyncClient() as client:
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         credentials, policies = Credentials(api, None, lambda: None), Policies(tmp_path / "policy.yaml")
         serving = asyncio.create_task(run(credentials, listen, policies, supervisor=supervisor))
         url = f"http://127.0.0.1:{pages}"
@@ -289,7 +290,7 @@ async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.M
     async with composed(supervisor) as (cluster, app, client):
         cluster.apply(claim("c"))
         cluster.apply(pod("p", "c"))
-        await until(lambda: bool(app.service.mirror.store.pods) and bool(app.service.mirror.store.claims))
+        await eventually(lambda: bool(app.service.mirror.store.pods) and bool(app.service.mirror.store.claims))
         known = next(iter(app.service.mirror.store.pods.values()))
 
         def bug(*_: object) -> None:
@@ -298,10 +299,10 @@ async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.M
         monkeypatch.setattr(app.service.mirror, "release", bug)
         body = {"PodName": "p", "PodNamespace": "default", "PodUID": known.uid, "Node": "n1"}
         assert "berth failed: KeyError" in (await client.post("/bind", json=body)).json()["Error"]
-        await until(lambda: supervisor.failures["bind"] == 1)
+        await eventually(lambda: supervisor.failures["bind"] == 1)
         monkeypatch.setattr(ApiClient, "patch", bug)
         app.service.collector.unsuitable(next(iter(app.service.mirror.store.claims.values())))
-        await until(lambda: supervisor.failures["take-back"] == 1)
+        await eventually(lambda: supervisor.failures["take-back"] == 1)
 
 
 # Where else tasks are made, and why the supervisor need not know them.
@@ -334,7 +335,7 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
         for name in supervisor.names:
             with capture_logs():
                 supervisor.break_(name, again=True)
-                await until(lambda: name in supervisor.failing)
+                await eventually(lambda: name in supervisor.failing)
                 reply = await client.get("/readyz")
                 supervisor.mend()
             assert (
@@ -350,9 +351,9 @@ async def with_clock(now: list[float]) -> AsyncIterator[tuple[Service, httpx.Asy
     cluster = Cluster(bookmark_seconds=600)
     async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
         async with Service(client, Policy(), clock=lambda: now[0]) as service:
-            await until(lambda: not service.not_ready)
+            await eventually(lambda: not service.not_ready)
             app = App(service, Pages(service, Published(service)))
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://berth") as pages:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://berth", timeout=HANG_SECONDS) as pages:
                 yield service, pages
 
 
@@ -399,7 +400,7 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
         ports = free_port(), free_port()
         servers = [server(app, "127.0.0.1", port) for port in ports]
         serving = asyncio.create_task(serve_all(servers))
-        await until(lambda: all(one.started for one in servers))
+        await eventually(lambda: all(one.started for one in servers))
         servers[1].should_exit = True
         with pytest.raises(ServerEnded, match=f"the server at 127.0.0.1:{ports[1]} ended"):
             await serving
@@ -409,6 +410,6 @@ async def test_servers_that_are_told_to_end_are_no_error() -> None:
     async with composed(Supervisor()) as (_, app, _):
         servers = [server(app, "127.0.0.1", free_port()) for _ in range(2)]
         serving = asyncio.create_task(serve_all(servers))
-        await until(lambda: all(one.started for one in servers))
+        await eventually(lambda: all(one.started for one in servers))
         os.kill(os.getpid(), signal.SIGTERM)
         await serving
