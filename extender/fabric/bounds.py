@@ -39,9 +39,9 @@ class Facts:
 
     def wrong(self, name: str, why: str) -> None:
         """Note that an attribute cannot be as it is said."""
-        value = str(self._values.get(name))
-        shown = value if len(value) <= _SHOWN else value[:_SHOWN] + "…"
-        problem = f"device {self._device[:_SHOWN]}: {name} {shown!r} {why}"
+        shown = repr(str(self._values.get(name)))  # bounded after escaping: ten characters may show one
+        shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+        problem = f"device {self._device[:_SHOWN]}: {name} {shown} {why}"
         if len(self._problems) < MAX_PROBLEMS and problem not in self._problems:
             self._problems.append(problem)
 
