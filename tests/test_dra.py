@@ -289,7 +289,7 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
         await b.settled()
         now = [0.0]
         async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
-            collector = Collector(b.app.service.mirror, Writer(client, "test"), lambda: now[0], grace_seconds=60.0)
+            collector = Collector(b.app.service.mirror, Writer(client, "test"), lambda: now[0], b.app.service.supervisor, grace_seconds=60.0)
             collector.sweep()
             now[0] = 60.0
             collector.sweep()

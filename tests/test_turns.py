@@ -9,6 +9,7 @@ import pytest
 
 from extender.serve import server
 from extender.service import turns as turns_module
+from extender.service.supervisor import Supervisor
 from extender.service.turns import Turns
 from tests.waiting import HANG_SECONDS, eventually
 
@@ -78,7 +79,7 @@ class Asked:
     """An application that remembers who asked."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.turns, self.supervisor = Turns(), Supervisor()
         self.asked: list[str] = []
 
     async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:

@@ -19,7 +19,7 @@ from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.cluster import Cluster
 from extender.service.watching import kinds
-from tests.berthing import until
+from tests.waiting import eventually
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
 QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_seconds=0.05)
@@ -76,11 +76,11 @@ async def test_the_newest_version_that_is_served(served: tuple[str, ...], unaske
     versions = Versions(cluster, *served)
     cluster.apply(rule("before"))
     async with watching(cluster, mirror) as found:
-        await until(lambda: found.listed and "before" in mirror.store.rules)
+        await eventually(lambda: found.listed and "before" in mirror.store.rules)
         cluster.apply(rule("after"))
-        await until(lambda: "after" in mirror.store.rules)
+        await eventually(lambda: "after" in mirror.store.rules)
         cluster.api.registry.delete(RULES, ("", "before"))
-        await until(lambda: "before" not in mirror.store.rules)
+        await eventually(lambda: "before" not in mirror.store.rules)
         assert unasked not in versions.asked and found.failures == 0
 
 
@@ -90,13 +90,13 @@ async def test_an_upgraded_server_is_noticed() -> None:
     versions = Versions(cluster)
     cluster.apply(rule("a"))
     async with watching(cluster, mirror) as found:
-        await until(lambda: found.listed and versions.asked.get("v1", 0) > 1)
+        await eventually(lambda: found.listed and versions.asked.get("v1", 0) > 1)
         assert not mirror.store.rules and not found.problem and found.silence == 0
         versions.served = ("v1beta2",)
-        await until(lambda: "a" in mirror.store.rules)
+        await eventually(lambda: "a" in mirror.store.rules)
         versions.upgrade("v1")
         cluster.apply(rule("b"))
-        await until(lambda: {"a", "b"} <= mirror.store.rules.keys())
+        await eventually(lambda: {"a", "b"} <= mirror.store.rules.keys())
 
 
 async def test_rules_go_with_the_version_that_served_them() -> None:
@@ -105,11 +105,11 @@ async def test_rules_go_with_the_version_that_served_them() -> None:
     versions = Versions(cluster, "v1")
     cluster.apply(rule("a"))
     async with watching(cluster, mirror):
-        await until(lambda: "a" in mirror.store.rules)
+        await eventually(lambda: "a" in mirror.store.rules)
         versions.upgrade()
-        await until(lambda: not mirror.store.rules)
+        await eventually(lambda: not mirror.store.rules)
         versions.served = ("v1beta2",)
-        await until(lambda: "a" in mirror.store.rules)
+        await eventually(lambda: "a" in mirror.store.rules)
 
 
 @pytest.mark.parametrize(("served", "names"), [(("v1",), ["a"]), (("v1beta2",), ["a"]), ((), [])])
