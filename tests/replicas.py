@@ -12,7 +12,8 @@ import httpx
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import application
-from tests.berthing import Berthing, until
+from tests.berthing import Berthing
+from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
 
@@ -59,8 +60,8 @@ async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Berthing],
             stack.callback(cluster.store.cut_watches)  # a server ends at once where no watch is open
             app, not_ready = await stack.enter_async_context(application(api))
             url = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
-            await until(lambda not_ready=not_ready: not not_ready())
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url))
+            await eventually(lambda not_ready=not_ready: not not_ready())
+            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False))
             found.append(Berthing(cluster, app, client, api))
         try:
             yield found, gates

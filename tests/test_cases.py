@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 import yaml
 

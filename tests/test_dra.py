@@ -167,7 +167,7 @@ async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answe
         b.cluster.apply(asks("p"))
         b.cluster.apply(pod("p", "p"))
         bind = asyncio.create_task(place(b, "p"))
-        await until(lambda: b.held() or bind.done())
+        await eventually(lambda: b.held() or bind.done())
         assert b.node_of("p") == "" and not bind.done()
         report(b, "p", condition)
         assert await bind == answer
@@ -189,7 +189,7 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
         b.cluster.apply(asks("p"))
         b.cluster.apply(pod("p", "p"))
         bind = asyncio.create_task(place(b, "p"))
-        await until(lambda: b.held() or bind.done())
+        await eventually(lambda: b.held() or bind.done())
         await b.app.service.binder.drain(30)
         assert await bind == "waiting for binding conditions of claim default/p"
         assert len(b.held()) == 1, "the allocation stays for the scheduler's next try"

@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.berthing import Berthing, claim, pod, until
+from tests.berthing import Berthing, claim, pod
 from tests.replicas import Gate, replicas
+from tests.waiting import eventually
 
 WHOLE_NODE = 4  # GPUs of the only node
 
@@ -70,7 +71,7 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         for name in order:
             binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
             holder = "uid-g" if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
-            await until(lambda: reserved(a, holder) or binds[name].done())
+            await eventually(lambda: reserved(a, holder) or binds[name].done())
             assert not binds[name].done(), f"{binds[name].result()!r} before the watch showed the write"
 
         gate_b.open()
@@ -103,7 +104,7 @@ async def test_a_claim_deleted_while_the_fence_waits_is_not_bound() -> None:
         await a.filter("p")
         fail(a, gate, "cut")
         bind = asyncio.create_task(a.bind("p", "n1"))
-        await until(lambda: reserved(a, a.pod("p")["metadata"]["uid"]))
+        await eventually(lambda: reserved(a, a.pod("p")["metadata"]["uid"]))
         (made,) = a.claims()
         key = ("default", made["metadata"]["name"])
         a.cluster.store.remove("resourceclaims", key)

@@ -7,7 +7,8 @@ import asyncio
 from extender.policy import Policy
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
-from tests.berthing import Berthing, berthing, claim, pod, until
+from tests.berthing import Berthing, berthing, claim, pod
+from tests.waiting import eventually
 
 
 async def refused(b: Berthing, name: str, count: int) -> str:
@@ -29,7 +30,7 @@ async def held(b: Berthing, name: str, count: int) -> None:
 
 async def woken(b: Berthing, name: str) -> None:
     """Berth touches the marker class without being asked, and the pod then fits."""
-    await until(lambda: b.app.service.waker.touches > 0)
+    await eventually(lambda: b.app.service.waker.touches > 0)
     assert (await b.filter(name))["NodeNames"] == ["n1"]
 
 
@@ -41,7 +42,7 @@ async def test_a_deadline_ends_holds_and_wakes() -> None:
         await held(b, "gang-1", 2)
         await refused(b, "gang-2", 2)
         assert "held by a pod being scheduled" in await refused(b, "single", 1)
-        await until(lambda: b.app.service.mirror.ledger.holds == 0)
+        await eventually(lambda: b.app.service.mirror.ledger.holds == 0)
         await woken(b, "single")
 
 
@@ -65,7 +66,7 @@ async def test_a_hold_that_a_refused_pod_had_wakes() -> None:
         await b.settled()
         assert not (await b.filter("q", ["n1"]))["NodeNames"]
         assert not (await b.filter("p", ["elsewhere"]))["NodeNames"]
-        await until(lambda: b.app.service.waker.touches > 0)
+        await eventually(lambda: b.app.service.waker.touches > 0)
         assert (await b.filter("q", ["n1"]))["NodeNames"] == ["n1"]
 
 
@@ -82,7 +83,7 @@ async def test_a_failed_bind_wakes() -> None:
 
         b.cluster.api.intercept = refuse
         bind = asyncio.create_task(b.bind("p", "n1"))
-        await until(lambda: bool(b.app.service.mirror.ledger.in_flight))
+        await eventually(lambda: bool(b.app.service.mirror.ledger.in_flight))
         await refused(b, "q", 4)
         writing.set()
         assert "no" in await bind
@@ -94,7 +95,7 @@ async def test_waking_does_not_feed_itself() -> None:
     async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
         await held(b, "p", 4)
         await refused(b, "q", 4)
-        await until(lambda: b.app.service.waker.touches == 1)
+        await eventually(lambda: b.app.service.waker.touches == 1)
         freed, real = [], b.app.service.mirror.on_freed
 
         def on_freed() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from extender.sandbox.apiserver.errors import ApiError
-from tests.berthing import Berthing, berthing, claim, pod, until
+from tests.berthing import Berthing, berthing, claim, pod
+from tests.waiting import eventually
 
 NODES = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
 
@@ -71,10 +72,10 @@ async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
 
         b.cluster.api.intercept = delay
         first = asyncio.create_task(b.bind("p", node))
-        await until(lambda: bool(b.app.service.mirror.ledger.in_flight))
+        await eventually(lambda: bool(b.app.service.mirror.ledger.in_flight))
         assert (await b.filter("q"))["NodeNames"] == [node]
         second = asyncio.create_task(b.bind("q", node))
-        await until(lambda: b.app.service.binder.in_flight == 2)
+        await eventually(lambda: b.app.service.binder.in_flight == 2)
         written.set()
         assert [await first, await second] == ["", ""]
         assert reservations(b) == {"p", "q"} and len(b.held()) == 1

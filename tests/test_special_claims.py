@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from extender.sandbox.apiserver.errors import ApiError
-from tests.berthing import berthing, pod, until
+from tests.berthing import berthing, pod
 from tests.replicas import replicas
+from tests.waiting import eventually
 
 
 def extended(name: str) -> dict:
@@ -71,7 +72,7 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
 
         a.cluster.api.intercept = hold
         bind = asyncio.create_task(a.bind("p", "n1"))
-        await until(lambda: bool(a.held()))
+        await eventually(lambda: bool(a.held()))
         await b.settled()
         assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
         b.app.service.collector.sweep()
