@@ -13,7 +13,7 @@ from extender.cel.masks import Masks
 from extender.cli.allocate import answer
 from extender.cli.cases import decode_case
 from extender.fabric.sets import Graphs
-from extender.fabric.sources import choose_fabric
+from extender.fabric.sources import choose_fabric, live_fabric
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.model.quantity import parse_quantity
@@ -170,5 +170,7 @@ def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
             del device["attributes"]["numaNode"]
         else:
             device["attributes"]["numaNode"] = {"int": 0}
-    found = choose_fabric(decoder.decode(live) if agent else None, decoder.decode(published).devices, Graphs())
+    gpus = decoder.decode(published).devices
+    said = live_fabric(decoder.decode(live), gpus, lambda _: "")[0] if agent else None
+    found = choose_fabric(said, gpus, Graphs())
     assert found is not None and found.graph.numa == wanted
