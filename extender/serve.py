@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 import uvicorn
@@ -17,20 +19,27 @@ import uvloop
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
+from extender.files import name_of, read_file, read_mounted
 from extender.model.claim import ObjectKey
-from extender.model.errors import BerthError
-from extender.policy import Policy, load_policy
-from extender.service.policies import CandidateFile, PolicyFile
+from extender.model.errors import BerthError, WireError
+from extender.policy import Policy
+from extender.service.policies import CandidateFile, PolicyFile, read_policy
 from extender.service.service import Service
 from extender.service.supervisor import Supervisor
 from extender.service.tracing import Traces, no_span
+from extender.sockets import listen_on
 from extender.web.app import App, Pages
 from extender.web.exporting import Exporting, Published
 from extender.web.protocol import protocol
+from extender.wire.documents import text_of
 
 # kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
 _KEEP_ALIVE_SECONDS = 120
 _LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps a link when a ConfigMap changes
+_MOST_TOKEN = 4096  # bytes of a token's file
+_MOST_CERTIFICATES = 1024 * 1024  # bytes of a file of certificates
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +83,12 @@ async def run(
     supervisor: Supervisor | None = None,
 ) -> None:
     """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
-    known = policies.active.read_text() if policies.active is not None else None
-    policy = load_policy(known) if known is not None else Policy()
-    token = listen.page_token.read_text().strip() if listen.page_token is not None else ""
+    known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
+    token = _token(listen.page_token) if listen.page_token is not None else ""
+    _check_certificates(listen)
+    sockets = [listen_on("--listen", listen.host, listen.port)]
+    if listen.pages is not None:
+        sockets.append(listen_on("--pages", *listen.pages))
     span = traces.span if traces else no_span
     async with (
         AsyncExitStack() as stack, ApiClient(credentials) as client,
@@ -94,12 +106,13 @@ async def run(
             held = [path.read_bytes() for path in _certificate_files(listen)]
             service.supervisor.start("certificates", partial(_watch_certificates, main, listen, held))
         if policies.active is not None or policies.candidate is not None:
-            service.supervisor.start("policies", partial(_watch_policies, service, policies, known))
-        await serve_all(servers)
+            files = _policy_files(service, policies, known)
+            service.supervisor.start("policies", partial(_watch_policies, service, policies.config_map, *files))
+        await serve_all(dict(zip(servers, sockets, strict=True)))
 
 
-async def serve_all(servers: list[uvicorn.Server]) -> None:
-    """Until a signal, or until one server ends by itself: then ServerEnded is raised. uvicorn's own serve() would raise
+async def serve_all(servers: Mapping[uvicorn.Server, list[socket.socket]]) -> None:
+    """Serve each on its sockets, until a signal, or until one server ends by itself: then ServerEnded is raised. uvicorn's own serve() would raise
     the signal again afterwards, which kills the process before binds in flight are finished."""
     told = asyncio.Event()
 
@@ -110,7 +123,7 @@ async def serve_all(servers: list[uvicorn.Server]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    running = {asyncio.create_task(one._serve()): one for one in servers}  # noqa: SLF001 - see above
+    running = {asyncio.create_task(one._serve(bound)): one for one, bound in servers.items()}  # noqa: SLF001 - see above
     try:
         ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         unasked = [running[task] for task in ended] if not told.is_set() else []
@@ -123,21 +136,63 @@ async def serve_all(servers: list[uvicorn.Server]) -> None:
         raise ServerEnded(f"the server at {addresses} ended, and nothing had told it to")
 
 
-async def _watch_policies(service: Service, policies: Policies, known: str | None) -> None:
-    """Look at the policies again and again; what cannot be read leaves the last good one in force. `known` is what the
-    active one held at the start."""
-    judge, shadow = service.judge, service.shadow
-    active = PolicyFile(policies.active, judge.use_policy, judge.refuse_policy) if policies.active is not None else None
-    candidate = CandidateFile(policies.candidate, shadow.use, shadow.refuse) if policies.candidate is not None else None
-    if active is not None and known is not None:
-        active.seen(known)
+def _policy_files(
+    service: Service, policies: Policies, known: bytes | None
+) -> tuple[PolicyFile | None, CandidateFile | None]:
+    """The files to look at in a thread; what they say is used in this loop. `known` is what the active one held."""
+    judge, shadow, loop = service.judge, service.shadow, asyncio.get_running_loop()
+
+    def here(call: Callable[[T], None]) -> Callable[[T], None]:
+        def later(value: T) -> None:
+            loop.call_soon_threadsafe(call, value)
+
+        return later
+
+    active = candidate = None
+    if policies.active is not None:
+        active = PolicyFile(policies.active, here(judge.use_policy), here(judge.refuse_policy), known)
+    if policies.candidate is not None:
+        candidate = CandidateFile(policies.candidate, here(shadow.use), here(shadow.refuse))
+    return active, candidate
+
+
+async def _watch_policies(
+    service: Service, config_map: ObjectKey | None, active: PolicyFile | None, candidate: CandidateFile | None
+) -> None:
+    """Look at the policies again and again; what cannot be read leaves the last good one in force."""
     while True:
-        problem = active.look() if active is not None else ""
+        problem = await asyncio.to_thread(active.look) if active is not None else ""
         if candidate is not None:
-            candidate.look()
-        if problem and policies.config_map is not None:
-            await service.teller.policy_refused(policies.config_map, problem)
+            await asyncio.to_thread(candidate.look)
+        if problem and config_map is not None:
+            await service.teller.policy_refused(config_map, problem)
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _token(path: Path) -> str:
+    """The token of a file. Raises WireError where it has none: the pages would be open to all."""
+    return text_of(read_file(path, _MOST_TOKEN), name_of(path)).strip()
+
+
+def _check_certificates(listen: Listen) -> None:
+    """Raises WireError where the files hold no certificate with its key, or no authority."""
+    if listen.certificate is None or listen.key is None:
+        return
+    for path in (listen.certificate, listen.key, listen.client_ca):
+        if path is not None:
+            read_mounted(path, _MOST_CERTIFICATES)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(listen.certificate, listen.key, password=lambda: b"")  # never asks a terminal for one
+    except (OSError, ValueError) as error:
+        files = f"{name_of(listen.certificate)} and {name_of(listen.key)}"
+        raise WireError("--tls-cert", f"{files} are no certificate and its key without a password: {error}") from error
+    if listen.client_ca is None:
+        return
+    try:
+        context.load_verify_locations(listen.client_ca)
+    except (OSError, ValueError) as error:
+        raise WireError("--client-ca", f"{name_of(listen.client_ca)} holds no certificates: {error}") from error
 
 
 def _certificate_files(listen: Listen) -> list[Path]:

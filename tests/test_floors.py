@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "extender"
 FLOORS = [
     {"model"},
-    {"policy"},
     {"wire", "cel", "fabric"},
+    {"policy", "files", "sockets"},
     {"allocation"},
     {"scoring"},
     {"verdict", "mirror"},

@@ -24,6 +24,7 @@ from extender.policy import Policy
 from extender.sandbox.cluster import Cluster
 from extender.sandbox.machines import carried_machines
 from extender.serve import Listen, Policies, ServerEnded, application, run, serve_all, server
+from extender.sockets import listen_on
 from extender.service.heartbeat import Heartbeat
 from extender.service.service import Service
 from extender.service.supervisor import Supervisor
@@ -399,7 +400,8 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
     async with composed(Supervisor()) as (_, app, _):
         ports = free_port(), free_port()
         servers = [server(app, "127.0.0.1", port) for port in ports]
-        serving = asyncio.create_task(serve_all(servers))
+        bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
+        serving = asyncio.create_task(serve_all(bound))
         await eventually(lambda: all(one.started for one in servers))
         servers[1].should_exit = True
         with pytest.raises(ServerEnded, match=f"the server at 127.0.0.1:{ports[1]} ended"):
@@ -409,7 +411,8 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
 async def test_servers_that_are_told_to_end_are_no_error() -> None:
     async with composed(Supervisor()) as (_, app, _):
         servers = [server(app, "127.0.0.1", free_port()) for _ in range(2)]
-        serving = asyncio.create_task(serve_all(servers))
+        bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
+        serving = asyncio.create_task(serve_all(bound))
         await eventually(lambda: all(one.started for one in servers))
         os.kill(os.getpid(), signal.SIGTERM)
         await serving

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from extender.model.errors import BerthError
+from extender.model.errors import BerthError, WireError
+from extender.model.text import cut, shown
+from extender.wire.documents import Places, one_value
+
+MOST_POLICY = 16 * 1024  # bytes of a policy's text
+_MOST_FAULTS = 5  # told in one message
 
 
 class PolicyError(BerthError):
@@ -111,18 +115,29 @@ def _overridden(policy: Policy, override: Override) -> Policy:
     return policy.model_copy(update=changes)
 
 
-def load_policy(text: str) -> Policy:
-    """A policy from YAML. Raises PolicyError naming every field that is wrong."""
+def load_policy(content: str | bytes) -> Policy:
+    """A policy from YAML. Raises PolicyError naming every field that is wrong, with its line and column."""
+    places: Places = {}
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise PolicyError(f"the policy is not YAML: {error}") from error
-    if found is None:
-        return Policy()
+        found = one_value(content, "the policy", MOST_POLICY, places)
+    except WireError as error:
+        raise PolicyError(str(error)) from error
     if not isinstance(found, dict):
         raise PolicyError(f"the policy must be a mapping, is {type(found).__name__}")
     try:
         return Policy.model_validate(found)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']} (is {item['input']!r})" for item in error.errors()]
-        raise PolicyError("; ".join(lines)) from error
+        raise PolicyError(faults_of(error, places)) from error
+
+
+def faults_of(error: ValidationError, places: Places) -> str:
+    """What pydantic found, in one line: of each fault its place where known, the field, and the value."""
+    faults = error.errors(include_url=False, include_context=False)
+    told = [_fault(fault["loc"], fault["msg"], fault["input"], places) for fault in faults[:_MOST_FAULTS]]
+    return "; ".join(told) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
+
+
+def _fault(loc: tuple[int | str, ...], problem: str, value: object, places: Places) -> str:
+    line, column = places.get(loc) or places.get(loc[:-1]) or (0, 0)
+    place = f"line {line}, column {column}, " if line else ""
+    return f"{place}{cut('.'.join(map(str, loc)))}: {problem} (is {shown(value)})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.apiserver.store import ObjectStore
 from extender.sandbox.controllers import ClaimController
 from extender.sandbox.machines import Machine, fabric_slice, gpu_slice, node_object
+from extender.sockets import listen_on
 
 Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ class Cluster:
     @asynccontextmanager
     async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
         """The API server's URL while it runs."""
-        async with listening(self.api, host, port) as url:
+        async with listening(self.api, host, port, "--api-port") as url:
             try:
                 yield url
             finally:
@@ -68,21 +68,18 @@ class Cluster:
 
 
 @asynccontextmanager
-async def listening(app: Any, host: str, port: int) -> AsyncIterator[str]:
-    """Serve an ASGI application; the answer is its URL. Port 0 takes a free one."""
-    # Named, because asyncio sets TCP_NODELAY only where the protocol is: replies in two parts would wait for an ACK.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
+async def listening(app: Any, host: str, port: int, option: str = "--listen") -> AsyncIterator[str]:
+    """Serve an ASGI application; the answer is its URL. Port 0 takes a free one. Raises WireError naming the option and
+    the address that cannot be had."""
+    listener, *others = listen_on(option, host, port)
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the caller owns the signals
-    task = asyncio.create_task(server._serve(sockets=[listener]))  # noqa: SLF001 - serve() would catch the caller's signals
+    task = asyncio.create_task(server._serve(sockets=[listener, *others]))  # noqa: SLF001 - serve() would catch the caller's signals
     while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn offers no event
         await asyncio.sleep(0.01)
     try:
-        yield f"http://{host}:{listener.getsockname()[1]}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await task
-        listener.close()

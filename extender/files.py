@@ -1,0 +1,55 @@
+"""Files that people name: read up to a limit, with one sentence where that cannot be. What they mean is read elsewhere."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+from extender.model.errors import WireError
+from extender.model.text import cut
+from extender.wire.documents import MOST_JSON
+
+STANDARD_INPUT = Path("-")
+
+
+def read_file(path: Path, most: int = MOST_JSON) -> bytes:
+    """The content of a file of at most so many bytes; `-` is standard input. Raises WireError."""
+    where = name_of(path)
+    try:
+        if path == STANDARD_INPUT:
+            content = sys.stdin.buffer.read(most + 1)
+        else:
+            with path.open("rb") as stream:
+                content = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise WireError(where, _reason(error)) from error
+    if len(content) > most:
+        raise WireError(where, f"is larger than {most} bytes")
+    return content
+
+
+def read_mounted(path: Path, most: int) -> bytes:
+    """The content of a file that is read again and again: a pipe would give it once, or never. Raises WireError."""
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        raise WireError(name_of(path), _reason(error)) from error
+    if not regular and not path.is_dir():
+        raise WireError(name_of(path), "is not a regular file")
+    return read_file(path, most)
+
+
+def name_of(path: Path) -> str:
+    """The path as messages show it."""
+    return "standard input" if path == STANDARD_INPUT else cut(str(path), 1024)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder"
+    if isinstance(error, PermissionError):
+        return "may not be read: permission denied"
+    return f"cannot be read: {error.strerror if isinstance(error, OSError) and error.strerror else error}"

@@ -1,0 +1,354 @@
+"""YAML and JSON that people write, to plain values: within limits, and with the place of every fault.
+
+Every command, policy and HTTP door for people reads through this module; requests of kube-scheduler and events of the
+API server do not. Values are those of JSON: objects with string keys, lists, strings, integers of 64 bits, finite
+numbers, booleans and null. Plain YAML scalars mean what kubectl takes them for: dates and sexagesimal numbers are text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+import yaml
+
+from extender.model.errors import WireError
+from extender.model.text import cut, shown
+
+MOST_YAML = 16 * 1024 * 1024  # bytes of YAML text: up to a minute
+MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
+MOST_DEPTH = 100  # objects and lists inside each other; a manifest has about 20
+
+Path = tuple[str | int, ...]
+Places = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
+
+# libyaml is many times faster; the answers are the same.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_SEPARATOR = re.compile(r"^(?=---(?:[ \t\r]|$))", re.MULTILINE)
+_PREAMBLE = re.compile(r"(?:(?:[%#].*|[ \t]*)(?:\r?\n|\Z))*\Z")  # directives, comments and empty lines
+_UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BOOLEANS = {
+    form: value
+    for words, value in ((("true", "yes", "on"), True), (("false", "no", "off"), False))
+    for word in words
+    for form in (word, word.capitalize(), word.upper())
+}
+_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+_INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*|0)\Z", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
+_NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
+_LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
+_LONGEST_INTEGER = 80  # characters: 64 binary digits with sign and prefix; Python refuses thousands of digits
+
+
+class Part(NamedTuple):
+    """One document of a text, readable without the others. `line` counts the lines of the text before it."""
+
+    where: str
+    text: str
+    line: int = 0
+
+
+def text_of(content: bytes, where: str) -> str:
+    """The text of a file or body. Raises WireError where it is empty, binary or not UTF-8."""
+    if b"\0" in content:
+        raise WireError(where, f"is binary: byte {content.index(0) + 1} is zero")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", "replace")
+        raise WireError(_place(where, *_position(before)), f"is not UTF-8: byte 0x{content[error.start]:02x}") from error
+    if not text.strip():
+        raise WireError(where, "is empty")
+    return text
+
+
+def json_value(content: bytes, where: str) -> Any:
+    """The value of a JSON text. Raises WireError."""
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise WireError(_place(where, error.lineno, error.colno), f"is not JSON: {cut(error.msg)}") from error
+    _check_depth(found, where)
+    return found
+
+
+def parts_of(text: str, where: str) -> list[Part]:
+    """The documents of a YAML stream or JSON text, not read yet."""
+    if not _SEPARATOR.search(text):
+        return [Part(where, text)]
+    pieces = _SEPARATOR.split(text)
+    if _PREAMBLE.match(pieces[0]):
+        pieces[:2] = ["".join(pieces[:2])]
+    found: list[Part] = []
+    line = 0
+    for piece in pieces:
+        found.append(Part(f"{where}, document {len(found) + 1}", piece, line))
+        line += piece.count("\n")
+    return found
+
+
+def values_of(part: Part) -> list[Any]:
+    """The values of a document: one, or none where it holds nothing but comments. Raises WireError."""
+    start = part.text.lstrip()[:1]
+    if start and start in "{[":
+        try:
+            found = orjson.loads(part.text)
+        except orjson.JSONDecodeError as error:
+            if len(part.text) > MOST_YAML:
+                raise WireError(part.where, f"is larger than {MOST_YAML} bytes and not JSON: {cut(error.msg)}") from error
+        else:
+            _check_depth(found, part.where)
+            return [found]
+    return _Composer(part).run()
+
+
+def one_value(content: bytes | str, where: str, most: int, places: Places | None = None) -> Any:
+    """The one value of a text of at most so many bytes. `places` takes where its fields stand. Raises WireError."""
+    content = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    if len(content) > most:
+        raise WireError(where, f"is larger than {most} bytes")
+    values: list[Any] = []
+    for part in parts_of(text_of(content, where), where):
+        values += _Composer(part, places).run()
+    if len(values) != 1:
+        raise WireError(where, f"holds {len(values)} documents where one is expected" if values else "is empty")
+    return values[0]
+
+
+def _check_depth(value: Any, where: str) -> None:
+    level = [value]
+    for _ in range(MOST_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
+
+
+def _place(where: str, line: int, column: int) -> str:
+    return f"{where}, line {line}, column {column}"
+
+
+def _position(before: str) -> tuple[int, int]:
+    """(line, column) of what follows a text."""
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+@dataclass(slots=True)
+class _Open:
+    """An object or list that is not complete."""
+
+    value: Any
+    path: Path
+    anchor: str | None
+    key: str | None = None  # of an object, once it is read
+    merging: bool = False  # the key was `<<`
+    merged: list[dict[str, Any]] = field(default_factory=list)
+    size: int = 1  # values in it, itself included
+    height: int = 1  # levels in it
+
+
+class _Composer:
+    """Builds values from the parser's events, without recursion: a text can make it neither deep nor long."""
+
+    def __init__(self, part: Part, places: Places | None = None) -> None:
+        self._part = part
+        self._places = places
+        self._found: list[Any] = []
+        self._open: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, int, int]] = {}  # value, size, height
+        self._copied = 0  # values that aliases added
+
+    def run(self) -> list[Any]:
+        bad = _UNPRINTABLE.search(self._part.text)
+        if bad:
+            line, column = _position(self._part.text[: bad.start()])
+            raise WireError(_place(self._part.where, self._part.line + line, column), f"holds {bad[0]!a}, which YAML forbids")
+        try:
+            for event in yaml.parse(self._part.text, Loader=_LOADER):
+                self._take(event)
+        except yaml.YAMLError as error:
+            raise self._not_yaml(error) from error
+        return self._found
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, yaml.ScalarEvent):
+            self._scalar(event)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._start(event)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._end(event)
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._anchors.clear()
+
+    def _scalar(self, event: Any) -> None:
+        top = self._open[-1] if self._open else None
+        is_key = top is not None and type(top.value) is dict and top.key is None and not top.merging
+        if is_key and top is not None and event.implicit[0] and event.value == "<<":
+            top.merging = True
+            return
+        value = self._scalar_value(event)
+        if event.anchor:
+            self._anchors[event.anchor] = (value, 1, 0)
+        if is_key:
+            self._set_key(value, event)
+        else:
+            self._add(value, 1, 0, event)
+
+    def _scalar_value(self, event: Any) -> Any:
+        text: str = event.value
+        if event.implicit[0]:
+            return self._plain(text, event)
+        tag: str = event.tag or ""
+        if event.implicit[1] or tag in ("!", f"{_TAG}str"):
+            return text
+        if tag in (f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null"):
+            return self._plain(text, event)
+        raise self._wrong(event, f"has the tag {shown(tag)}, which is not known")
+
+    def _plain(self, text: str, event: Any) -> Any:
+        if text in _NULLS:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if text[0] not in "-+.0123456789":
+            return text
+        if _INTEGER.match(text):
+            return self._integer(text, event)
+        if _NOT_FINITE.match(text):
+            raise self._wrong(event, f"{text} is not a finite number")
+        if not _NUMBER.match(text):
+            return text
+        value = float(text)
+        if value in (float("inf"), float("-inf")):
+            raise self._wrong(event, f"{cut(text)} is beyond 64 bits")
+        return value
+
+    def _integer(self, text: str, event: Any) -> Any:
+        digits = text.replace("_", "")
+        if len(digits) <= _LONGEST_INTEGER:
+            sign, bare = (-1, digits[1:]) if digits[0] == "-" else (1, digits.lstrip("+"))
+            base = {"0b": 2, "0o": 8, "0x": 16}.get(bare[:2], 8 if bare[:1] == "0" and len(bare) > 1 else 10)
+            try:
+                value = sign * int(bare, base)
+            except ValueError:
+                return text  # a prefix with nothing but underscores behind it
+            if _LEAST_INTEGER <= value <= _MOST_INTEGER:
+                return value
+        raise self._wrong(event, f"{cut(text)} is beyond 64 bits")
+
+    def _start(self, event: Any) -> None:
+        is_map = isinstance(event, yaml.MappingStartEvent)
+        if event.tag and not event.implicit and event.tag not in ("!", _TAG + ("map" if is_map else "seq")):
+            raise self._wrong(event, f"has the tag {shown(event.tag)}, which is not known")
+        if len(self._open) >= MOST_DEPTH:
+            raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
+        path: Path = ()
+        if self._open:
+            top = self._open[-1]
+            if type(top.value) is dict and top.key is None and not top.merging:
+                raise self._wrong(event, "a key must be a string")
+            path = self._note(top, event)
+        self._open.append(_Open({} if is_map else [], path, event.anchor))
+
+    def _end(self, event: Any) -> None:
+        done = self._open.pop()
+        for other in done.merged:
+            for key, value in other.items():
+                done.value.setdefault(key, value)
+        if done.anchor:
+            self._anchors[done.anchor] = (done.value, done.size, done.height)
+        self._add(done.value, done.size, done.height, event)
+
+    def _alias(self, event: Any) -> None:
+        if event.anchor not in self._anchors:
+            raise self._wrong(event, f"*{cut(event.anchor)} names no anchor that is complete before it")
+        value, size, height = self._anchors[event.anchor]
+        self._copied += size
+        if self._copied > len(self._part.text):
+            raise self._wrong(event, "its aliases stand for more values than the text has characters")
+        if len(self._open) + height > MOST_DEPTH:
+            raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
+        top = self._open[-1] if self._open else None
+        if top is not None and type(top.value) is dict and top.key is None and not top.merging:
+            self._set_key(value, event)
+        else:
+            self._add(_copy(value), size, height, event)
+
+    def _set_key(self, key: Any, event: Any) -> None:
+        """A number or boolean as a key is its text, as kubectl has it."""
+        top = self._open[-1]
+        if type(key) is bool:
+            key = "true" if key else "false"
+        elif type(key) in (int, float):
+            key = str(key)
+        if type(key) is not str:
+            raise self._wrong(event, f"a key must be a string, is {'null' if key is None else shown(key)}")
+        if key in top.value:
+            raise self._wrong(event, f"the key {shown(key)} stands twice")
+        top.key = key
+        self._note(top, event)
+
+    def _add(self, value: Any, size: int, height: int, event: Any) -> None:
+        if not self._open:
+            self._found.append(value)
+            return
+        top = self._open[-1]
+        top.size += size
+        top.height = max(top.height, height + 1)
+        if top.merging:
+            top.merged += self._to_merge(value, event)
+            top.merging = False
+        elif top.key is not None:
+            top.value[top.key] = value
+            top.key = None
+        else:
+            if size == 1 and height == 0:
+                self._note(top, event)
+            top.value.append(value)
+
+    def _to_merge(self, value: Any, event: Any) -> Iterable[dict[str, Any]]:
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, dict) for one in found):
+            raise self._wrong(event, "`<<` takes an object or a list of objects")
+        return found
+
+    def _note(self, top: _Open, event: Any) -> Path:
+        """Remember where the field or item stands that begins here; its path."""
+        if self._places is None:
+            return ()
+        step = top.key or "<<" if type(top.value) is dict else len(top.value)
+        path = (*top.path, step)
+        mark = event.start_mark
+        self._places.setdefault(path, (self._part.line + mark.line + 1, mark.column + 1))
+        return path
+
+    def _wrong(self, event: Any, problem: str) -> WireError:
+        mark = event.start_mark
+        return WireError(_place(self._part.where, self._part.line + mark.line + 1, mark.column + 1), problem)
+
+    def _not_yaml(self, error: yaml.YAMLError) -> WireError:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        if mark is None:
+            return WireError(self._part.where, f"is not YAML or JSON: {cut(str(problem))}")
+        where = _place(self._part.where, self._part.line + mark.line + 1, mark.column + 1)
+        return WireError(where, f"is not YAML or JSON: {cut(str(problem))}")
+
+
+def _copy(value: Any) -> Any:
+    """Each use of an alias is a value of its own; the depth is limited."""
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
