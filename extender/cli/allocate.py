@@ -36,7 +36,7 @@ def allocate_command(
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
-    """Show what would be allocated for the claims in the files, and why not where it would not.
+    """Show what would be allocated for the claims in the files, and why not where it would not. Exit code 1 where they fit nowhere.
 
     Example: berth allocate slices.yaml claim.yaml --order in-tree
     """
@@ -47,7 +47,10 @@ def allocate_command(
     if not files:
         raise typer.BadParameter("give FILE… or --cases DIR")
     found = load_objects(files)
-    _print(found, _answers(found, order, node), output)
+    answers = _answers(found, order, node)
+    _print(found, answers, output)
+    if all(answer["allocations"] is None for answer in answers):
+        raise typer.Exit(1)
 
 
 def answer(case: Case | CaseError, order: str) -> Json:

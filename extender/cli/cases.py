@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from extender.files import name_of, read_file
 from extender.model.claim import Claim, DeviceClass, Node
 from extender.model.device import DeviceId, Slice
 from extender.model.errors import WireError
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
-from extender.wire.fields import get, many, need, quantities
+from extender.wire.documents import json_value
+from extender.wire.fields import get, many, need, quantities, strings
 from extender.wire.slices import SliceDecoder
 
 Json = dict[str, Any]
@@ -47,9 +47,10 @@ def load_cases(folder: Path) -> Iterator[Case | CaseError]:
     """All cases of a folder (or one file), .json one a file, .jsonl one a line, in name order."""
     paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
     if not paths:
-        raise WireError(str(folder), "holds no .json or .jsonl files")
+        raise WireError(name_of(folder), "holds no .json or .jsonl files")
     for path in paths:
-        lines = path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]
+        content = read_file(path)
+        lines = content.splitlines() if path.suffix == ".jsonl" else [content]
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield _read(line, f"{path.name}:{number}")
@@ -58,12 +59,12 @@ def load_cases(folder: Path) -> Iterator[Case | CaseError]:
 def _read(line: bytes, where: str) -> Case | CaseError:
     name = where
     try:
-        obj = orjson.loads(line)
+        obj = json_value(line, where)
         if type(obj) is not dict:
             raise WireError("", "a case is an object")
         name = str(obj.get("name") or where)
         return decode_case(obj)
-    except (orjson.JSONDecodeError, WireError) as error:
+    except WireError as error:
         return CaseError(name, str(error))
 
 
@@ -78,7 +79,7 @@ def decode_case(obj: Json) -> Case:
         for name, nanos in amounts.items():
             known[name] = known.get(name, 0) + nanos
     return Case(
-        str(obj.get("name", "")), tuple(get(obj, "features", list, "", [])),
+        str(obj.get("name", "")), strings(obj, "features", ""),
         decode_node(get(obj, "node", dict, "", {})), list(slices), {c.name: c for c in classes},
         list(many(obj, "claims", "", lambda item, _: decode_claim(item))),
         list(many(obj, "allocatedDevices", "", _device)), shares, get(obj, "expect", dict, "", {}),

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 import typer
-import yaml
 from rich.console import Console
 
 from extender.allocation.left_out import field_of
@@ -19,12 +18,17 @@ from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import ClusterError
 from extender.fabric.sources import gpu_uuid
+from extender.files import name_of, read_file
 from extender.mirror.audit import Finding, audit
 from extender.mirror.mirror import Mirror
 from extender.model.bits import members
+from extender.model.errors import WireError
 from extender.model.fabric import Source
 from extender.model.quantity import parse_quantity
+from extender.model.text import cut
 from extender.service.waking import MARKER_CLASS
+from extender.wire.documents import one_value
+from extender.wire.fields import get, many
 
 Json = dict[str, Any]
 SCHEDULER = "berth-scheduler"
@@ -34,6 +38,7 @@ _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourcecl
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
 _SHORT_SECONDS = 2.0  # of httpTimeout for filter
 _SHOWN = 5
+_MOST_CONFIGURATION = 1024 * 1024  # bytes
 # (API group, resource, verb): the heart of manifests/base/rbac.yaml.
 _RIGHTS = (
     ("resource.k8s.io", "resourceslices", "list"), ("resource.k8s.io", "resourceclaims", "watch"), ("", "pods", "watch"),
@@ -60,9 +65,10 @@ def doctor_command(
 
     Example: berth doctor --kubeconfig ~/.kube/config
     """
-    text = scheduler_config.read_text() if scheduler_config is not None else ""
+    given = scheduler_config
+    content, where = (read_file(given, _MOST_CONFIGURATION), name_of(given)) if given is not None else (b"", "")
     with Console(stderr=True).status("reading the cluster"):
-        found = asyncio.run(_examine(kubeconfig, text))
+        found = asyncio.run(_examine(kubeconfig, content, where))
     for one in found:
         if output == "json":
             typer.echo(orjson.dumps(one._asdict()).decode())
@@ -74,17 +80,19 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-async def _examine(kubeconfig: Path | None, given: str) -> list[Ailment]:
+async def _examine(kubeconfig: Path | None, given: bytes, where: str) -> list[Ailment]:
+    found = list(configuration(given, where)) if given else []
     async with ApiClient(load_credentials(kubeconfig)) as client:
-        found = list(version_findings(await client.get("/version")))
+        found += version_findings(await client.get("/version"))
         found += [ailment async for ailment in _rights(client)]
         objects = await take_objects(client)
         pods = (await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="})).get("items") or []
         hooks = [hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")]
         quotas = await _items(client, "/api/v1/resourcequotas")
-        text = given or await _configuration(client)
+        text = "" if given else await _configuration(client)
     found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
-    found += configuration(text) if text else [_no_configuration()]
+    if not given:
+        found += configuration(text, "the ConfigMap berth-scheduler-config") if text else [_no_configuration()]
     picture: Picture = picture_of(objects)
     return found + list(cluster(picture[0])) + list(waiting(pods))
 
@@ -136,21 +144,23 @@ def _no_configuration() -> Ailment:
                    "berth doctor --scheduler-config FILE")
 
 
-def configuration(text: str) -> Iterator[Ailment]:
-    """The traps of a KubeSchedulerConfiguration that can be seen from outside."""
-    config = yaml.safe_load(text) or {}
+def configuration(content: bytes | str, where: str = "the scheduler configuration") -> Iterator[Ailment]:
+    """The traps of a KubeSchedulerConfiguration that can be seen from outside. Raises WireError where it is none."""
+    config = one_value(content, where, _MOST_CONFIGURATION)
+    if type(config) is not dict:
+        raise WireError(where, "must be a KubeSchedulerConfiguration")
     mend = "compare with scheduler-config/berth-scheduler.yaml"
-    profiles = [p for p in config.get("profiles") or () if p.get("schedulerName") == SCHEDULER]
+    profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
     share = next((p["percentageOfNodesToScore"] for p in profiles if "percentageOfNodesToScore" in p), config.get("percentageOfNodesToScore"))
     if share != 100:  # noqa: PLR2004 - percent
-        yield Ailment("error", f"percentageOfNodesToScore is {share}", "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
+        yield Ailment("error", f"percentageOfNodesToScore is {cut(str(share))}", "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
     for profile in profiles:
-        plugins = profile.get("plugins") or {}
-        off = {point for point, plan in plugins.items() if any(d.get("name") in ("DynamicResources", "*") for d in (plan or {}).get("disabled") or ())}
+        plugins = get(profile, "plugins", dict, f"{where}: profiles", {})
+        off = {point for point in plugins for d in _disabled(plugins, point, where) if d.get("name") in ("DynamicResources", "*")}
         missing = [] if "multiPoint" in off else [p for p in ("preFilter", "filter", "postFilter", "reserve", "preBind") if p not in off]
         if missing:
             yield Ailment("error", f"DynamicResources is on at {', '.join(missing)}", "the in-tree plugin would allocate the claims before Berth", mend)
-    extenders = config.get("extenders") or ()
+    extenders = [one for one, _ in _objects(config, "extenders", where)]
     if not any(e.get("filterVerb") for e in extenders) or not any(e.get("bindVerb") for e in extenders):
         yield Ailment("error", "no extender has filterVerb and bindVerb", "Berth is never asked, or never binds", mend)
     for one in extenders:
@@ -159,22 +169,36 @@ def configuration(text: str) -> Iterator[Ailment]:
             ("ignorable", False, "while Berth is away pods would be bound without devices"),
         ):
             if one.get(field, False) is not wanted:
-                yield Ailment("error", f"extender {one.get('urlPrefix')}: {field} is {one.get(field)}", why, mend)
+                yield Ailment("error", f"extender {_told(one, 'urlPrefix')}: {field} is {_told(one, field)}", why, mend)
         timeout = _seconds(one.get("httpTimeout"))
         if one.get("filterVerb") and timeout < _SHORT_SECONDS:
-            yield Ailment("warning", f"extender {one.get('urlPrefix')}: httpTimeout is {one.get('httpTimeout')}",
+            yield Ailment("warning", f"extender {_told(one, 'urlPrefix')}: httpTimeout is {_told(one, 'httpTimeout')}",
                           "a shape never seen takes Berth longer on thousands of nodes; the pod is then tried again", mend)
         if one.get("filterVerb") and not one.get("prioritizeVerb"):
-            yield Ailment("warning", f"extender {one.get('urlPrefix')} has no prioritizeVerb", "in-tree scores alone choose among Berth's short list", mend)
+            yield Ailment("warning", f"extender {_told(one, 'urlPrefix')} has no prioritizeVerb", "in-tree scores alone choose among Berth's short list", mend)
         if one.get("managedResources"):
-            yield Ailment("error", f"extender {one.get('urlPrefix')} has managedResources", "pods with claims name no resource and would skip Berth", mend)
+            yield Ailment("error", f"extender {_told(one, 'urlPrefix')} has managedResources", "pods with claims name no resource and would skip Berth", mend)
+
+
+def _objects(obj: Json, key: str, where: str) -> tuple[tuple[Json, str], ...]:
+    return many(obj, key, f"{where}: ", lambda item, path: (item, path))
+
+
+def _disabled(plugins: Json, point: str, where: str) -> list[Json]:
+    plan = get(plugins, point, dict, f"{where}: profiles.plugins", {})
+    return [one for one, _ in _objects(plan, "disabled", f"{where}: profiles.plugins.{point}")]
+
+
+def _told(obj: Json, field: str) -> str:
+    return cut(str(obj.get(field)))
 
 
 def _seconds(text: object) -> float:
     """A Go duration of seconds or milliseconds; kube-scheduler's default is 5 s."""
     word = str(text or "5s")
     unit, digits = (0.001, word[:-2]) if word.endswith("ms") else (60.0 if word.endswith("m") else 1.0, word[:-1])
-    return float(digits) * unit if digits.replace(".", "", 1).isdigit() else 5.0
+    plain = digits.isascii() and digits.replace(".", "", 1).isdecimal()
+    return float(digits) * unit if plain else 5.0
 
 
 def webhooks(configurations: list[Json]) -> Iterator[Ailment]:

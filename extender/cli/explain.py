@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import httpx
 import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.objects import documents
+from extender.cli.objects import documents, policy_text
 from extender.cli.picture import load_picture, take_picture
-from extender.model.errors import BerthError, WireError
+from extender.cli.server import SERVER, Explanation, Server, Token, ask
 from extender.policy import Policy, load_policy
 from extender.service.explaining import Explainer, UnknownPod
 from extender.service.turns import Turns
@@ -24,7 +23,6 @@ from extender.verdict.imagined import Changes, devices_of
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
-_SECONDS = 30.0
 _BRIEF, _WIDE = 5, 1000  # groups shown
 Output = Literal["table", "wide", "json"]
 
@@ -32,8 +30,8 @@ Output = Literal["table", "wide", "json"]
 def explain_command(
     words: Annotated[list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")] = None,
     file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates.")] = None,
-    server: Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")] = "http://127.0.0.1:8888",
-    token: Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")] = "",
+    server: Server = SERVER,
+    token: Token = "",
     snapshot: Annotated[Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
@@ -47,7 +45,7 @@ def explain_command(
     """
     objects = [obj for path in file or () for obj in documents(path)]
     name = _name(words or [], imagined=bool(file))
-    text = policy.read_text() if policy is not None else None
+    text = policy_text(policy) if policy is not None else None
     question: Json = {"objects": objects, "policy": text, "without": without or [], "free": free or [], "narrate": narrate}
     if snapshot is not None:
         found = asyncio.run(_offline(load_picture(snapshot), name, question))
@@ -86,16 +84,9 @@ def _name(words: list[str], *, imagined: bool) -> str | None:
 
 
 def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        body = orjson.dumps({**question, "pod": name})
-        reply = httpx.post(f"{server}/v1/explain", content=body, headers=headers, timeout=_SECONDS)
-    except httpx.HTTPError as error:
-        raise WireError("--server", f"{server} does not answer ({error or type(error).__name__}); is `berth serve` there?") from error
-    answer = reply.json()
-    if reply.status_code != 200:  # noqa: PLR2004 - OK
-        raise BerthError(answer.get("error", reply.text))
-    return answer if isinstance(answer, list) else [answer]
+    body = orjson.dumps({**question, "pod": name})
+    found: list[Json] = ask(server, token, "/v1/explain", list[Explanation], body)
+    return found
 
 
 async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]:

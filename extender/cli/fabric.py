@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from extender.fabric.slices import DRIVER, fabric_of
 from extender.model.bits import members
 from extender.model.errors import WireError
 from extender.model.fabric import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
+from extender.model.text import cut, shown
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
 from extender.wire.slices import SliceDecoder
 
@@ -56,9 +58,9 @@ def fabric_command(
 
 def _machine(target: str) -> tuple[str, Fabric, str]:
     path = Path(target)
-    machine = load_machine(path) if path.exists() else carried_machines().get(target)
+    machine = load_machine(path) if os.path.exists(path) else carried_machines().get(target)  # noqa: PTH110 - never raises
     if machine is None:
-        raise WireError(target, "is neither a file nor a machine that Berth carries")
+        raise WireError(cut(target), "is neither a file nor a machine that Berth carries")
     fabric = fabric_of(SliceDecoder().decode(fabric_slice("machine", machine)).devices)
     if fabric is None:
         raise WireError(target, "describes no consistent fabric")
@@ -81,10 +83,11 @@ def _mask(free: str | None, size: int) -> int:
     if free is None:
         return (1 << size) - 1
     positions = free.split(",")
-    bad = next((p for p in positions if not p.strip().isdigit() or int(p) >= size), None)
+    known = {str(position): position for position in range(size)}
+    bad = next((p for p in positions if p.strip() not in known), None)
     if bad is not None:
-        raise WireError("--free", f"{bad!r} is no position below {size}")
-    return sum(1 << p for p in {int(p) for p in positions})
+        raise WireError("--free", f"{shown(bad)} is no position below {size}")
+    return sum(1 << p for p in {known[p.strip()] for p in positions})
 
 
 def _matrix(name: str, fabric: Fabric, source: str) -> Table:

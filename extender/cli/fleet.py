@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from typing import Annotated, Any, Literal
 
-import httpx
 import orjson
 import typer
 from rich.console import Console, Group
@@ -15,28 +14,12 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from extender.model.errors import BerthError, WireError
+from extender.cli.server import SERVER, Claim, Fleet, Server, Token, ask
 
 Json = dict[str, Any]
 Output = Literal["table", "wide", "json"]
-Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")]
-Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]
-SERVER = "http://127.0.0.1:8888"
-_SECONDS = 30.0
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12
-
-
-def ask(server: str, token: str, path: str) -> Any:
-    """The answer of a running Berth. Raises BerthError."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        reply = httpx.get(f"{server}{path}", headers=headers, timeout=_SECONDS)
-    except httpx.HTTPError as error:
-        raise WireError("--server", f"{server} does not answer ({error or type(error).__name__}); is `berth serve` there?") from error
-    if reply.status_code != 200:  # noqa: PLR2004 - OK
-        raise BerthError(f"{server}{path}: {reply.text}")
-    return reply.json()
 
 
 def nodes_command(
@@ -49,7 +32,7 @@ def nodes_command(
 
     Example: berth nodes h100 --output wide
     """
-    rows = [n for n in ask(server, token, "/v1/fleet")["nodes"] if not names or any(part in n["name"] for part in names)]
+    rows = [n for n in ask(server, token, "/v1/fleet", Fleet)["nodes"] if not names or any(part in n["name"] for part in names)]
     if output == "json":
         typer.echo(orjson.dumps(rows).decode())
     else:
@@ -69,7 +52,7 @@ def claims_command(
 
     Example: berth claims --output json
     """
-    rows = ask(server, token, "/v1/claims")
+    rows = ask(server, token, "/v1/claims", list[Claim])
     if output == "json":
         typer.echo(orjson.dumps(rows).decode())
         return
@@ -95,17 +78,17 @@ def top_command(
     Example: berth top --seconds 5
     """
     if output == "json":
-        typer.echo(orjson.dumps(ask(server, token, "/v1/fleet")).decode())
+        typer.echo(orjson.dumps(ask(server, token, "/v1/fleet", Fleet)).decode())
         return
     console = _console()
     if once or not sys.stdout.isatty():
-        console.print(_top(ask(server, token, "/v1/fleet")))
+        console.print(_top(ask(server, token, "/v1/fleet", Fleet)))
         return
-    with Live(_top(ask(server, token, "/v1/fleet")), console=console, screen=True) as live:
+    with Live(_top(ask(server, token, "/v1/fleet", Fleet)), console=console, screen=True) as live:
         try:
             while True:
                 time.sleep(seconds)
-                live.update(_top(ask(server, token, "/v1/fleet")))
+                live.update(_top(ask(server, token, "/v1/fleet", Fleet)))
         except KeyboardInterrupt:
             return
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Json = dict[str, Any]
+from extender.wire.fields import Json, get, many, need
 
 _GROUP = "resource.k8s.io/"
 _CURRENT = "resource.k8s.io/v1"
@@ -31,7 +31,7 @@ class Form(NamedTuple):
 
 
 def corrected(obj: Json) -> tuple[Json, list[Form]]:
-    """(the object as it should be, what was found)."""
+    """(the object as it should be, what was found). Raises WireError where a field has another type than all versions give it."""
     made = copy.deepcopy(obj)
     found: list[Form] = []
     kind, version = str(made.get("kind")), str(made.get("apiVersion"))
@@ -43,10 +43,10 @@ def corrected(obj: Json) -> tuple[Json, list[Form]]:
         spec, path = _claim_spec(made, kind)
         found += _claim(spec, path)
     elif kind == "Pod":
-        found += _pod(made.get("spec") or {}, "spec")
+        found += _pod(get(made, "spec", dict, "", {}), "spec")
     elif kind in _POD_TEMPLATES:
-        template = (made.get("spec") or {}).get("template") or {}
-        found += _pod(template.get("spec") or {}, "spec.template.spec")
+        template = get(get(made, "spec", dict, "", {}), "template", dict, "spec", {})
+        found += _pod(get(template, "spec", dict, "spec.template", {}), "spec.template.spec")
     return made, found
 
 
@@ -56,7 +56,7 @@ def _version(made: Json, version: str) -> Form:
 
 
 def _resource_class(made: Json) -> Form:
-    driver, parameters = made.get("driverName"), made.get("parametersRef")
+    driver, parameters = get(made, "driverName", str, "", ""), made.get("parametersRef")
     problem = "ResourceClass was withdrawn with the first form of DRA"
     if not driver or parameters:
         return Form("error", "kind", problem, "write a DeviceClass with CEL selectors; parameters become spec.config")
@@ -67,38 +67,40 @@ def _resource_class(made: Json) -> Form:
 
 
 def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
-    spec = made.get("spec") or {}
-    return (spec, "spec") if kind == "ResourceClaim" else (spec.get("spec") or {}, "spec.spec")
+    spec = get(made, "spec", dict, "", {})
+    return (spec, "spec") if kind == "ResourceClaim" else (get(spec, "spec", dict, "spec", {}), "spec.spec")
 
 
 def _claim(spec: Json, path: str) -> Iterator[Form]:
     if "resourceClassName" in spec:
         yield Form("error", f"{path}.resourceClassName", "claims of the first form of DRA name a class and nothing else",
                    "use spec.devices.requests[].exactly.deviceClassName")
-    devices = spec.get("devices") or {}
-    for i, request in enumerate(devices.get("requests") or ()):
-        if isinstance(request, dict):
-            yield from _request(request, f"{path}.devices.requests[{i}]")
-    for i, constraint in enumerate(devices.get("constraints") or ()):
-        wrong = [name for name in ("cel", "selectors", "expression") if isinstance(constraint, dict) and name in constraint]
+    devices = get(spec, "devices", dict, path, {})
+    for request, where in _objects(devices, "requests", f"{path}.devices"):
+        yield from _request(request, where)
+    for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
+        wrong = [name for name in ("cel", "selectors", "expression") if name in constraint]
         if wrong:
-            yield Form("error", f"{path}.devices.constraints[{i}].{wrong[0]}", "constraints know no CEL",
+            yield Form("error", f"{where}.{wrong[0]}", "constraints know no CEL",
                        "use matchAttribute or distinctAttribute with a qualified name; CEL goes into selectors")
+
+
+def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
+    """The objects of a list, each with its path."""
+    return many(obj, key, path, lambda item, where: (item, where))
 
 
 def _request(request: Json, path: str) -> Iterator[Form]:
     outside = [name for name in _EXACT if name in request]
     if outside and "firstAvailable" not in request:
-        exactly = request.setdefault("exactly", {})
+        exactly = request["exactly"] = get(request, "exactly", dict, path, {})
         for name in outside:
             exactly.setdefault(name, request.pop(name))
         yield Form("error", f"{path}.{outside[0]}", f"{', '.join(outside)} stand beside `exactly`", f"move them into {path}.exactly", True)
-    options = [(request.get("exactly"), f"{path}.exactly")]
-    options += [(option, f"{path}.firstAvailable[{i}]") for i, option in enumerate(request.get("firstAvailable") or ())]
-    for option, where in options:
-        for i, selector in enumerate((option or {}).get("selectors") or ()):
-            expression = str(((selector or {}).get("cel") or {}).get("expression"))
-            yield from _expression(expression, f"{where}.selectors[{i}].cel.expression")
+    for option, where in ((get(request, "exactly", dict, path, {}), f"{path}.exactly"), *_objects(request, "firstAvailable", path)):
+        for selector, place in _objects(option, "selectors", where):
+            cel = get(selector, "cel", dict, place, {})
+            yield from _expression(get(cel, "expression", str, f"{place}.cel", ""), f"{place}.cel.expression")
 
 
 def _expression(text: str, where: str) -> Iterator[Form]:
@@ -114,15 +116,15 @@ def _expression(text: str, where: str) -> Iterator[Form]:
 
 
 def _pod(spec: Json, path: str) -> Iterator[Form]:
-    claims = [claim for claim in spec.get("resourceClaims") or () if isinstance(claim, dict)]
-    for i, claim in enumerate(claims):
-        source = claim.get("source")
-        if isinstance(source, dict):
+    claims = _objects(spec, "resourceClaims", path)
+    for claim, where in claims:
+        source = get(claim, "source", dict, where, {})
+        if source:
             claim.pop("source")
             claim.update(source)
-            yield Form("error", f"{path}.resourceClaims[{i}].source", "the wrapper `source` is gone since Kubernetes 1.31",
+            yield Form("error", f"{where}.source", "the wrapper `source` is gone since Kubernetes 1.31",
                        "put resourceClaimName or resourceClaimTemplateName beside the name", True)
-    names = [str(claim.get("name")) for claim in claims]
+    names = [need(claim, "name", where) for claim, where in claims]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield Form("error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each a name of its own")
     yield from _used(spec, names, path)
@@ -130,8 +132,9 @@ def _pod(spec: Json, path: str) -> Iterator[Form]:
 
 def _used(spec: Json, names: list[str], path: str) -> Iterator[Form]:
     """Claims that no container uses stay invisible to all; containers can only use claims of the pod."""
-    containers = [c for field in ("initContainers", "containers") for c in spec.get(field) or () if isinstance(c, dict)]
-    used = {str(entry.get("name")) for c in containers for entry in (c.get("resources") or {}).get("claims") or ()}
+    containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
+    used = {need(entry, "name", at) for one, where in containers
+            for entry, at in _objects(get(one, "resources", dict, where, {}), "claims", f"{where}.resources")}  # fmt: skip
     for name in sorted(used - set(names)):
         yield Form("error", f"{path}.containers", f"a container uses claim {name!r}, which {path}.resourceClaims does not have", "add it there")
     for name in names:
@@ -139,7 +142,8 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Form]:
             continue
         alone = len(spec.get("containers") or ()) == 1
         if alone:
-            resources = spec["containers"][0].setdefault("resources", {})
-            resources.setdefault("claims", []).append({"name": name})
+            only = spec["containers"][0]
+            resources = only["resources"] = only.get("resources") or {}
+            resources["claims"] = [*(resources.get("claims") or ()), {"name": name}]
         yield Form("warning", f"{path}.containers", f"no container uses claim {name!r}: its devices are allocated and visible to nobody",
                    f"resources: {{claims: [{{name: {name}}}]}}", alone)

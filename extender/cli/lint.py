@@ -15,14 +15,15 @@ import yaml
 from extender.cel.errors import BudgetExceeded, CompileError, EvalError
 from extender.cel.masks import Masks
 from extender.cel.selector import Environment, Selector, check_cost, compile_selector
-from extender.cli.forms import corrected
-from extender.cli.objects import Objects, documents, objects_in, objects_of, split_documents
+from extender.cli.forms import Form, corrected
+from extender.cli.objects import Objects, documents, objects_of, parts
 from extender.cli.select import environment_of
 from extender.fabric.sets import largest_joined
 from extender.fabric.slices import fabric_of
 from extender.model.device import Device
 from extender.model.errors import WireError
 from extender.wire.manifests import ImaginedPod, imagined_pods
+from extender.wire.objects import objects_of_part
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
@@ -50,7 +51,7 @@ def lint_command(
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
     raw, found = _read(files)
-    made = [corrected(obj) for _, obj in raw]
+    made = [_corrected(obj) for _, obj in raw]
     for (where, obj), (_, forms) in zip(raw, made, strict=True):
         found += [Finding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
     found += _collisions(raw)
@@ -74,13 +75,19 @@ def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[Finding]]:
     raw: list[tuple[str, Json]] = []
     found: list[Finding] = []
     for path in files:
-        for number, text in enumerate(split_documents(path.read_text()), 1):
-            where = f"{path}, document {number}"
+        for part in parts(path):
             try:
-                raw += [(where, obj) for obj in objects_in(text, where)]
+                raw += [(part.where, obj) for obj in objects_of_part(part)]
             except WireError as error:
                 found.append(Finding("error", error.path, error.problem))
     return raw, found
+
+
+def _corrected(obj: Json) -> tuple[Json, list[Form]]:
+    try:
+        return corrected(obj)
+    except WireError as error:
+        return obj, [Form("error", error.path.lstrip("."), error.problem, "")]
 
 
 def _name(obj: Json) -> str:

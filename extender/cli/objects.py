@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from extender.allocation.choose import Preference
 from extender.allocation.live import troubled
@@ -18,17 +15,21 @@ from extender.allocation.view import NodeView
 from extender.fabric.sets import Graphs
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
+from extender.files import name_of, read_file
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
 from extender.model.device import DeviceId, Slice
 from extender.model.errors import WireError
-from extender.policy import Policy
+from extender.policy import MOST_POLICY, Policy
 from extender.scoring.preference import ByTopology
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node, decode_pod
+from extender.wire.documents import Part, parts_of, text_of
+from extender.wire.fields import get, need
+from extender.wire.objects import objects_of_part
 from extender.wire.slices import SliceDecoder
 
 Json = dict[str, Any]
-_SEPARATOR = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
+_MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
 
 
 @dataclass(slots=True)
@@ -92,28 +93,34 @@ def objects_of(
     return found
 
 
-def documents(path: Path) -> Iterable[Json]:
-    """The objects of a file, lists unfolded. Raises WireError for what is not YAML or no object."""
-    for text in split_documents(path.read_text()):
-        yield from objects_in(text, str(path))
+def documents(path: Path) -> Iterator[Json]:
+    """The objects of a file, lists unfolded. Raises WireError where the file cannot be read, or holds no objects."""
+    for part in parts(path):
+        yield from objects_of_part(part)
 
 
-def split_documents(text: str) -> list[str]:
-    """The documents of a YAML stream, each readable without the others."""
-    return [part for part in _SEPARATOR.split(text) if part.strip()]
+def parts(path: Path) -> list[Part]:
+    """The documents of a file, each readable without the others. Raises WireError where the file cannot be read."""
+    where = name_of(path)
+    return parts_of(text_of(read_file(path), where), where)
 
 
-def objects_in(text: str, where: str) -> Iterable[Json]:
-    """The objects of one document. Raises WireError."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise WireError(where, f"is not YAML or JSON: {error}") from error
-    if isinstance(document, dict):
-        return document.get("items") or [] if str(document.get("kind", "")).endswith("List") else [document]
-    if document is None:
-        return []
-    raise WireError(where, f"holds a {type(document).__name__} where a Kubernetes object is expected")
+def policy_text(path: Path) -> str:
+    """The text of a policy file, or of the ConfigMap that carries it. Raises WireError."""
+    where = name_of(path)
+    text = text_of(read_file(path, _MOST_MANIFEST), where)
+    found = [text]
+    if "ConfigMap" in text:
+        objects = [obj for part in parts_of(text, where) for obj in objects_of_part(part)]
+        found = [_policy_in(obj, where) for obj in objects if obj.get("kind") == "ConfigMap"] or found
+    if len(found) > 1:
+        raise WireError(where, f"holds {len(found)} ConfigMaps where one policy is expected")
+    return found[0]
+
+
+def _policy_in(config_map: Json, where: str) -> str:
+    data = get(config_map, "data", dict, where, {})
+    return need(data, "policy.yaml", f"{where}.data")
 
 
 def _add(
@@ -174,5 +181,5 @@ def _add_template_claims(found: Objects, pods: list[Json], templates: dict[tuple
 
 
 def _from_template(template: Json, key: ObjectKey) -> Claim:
-    inner = (template.get("spec") or {}).get("spec") or {}
+    inner = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
     return decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner})

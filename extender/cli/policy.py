@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.fleet import SERVER, Output, Server, Token, ask
-from extender.cli.objects import documents
+from extender.cli.fleet import Output
+from extender.cli.objects import policy_text
+from extender.cli.server import SERVER, PolicyDiff, PolicyStatus, Server, Token, ask
+from extender.files import name_of
 from extender.policy import Policy, PolicyError, load_policy
 
 policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
@@ -31,11 +33,11 @@ def check_command(
     wrong = False
     for path in files:
         try:
-            load_policy(_policy_text(path))
-            typer.echo(f"{path}: good")
+            _policy(path)
+            typer.echo(f"{name_of(path)}: good")
         except PolicyError as error:
             wrong = True
-            typer.echo(f"{path}: {error}", err=True)
+            typer.echo(str(error), err=True)
     if wrong:
         raise typer.Exit(1)
 
@@ -48,7 +50,7 @@ def show_command(
 
     Example: berth policy show
     """
-    policy = load_policy(_policy_text(file)) if file is not None else Policy()
+    policy = _policy(file) if file is not None else Policy()
     typer.echo(yaml.safe_dump(policy.model_dump(mode="json"), sort_keys=False), nl=False)
 
 
@@ -60,7 +62,7 @@ def status_command(
 
     Example: berth policy status --server http://127.0.0.1:8889
     """
-    found = ask(server, token, "/v1/policy")
+    found = ask(server, token, "/v1/policy", PolicyStatus)
     if output == "json":
         typer.echo(orjson.dumps(found).decode())
     else:
@@ -83,7 +85,7 @@ def diff_command(
 
     Example: berth policy diff --output wide
     """
-    found = ask(server, token, "/v1/policy/diff")
+    found = ask(server, token, "/v1/policy/diff", PolicyDiff)
     if output == "json":
         typer.echo(orjson.dumps(found).decode())
     elif found["candidate"]:
@@ -109,16 +111,14 @@ def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
     return table
 
 
+def _policy(path: Path) -> Policy:
+    try:
+        return load_policy(policy_text(path))
+    except PolicyError as error:
+        raise PolicyError(f"{name_of(path)}: {error}") from error
+
+
 def _choice(chosen: dict[str, Any], *, wide: bool) -> str:
     devices = ", ".join(chosen["devices"]) if wide else f"{len(chosen['devices'])} devices"
     speed = f", {chosen['ring_gbps']:.0f} GB/s" if chosen["ring_gbps"] else ""
     return f"{chosen['node']} ({devices}{speed})"
-
-
-def _policy_text(path: Path) -> str:
-    """The text of a policy file, or of the ConfigMap that carries it."""
-    text = path.read_text()
-    for obj in documents(path) if "kind:" in text else ():
-        if obj.get("kind") == "ConfigMap":
-            return str((obj.get("data") or {}).get("policy.yaml") or "")
-    return text

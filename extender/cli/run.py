@@ -7,15 +7,16 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from extender.cli.logs import set_up_logging
-from extender.cli.serve import parse_listen
+from extender.cli.serve import PORTS, parse_listen
 from extender.model.errors import WireError
+from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.examples import expectation, load_examples
 from extender.sandbox.machines import carried_machines
@@ -23,6 +24,7 @@ from extender.sandbox.report import Report, Row
 from extender.sandbox.scheduler import Scheduler
 from extender.serve import application
 
+Json = dict[str, Any]
 # How many of which machine: mixed, so that the choice of the node matters as much as that of the devices.
 FLEET = {
     "a100-pcie-8-bridged": 3, "dgx1-v100": 2, "hgx-h100-8": 2, "hgx-b200-8-degraded": 1, "h100-pcie-8-bridged": 2,
@@ -50,6 +52,9 @@ def run_command(
 async def _run(examples: Path, listen: str, api_port: int, *, once: bool) -> int:
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     host, port = parse_listen(listen)
+    if not 0 <= api_port < PORTS:
+        raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
+    workloads = load_examples(examples)
     cluster = Cluster()
     add_fleet(cluster)
     console.print(f"Fleet: {sum(FLEET.values())} nodes of {len(FLEET)} kinds.")
@@ -58,7 +63,7 @@ async def _run(examples: Path, listen: str, api_port: int, *, once: bool) -> int
         scheduler = Scheduler(cluster.store, url)
         task = asyncio.create_task(scheduler.run())
         try:
-            rows = await _place(cluster, scheduler, examples)
+            rows = await _place(cluster, scheduler, workloads)
             console.print(make_table(rows))
             if once:
                 return 0 if all(row.good for row in rows) else 1
@@ -79,14 +84,14 @@ def add_fleet(cluster: Cluster) -> None:
             cluster.add_node(f"{kind}-{number}", machines[kind])
 
 
-async def _place(cluster: Cluster, scheduler: Scheduler, folder: Path) -> list[Row]:
+async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]]) -> list[Row]:
     expectations = []
-    for _, objects in load_examples(folder):
+    for name, objects in workloads:
         for obj in objects:
             try:
                 cluster.apply(obj)
-            except ValueError as error:
-                raise WireError(str(folder), str(error)) from error
+            except (ValueError, ApiError) as error:
+                raise WireError(name, str(error)) from error
             if obj["kind"] == "Pod":
                 expectations.append(expectation(obj))
         await _until(lambda: scheduler.idle)

@@ -13,11 +13,16 @@ from extender.cel.errors import BudgetExceeded, CompileError, EvalError
 from extender.cel.selector import Environment, Selector, check_cost, compile_selector
 from extender.cel.terms import failed_term
 from extender.cli.objects import load_objects
+from extender.files import name_of, read_file
 from extender.model.device import Device
 from extender.model.errors import WireError
+from extender.model.text import shown
+from extender.wire.documents import json_value
+from extender.wire.fields import get, many, need, string_list
 from extender.wire.slices import SliceDecoder
 
 Json = dict[str, Any]
+_MOST_DIGITS = 4  # of a part of a version
 
 
 def select_command(
@@ -32,8 +37,9 @@ def select_command(
     Example: berth select 'device.driver == "gpu.nvidia.com"' -f slices.yaml
     """
     if cases is not None:
-        for case in orjson.loads(cases.read_bytes()):
-            typer.echo(orjson.dumps(answer(case)).decode())
+        found = json_value(read_file(cases), name_of(cases))
+        for line in many({"cases": found}, "cases", name_of(cases), lambda case, where: answer(case, where)):
+            typer.echo(orjson.dumps(line).decode())
         return
     if expression is None:
         raise typer.BadParameter("give EXPRESSION or --cases FILE")
@@ -43,37 +49,36 @@ def select_command(
         if as_new is not None:
             check_cost(expression, environment)
     except CompileError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
+        raise WireError("EXPRESSION", str(error)) from error
     if not file:
         typer.echo("compiles")
         return
-    _evaluate(selector, environment, [Path("/dev/stdin") if str(path) == "-" else path for path in file], output)
+    _evaluate(selector, environment, file, output)
 
 
 def environment_of(as_new: str | None) -> Environment:
     if as_new is None:
         return Environment()
     major, _, minor = as_new.partition(".")
-    if not (major.isdigit() and minor.isdigit()):
-        raise WireError("--as-new", f"must be a version such as 1.36, is {as_new!r}")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (major, minor)):
+        raise WireError("--as-new", f"must be a version such as 1.36, is {shown(as_new)}")
     # Consumable capacity is beta and on from 1.36; list types are alpha everywhere.
     version = (int(major), int(minor))
     return Environment(version, stored=False, consumable_capacity=version >= (1, 36))
 
 
-def answer(case: Json) -> Json:
-    """One case as the conformance form wants it."""
-    gates = case.get("features") or []
+def answer(case: Json, where: str) -> Json:
+    """One case as the conformance form wants it. Raises WireError."""
+    gates = string_list(case, "features", where)
     environment = Environment(
         stored=case.get("environment") != "NewExpressions",
         list_types="DRAListTypeAttributes" in gates,
         consumable_capacity="DRAConsumableCapacity" in gates,
     )
-    found: Json = {"name": case["name"], "match": None, "compile_error": None, "runtime_error": None}
+    found: Json = {"name": need(case, "name", where), "match": None, "compile_error": None, "runtime_error": None}
     try:
-        selector = compile_selector(case["expression"], environment)
-        found["match"] = selector.match(_device(case), str(case.get("driver") or ""))
+        selector = compile_selector(get(case, "expression", str, where, ""), environment)
+        found["match"] = selector.match(_device(case, where), get(case, "driver", str, where, ""))
     except CompileError as error:
         found["compile_error"] = str(error)
     except (EvalError, BudgetExceeded) as error:
@@ -81,10 +86,10 @@ def answer(case: Json) -> Json:
     return found
 
 
-def _device(case: Json) -> Device:
-    driver = str(case.get("driver") or "")
+def _device(case: Json, where: str) -> Device:
+    driver = get(case, "driver", str, where, "")
     device = {
-        "name": "device", "attributes": case.get("attributes") or {}, "capacity": case.get("capacity") or {},
+        "name": "device", "attributes": get(case, "attributes", dict, where, {}), "capacity": get(case, "capacity", dict, where, {}),
         "allowMultipleAllocations": bool(case.get("allowMultipleAllocations")),
     }
     spec = {"driver": driver or "none", "pool": {"name": "pool"}, "nodeName": "node", "devices": [device]}

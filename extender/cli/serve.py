@@ -10,17 +10,20 @@ import typer
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.model.claim import ObjectKey
 from extender.model.errors import WireError
+from extender.model.text import shown
 from extender.serve import Listen, Policies, serve
 from extender.service.tracing import Traces
 
-_PORTS = 65536
+PORTS = 65536
+_DIGITS = 5
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     """HOST:PORT. Raises WireError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) >= _PORTS:
-        raise WireError(option, f"must be HOST:PORT, is {text!r}")
+    digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS
+    if not colon or not digits or int(port) >= PORTS:
+        raise WireError(option, f"must be HOST:PORT with a port below {PORTS}, is {shown(text)}")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ':8888' means every interface
 
 
@@ -63,5 +66,5 @@ def _config_map(text: str | None) -> ObjectKey | None:
         return None
     namespace, slash, name = text.partition("/")
     if not slash or not namespace or not name:
-        raise WireError("--policy-configmap", f"must be NAMESPACE/NAME, is {text!r}")
+        raise WireError("--policy-configmap", f"must be NAMESPACE/NAME, is {shown(text)}")
     return ObjectKey(namespace, name)

@@ -139,5 +139,5 @@ def faults_of(error: ValidationError, places: Places) -> str:
 
 def _fault(loc: tuple[int | str, ...], problem: str, value: object, places: Places) -> str:
     line, column = places.get(loc) or places.get(loc[:-1]) or (0, 0)
-    place = f"line {line}, column {column}, " if line else ""
-    return f"{place}{cut('.'.join(map(str, loc)))}: {problem} (is {shown(value)})"
+    place = f", line {line}, column {column}" if line else ""
+    return f"{cut('.'.join(map(str, loc)))}: {problem} (is {shown(value)}{place})"

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from extender.files import name_of, read_file
 from extender.model.errors import WireError
+from extender.model.text import shown
+from extender.wire.claims import decode_claim, decode_claim_spec, decode_class
+from extender.wire.core import decode_node, decode_pod
+from extender.wire.documents import MOST_YAML, parts_of, text_of
+from extender.wire.fields import get, need
+from extender.wire.objects import objects_of_part
+from extender.wire.slices import SliceDecoder
 
 Json = dict[str, Any]
+_DECODERS: dict[str, Callable[[Json], object]] = {
+    "Pod": decode_pod, "Node": decode_node, "ResourceClaim": decode_claim, "DeviceClass": decode_class,
+    "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
+}
 
 EXPECT = "berth.dev/expect-"
 
@@ -26,23 +37,40 @@ class Expectation:
 
 
 def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
-    """(file name, objects) of every example, in name order. Raises WireError naming the file."""
+    """(file name, objects) of every example, in name order. Raises WireError naming file and field."""
     found = []
     for path in sorted(folder.glob("*.yaml")):
-        try:
-            objects = [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
-        except yaml.YAMLError as error:
-            raise WireError(str(path), f"is not YAML: {error}") from error
-        found.append((path.name, objects))
+        where = name_of(path)
+        parts = parts_of(text_of(read_file(path, MOST_YAML), where), where)
+        found.append((path.name, [_decodable(obj, part.where) for part in parts for obj in objects_of_part(part)]))
     if not found:
-        raise WireError(str(folder), "holds no .yaml files")
+        raise WireError(name_of(folder), "holds no .yaml files")
     return found
 
 
+def _decodable(obj: Json, where: str) -> Json:
+    """The object, once Berth can read it: a cluster would not take another."""
+    try:
+        kind = obj.get("kind")
+        need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
+        if kind == "ResourceClaimTemplate":
+            decode_claim_spec(get(get(obj, "spec", dict, "", {}), "spec", dict, ".spec", {}), ".spec.spec")
+        elif kind in _DECODERS:
+            _DECODERS[kind](obj)
+            if kind == "Pod":
+                expectation(obj)
+    except WireError as error:
+        raise WireError(f"{where}: {error.path}", error.problem) from error
+    return obj
+
+
 def expectation(pod: Json) -> Expectation:
-    """What the annotations of a pod say."""
+    """What the annotations of a pod say. Raises WireError."""
     metadata = pod["metadata"]
     notes = metadata.get("annotations") or {}
     machines = tuple(filter(None, (notes.get(EXPECT + "machine") or "").split(",")))
-    least = float(notes.get(EXPECT + "gbps") or 0)
+    try:
+        least = float(notes.get(EXPECT + "gbps") or 0)
+    except ValueError as error:
+        raise WireError(f".metadata.annotations[{EXPECT}gbps]", f"must be a number, is {shown(notes[EXPECT + 'gbps'])}") from error
     return Expectation(metadata["name"], machines, least, notes.get(EXPECT + "pending") or "")

@@ -9,21 +9,27 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Self
 
-import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from extender.fabric.products import pcie_generation
 from extender.fabric.slices import DRIVER, Reading, attributes_of
+from extender.files import name_of, read_file
 from extender.model.errors import WireError
 from extender.model.fabric import DISTANCES, UNKNOWN_DISTANCE
+from extender.policy import faults_of
+from extender.wire.documents import Places, one_value
 
 Json = dict[str, Any]
 
 GPU_DRIVER = "gpu.nvidia.com"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # any fixed one: UUIDs repeat between runs
 _GA102 = "3-GA102"
-_NEEDED = ("name", "gpu_product", "gpus", "vram_bytes")
+_MOST_FILE = 1024 * 1024  # bytes
+_Count = Annotated[int, Field(ge=0, le=1000)]
+_Number = Annotated[float, Field(ge=0, le=100_000)]
+_Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, working links, notes
 _ARCHITECTURES = (
     ("V100", "Volta", "7.0.0"), ("P100", "Pascal", "6.0.0"), ("T4", "Turing", "7.5.0"), ("RTX 8000", "Turing", "7.5.0"),
     ("A100", "Ampere", "8.0.0"), ("A40", "Ampere", "8.6.0"), ("A6000", "Ampere", "8.6.0"), ("L4", "Ada Lovelace", "8.9.0"),
@@ -46,26 +52,60 @@ class Machine:
         return len(self.readings)
 
 
+class MachineFile(BaseModel):
+    """What a machine file may say; other fields are notes. Lists have an entry for each GPU."""
+
+    name: str = Field(min_length=1, max_length=64)
+    gpu_product: str
+    gpus: int = Field(ge=1, le=16)
+    vram_bytes: int = Field(ge=0, lt=1 << 53)
+    nvswitch: bool | None = None
+    nvlink_generation: str | None = None
+    link_GBps_per_direction: _Number | None = None  # noqa: N815 - as files write it
+    links: list[_Link] | None = None
+    links_per_gpu: list[_Count] | None = None
+    pci_bus_ids: list[str | None] | None = None
+    pcie_roots: list[str | None] | None = None
+    numa: list[int] | None = None
+    topo_m: list[list[str]] | None = None
+
+    @model_validator(mode="after")
+    def _an_entry_for_each(self) -> Self:
+        for name in ("links_per_gpu", "pci_bus_ids", "pcie_roots", "numa", "topo_m"):
+            found = getattr(self, name)
+            if found and len(found) != self.gpus:
+                raise ValueError(f"{name} has {len(found)} entries for {self.gpus} GPUs")
+        for row in self.topo_m or ():
+            if len(row) != self.gpus:
+                raise ValueError(f"a row of topo_m has {len(row)} entries for {self.gpus} GPUs")
+        return self
+
+
 def load_machine(path: Path) -> Machine:
     """A machine from YAML or JSON. Raises WireError naming the file and the field."""
-    return read_machine(yaml.safe_load(path.read_text()), str(path))
+    return _read(read_file(path, _MOST_FILE), name_of(path))
 
 
 @cache
 def carried_machines() -> Mapping[str, Machine]:
     """The machines that come with Berth, by name: read once."""
     folder = resources.files("extender.sandbox") / "machines"
-    found = (read_machine(yaml.safe_load(f.read_text()), f.name) for f in folder.iterdir() if f.name.endswith(".yaml"))
+    found = (_read(f.read_bytes(), f.name) for f in folder.iterdir() if f.name.endswith(".yaml"))
     return MappingProxyType({machine.name: machine for machine in found})
 
 
-def read_machine(obj: Any, where: str) -> Machine:
-    """A machine from the parsed file."""
-    if not isinstance(obj, dict):
+def _read(content: bytes, where: str) -> Machine:
+    places: Places = {}
+    value = one_value(content, where, _MOST_FILE, places)
+    if not isinstance(value, dict):
         raise WireError(where, "a machine file holds a mapping")
-    missing = [field for field in _NEEDED if field not in obj]
-    if missing:
-        raise WireError(f"{where}: {missing[0]}", "is missing")
+    try:
+        return _machine(MachineFile.model_validate(value).model_dump(), where)
+    except ValidationError as error:
+        raise WireError(where, faults_of(error, places)) from error
+
+
+def _machine(obj: Json, where: str) -> Machine:
     count = int(obj["gpus"])
     rates = _rates(obj)
     links, switched = _links(obj, count, where), bool(obj.get("nvswitch"))
@@ -90,7 +130,7 @@ def read_machine(obj: Any, where: str) -> Machine:
 def _rates(obj: Json) -> tuple[int, int]:
     """(nominal MB/s of a link, NVLink version)."""
     generation = str(obj.get("nvlink_generation") or "0")
-    version = int(generation[0]) if generation[:1].isdigit() else 0
+    version = int(generation[0]) if generation[:1].isascii() and generation[:1].isdecimal() else 0
     nominal = float(obj.get("link_GBps_per_direction") or (14.06 if generation == _GA102 else 0))
     return round(nominal * 1000), version
 

@@ -61,7 +61,7 @@ def text_of(content: bytes, where: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", "replace")
-        raise WireError(_place(where, *_position(before)), f"is not UTF-8: byte 0x{content[error.start]:02x}") from error
+        raise _fault(where, f"is not UTF-8: byte 0x{content[error.start]:02x}", *_position(before)) from error
     if not text.strip():
         raise WireError(where, "is empty")
     return text
@@ -72,7 +72,7 @@ def json_value(content: bytes, where: str) -> Any:
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise WireError(_place(where, error.lineno, error.colno), f"is not JSON: {cut(error.msg)}") from error
+        raise _fault(where, f"is not JSON: {cut(error.msg)}", error.lineno, error.colno) from error
     _check_depth(found, where)
     return found
 
@@ -134,8 +134,8 @@ def _check_depth(value: Any, where: str) -> None:
     raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
 
 
-def _place(where: str, line: int, column: int) -> str:
-    return f"{where}, line {line}, column {column}"
+def _fault(where: str, problem: str, line: int, column: int) -> WireError:
+    return WireError(where, f"{problem} (line {line}, column {column})")
 
 
 def _position(before: str) -> tuple[int, int]:
@@ -172,7 +172,7 @@ class _Composer:
         bad = _UNPRINTABLE.search(self._part.text)
         if bad:
             line, column = _position(self._part.text[: bad.start()])
-            raise WireError(_place(self._part.where, self._part.line + line, column), f"holds {bad[0]!a}, which YAML forbids")
+            raise _fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
         try:
             for event in yaml.parse(self._part.text, Loader=_LOADER):
                 self._take(event)
@@ -336,15 +336,15 @@ class _Composer:
 
     def _wrong(self, event: Any, problem: str) -> WireError:
         mark = event.start_mark
-        return WireError(_place(self._part.where, self._part.line + mark.line + 1, mark.column + 1), problem)
+        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
 
     def _not_yaml(self, error: yaml.YAMLError) -> WireError:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        problem = f"is not YAML or JSON: {cut(str(problem))}"
         if mark is None:
-            return WireError(self._part.where, f"is not YAML or JSON: {cut(str(problem))}")
-        where = _place(self._part.where, self._part.line + mark.line + 1, mark.column + 1)
-        return WireError(where, f"is not YAML or JSON: {cut(str(problem))}")
+            return WireError(self._part.where, problem)
+        return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)
 
 
 def _copy(value: Any) -> Any:

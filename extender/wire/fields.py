@@ -70,7 +70,7 @@ def string_list(obj: Json, key: str, path: str) -> list[str]:
 
 def quantity(value: object, path: str) -> Quantity:
     """A quantity written as text or number."""
-    if type(value) is int:
+    if type(value) in (int, float):
         value = str(value)
     if type(value) is not str:
         raise WireError(path, f"must be a quantity, is {value!r:.80}")

@@ -9,7 +9,8 @@ from extender.model.claim import Claim, Pod
 from extender.model.errors import WireError
 from extender.wire.claims import decode_claim
 from extender.wire.core import decode_pod
-from extender.wire.fields import Json
+from extender.wire.fields import Json, get
+from extender.wire.objects import checked
 
 _IMAGINED_UID = "imagined"
 # Where workloads keep the template of their pods.
@@ -28,7 +29,7 @@ class ImaginedPod(NamedTuple):
 
 def imagined_pods(objects: Iterable[Json]) -> list[ImaginedPod]:
     """The pods of these objects. Raises WireError where a claim template is missing or nothing makes pods."""
-    known = list(objects)
+    known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
     templates = {_key(o): o for o in known if o.get("kind") == "ResourceClaimTemplate"}
     claims = {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"}
     found = [_imagined(pod, templates, claims) for o in known for pod in _pods(o)]
@@ -42,11 +43,11 @@ def _pods(obj: Json) -> Iterator[Json]:
     if kind == "Pod":
         yield _placed(obj)
     elif kind in _TEMPLATES:
-        template: Json = obj
+        template, path = obj, ""
         for step in _TEMPLATES[kind]:
-            template = template.get(step) or {}
+            template, path = get(template, step, dict, path, {}), f"{path}.{step}"
         namespace, name = _key(obj)
-        metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name}
+        metadata = {**get(template, "metadata", dict, path, {}), "namespace": namespace, "name": name}
         yield {**template, "kind": "Pod", "metadata": metadata}
 
 
@@ -67,7 +68,7 @@ def _imagined(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tu
         generated = f"{name}-{entry.name}"
         owner = [{"kind": "Pod", "name": name, "uid": uid, "controller": True}]
         metadata = {"namespace": namespace, "name": generated, "uid": f"{uid}/{entry.name}", "ownerReferences": owner}
-        mine.append(decode_claim({"metadata": metadata, "spec": (template.get("spec") or {}).get("spec") or {}}))
+        mine.append(decode_claim({"metadata": metadata, "spec": get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})}))
         statuses.append({"name": entry.name, "resourceClaimName": generated})
     made = {**obj, "metadata": {**obj["metadata"], "uid": uid}, "status": {"resourceClaimStatuses": statuses}}
     return ImaginedPod(decode_pod(made), tuple(mine))
@@ -80,5 +81,5 @@ def _placed(obj: Json) -> Json:
 
 
 def _key(obj: Json) -> tuple[str, str]:
-    metadata = obj.get("metadata") or {}
+    metadata = get(obj, "metadata", dict, "", {})
     return str(metadata.get("namespace") or "default"), str(metadata.get("name") or metadata.get("generateName") or "")

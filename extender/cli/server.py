@@ -1,0 +1,190 @@
+"""Questions to a running Berth. An answer of another shape than Berth's is told, not shown."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import httpx
+import orjson
+import typer
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from extender.model.errors import BerthError, WireError
+from extender.model.text import cut
+from extender.wire.documents import json_value
+
+Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")]
+Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]
+SERVER = "http://127.0.0.1:8888"
+_SECONDS = 30.0
+_MOST_TOLD = 1024  # bytes of an error's text
+Json = dict[str, Any]
+
+
+class Node(BaseModel):
+    """A node of the fleet."""
+
+    name: str
+    product: str
+    gpus: str
+    zone: str = ""
+    rack: str = ""
+    clique: str = ""
+
+
+class Waiting(BaseModel):
+    """A pod that waits."""
+
+    pod: str
+    sentence: str
+
+
+class Decided(BaseModel):
+    """A pod that was placed."""
+
+    at: str
+    pod: str
+    node: str
+    devices: int
+    ring_gbps: float
+    best_gbps: float
+
+
+class Fleet(BaseModel):
+    """GET /v1/fleet."""
+
+    nodes: list[Node]
+    waiting: int
+    pending: list[Waiting]
+    decisions: list[Decided]
+
+
+class Claim(BaseModel):
+    """One of GET /v1/claims."""
+
+    claim: str
+    devices: list[str]
+    pods: list[str]
+    ours: bool
+    problem: str
+
+
+class PolicyStatus(BaseModel):
+    """GET /v1/policy."""
+
+    generation: int
+    problem: str
+    policy: Json
+    candidate: Json | None
+    candidate_problem: str
+
+
+class ScorePart(BaseModel):
+    """One part of a score."""
+
+    name: str
+    value: float
+    sentence: str
+
+
+class Choice(BaseModel):
+    """A node with the devices that a pod got there, or would get."""
+
+    node: str
+    score: float
+    devices: list[str]
+    ring_gbps: float
+    best_gbps: float
+    source: str
+    parts: list[ScorePart]
+
+
+class Compared(BaseModel):
+    """A decision that the candidate policy would have made otherwise."""
+
+    pod: str
+    active: Choice
+    candidate: Choice | None
+
+
+class PolicyDiff(BaseModel):
+    """GET /v1/policy/diff."""
+
+    candidate: bool
+    problem: str
+    compared: int
+    left_out: int
+    changed: list[Compared]
+
+
+class Group(BaseModel):
+    """Nodes refused for one reason."""
+
+    nodes: int
+    reason: str
+    examples: list[str]
+    causes: list[str]
+
+
+class Attempt(BaseModel):
+    """One answer of filter."""
+
+    at: str
+    fitting: int
+    asked: int
+    reasons: list[tuple[str, int]]
+
+
+class Decision(BaseModel):
+    """How a pod was placed."""
+
+    at: str
+    chosen: Choice
+    runner_up: str
+    margin: float
+
+
+class Explanation(BaseModel):
+    """One of POST /v1/explain."""
+
+    pod: str
+    outcome: str
+    sentence: str = ""
+    best: list[Choice] = []
+    groups: list[Group] = []
+    misses: list[str] = []
+    terms: list[str] = []
+    narration: list[str] = []
+    change: str | None = None
+    attempts: list[Attempt] = []
+    decision: Decision | None = None
+
+
+def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:
+    """The answer of a running Berth as it came, which has this shape. Raises BerthError."""
+    headers = [(b"Content-Type", b"application/json"), *([(b"Authorization", f"Bearer {token}".encode())] if token else [])]
+    address = cut(server)
+    try:
+        method = "GET" if body is None else "POST"
+        reply = httpx.request(method, f"{server}{path}", content=body, headers=headers, timeout=_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        reason = cut(str(error)) or type(error).__name__
+        raise WireError("--server", f"{address} does not answer ({reason}); is `berth serve` there?") from error
+    if reply.status_code != 200:  # noqa: PLR2004 - OK
+        raise BerthError(f"{address}{path} answers {reply.status_code}: {_problem(reply)}")
+    try:
+        found = json_value(reply.content, f"{address}{path}")
+        TypeAdapter(shape).validate_python(found)
+    except (WireError, ValidationError) as error:
+        raise WireError("--server", f"{address}{path} does not answer as Berth does; is `berth serve` there?") from error
+    return found
+
+
+def _problem(reply: httpx.Response) -> str:
+    """The text of an error: Berth's own, or the beginning of what another server said."""
+    try:
+        found = orjson.loads(reply.content)
+    except orjson.JSONDecodeError:
+        return cut(reply.text, _MOST_TOLD)
+    told = found.get("error") if isinstance(found, dict) else None
+    return cut(told if isinstance(told, str) else reply.text, _MOST_TOLD)
