@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from extender import __version__
 from extender.cli.logs import set_up_logging
-from extender.model.errors import BerthError
+from extender.model.errors import BerthError, WireError
+from extender.model.text import cut, shown
 
 _COMMANDS = {  # where each is: module of extender.cli, and its function or group
     "serve": ("serve", "serve_command"), "agent": ("agent", "agent_command"), "fabric": ("fabric", "fabric_command"),
@@ -61,10 +64,18 @@ def _all_commands(
 
 
 def main() -> None:
-    """Entry point: deliberate errors are one line on standard error and exit code 2."""
+    """Entry point. Exit codes: 0 good, 1 findings or no place, 2 input that cannot be used, in one line on standard error."""
     set_up_logging()
     try:
+        for position, argument in enumerate(sys.argv[1:], 1):
+            if not argument.isascii() and argument != argument.encode("utf-8", "replace").decode():
+                raise WireError(f"argument {position}", f"is not UTF-8: {shown(argument)}")
         commands(sys.argv[1:])()
     except (BerthError, OSError) as error:
         typer.echo(f"berth: {error}", err=True)
+        sys.exit(2)
+    except Exception as error:  # noqa: BLE001 - a fault of Berth itself: people get its place, not its trace
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        typer.echo(f"berth: a fault in Berth itself, please report it: {type(error).__name__} at {where}: {cut(str(error))}", err=True)
         sys.exit(2)

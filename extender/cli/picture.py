@@ -15,12 +15,14 @@ from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import NotFound
 from extender.cluster.reflector import Kind
+from extender.files import name_of
 from extender.mirror.mirror import Mirror
 from extender.model.errors import WireError
 from extender.policy import Policy
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.watching import kinds
+from extender.wire.fields import get, need
 
 Json = dict[str, Any]
 Picture = tuple[Mirror, Judge, Journal]
@@ -34,7 +36,7 @@ _KIND_OF = {
 
 def load_picture(path: Path, policy: Policy | None = None) -> Picture:
     """The mirror of a picture in a file, and a judge over it. Raises WireError naming what cannot be read."""
-    return picture_of(documents(path), policy, str(path))
+    return picture_of(documents(path), policy, name_of(path))
 
 
 def picture_of(objects: Iterable[Json], policy: Policy | None = None, where: str = "") -> Picture:
@@ -45,10 +47,10 @@ def picture_of(objects: Iterable[Json], policy: Policy | None = None, where: str
         resource = _KIND_OF.get(str(obj.get("kind")))
         if resource is None or (resource == "pods" and (obj.get("spec") or {}).get("nodeName")):
             continue
-        metadata = obj.get("metadata") or {}
-        key = f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata.get("name"))
         try:
-            appliers[resource].apply(key, obj)
+            metadata = get(obj, "metadata", dict, "", {})
+            name = need(metadata, "name", ".metadata")
+            appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
         except WireError as error:
             raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
     journal = Journal(lambda: "")

@@ -19,11 +19,16 @@ from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from extender.cluster.errors import ClusterError
+from extender.files import name_of, read_mounted
+from extender.model.errors import WireError
+from extender.model.text import cut, shown
+from extender.wire.documents import one_value
 
 _REFRESH_SECONDS = (
     30.0  # the client looks at files and expiry dates anew for every token asked for: once in a while is enough
 )
 _USABLE_SECONDS = 240.0  # the client renews a token five minutes before it expires
+_MOST_BYTES = 1024 * 1024  # of a kubeconfig
 _PATIENCE_SECONDS = 15.0  # a request waits so long for a first token
 
 
@@ -37,18 +42,42 @@ class Credentials:
 
 
 def load_credentials(kubeconfig: Path | None) -> Credentials:
-    """From a kubeconfig file, or from the pod's service account. Blocks while a credential plugin runs. Raises
-    ClusterError with what is missing, or with the plugin's command."""
+    """From a kubeconfig file, or from the pod's service account. Blocks while a credential plugin runs. Raises WireError
+    or ClusterError with what is wrong or missing, or with the plugin's command."""
     configuration = Configuration()
+    where = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
+    if kubeconfig is not None:
+        _check(kubeconfig, where)
     try:
         if kubeconfig is not None:
             _load_kubeconfig(kubeconfig, configuration)
         else:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # the client is half typed
-    except (ConfigException, OSError) as error:
-        where = str(kubeconfig) if kubeconfig is not None else "the pod's service account"
-        raise ClusterError(f"cannot read credentials from {where}: {error}") from error
-    return Credentials(str(configuration.host).rstrip("/"), _tls(configuration), lambda: _token(configuration))
+        tls = _tls(configuration)
+    except ClusterError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of a file with wrong fields the client raises what it stumbles over
+        raise ClusterError(f"cannot read credentials from {where}: {_reason(error)}") from error
+    url = str(configuration.host).rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        problem = f"the server {shown(url)} is no http:// or https:// address"
+        raise ClusterError(f"cannot read credentials from {where}: {problem}")
+    return Credentials(url, tls, lambda: _token(configuration))
+
+
+def _check(kubeconfig: Path, where: str) -> None:
+    """Raises WireError where the file cannot be one: the client reads it without limits."""
+    found = one_value(read_mounted(kubeconfig, _MOST_BYTES), where, _MOST_BYTES)
+    if type(found) is not dict:
+        raise WireError(where, "is no kubeconfig: it must hold a mapping")
+
+
+def _reason(error: Exception) -> str:
+    text = cut(str(error), 512)
+    if isinstance(error, ssl.SSLError):
+        return f"a certificate or key in it is none ({text})"
+    known = isinstance(error, ConfigException | OSError)
+    return text if known else f"a field has a value that is not expected ({type(error).__name__}: {text})"
 
 
 class TokenCache:

@@ -11,6 +11,7 @@ from extender.model.claim import Claim, Result
 from extender.model.device import PoolKey
 from extender.model.errors import WireError
 from extender.model.pieces import breathing
+from extender.model.text import shown
 from extender.verdict.whatif import freed
 
 _STEP = 16  # nodes between two breaths
@@ -68,5 +69,5 @@ def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
         for result in claim.allocation.results
     ]
     if not found:
-        raise WireError("free", f"no claim with devices is reserved for pod {pod!r}")
+        raise WireError("free", f"no claim with devices is reserved for pod {shown(pod)}")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,15 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from extender.model.claim import ObjectKey, Result
 from extender.model.errors import BerthError, WireError
-from extender.policy import load_policy
+from extender.model.text import shown
+from extender.policy import Policy, faults_of, load_policy
 from extender.service.explaining import UnknownPod
 from extender.service.service import Service
 from extender.verdict.imagined import Changes, devices_of
 from extender.web.asgi import Answer, Receive, Scope, TooLarge, body_of, problem
+from extender.wire.documents import json_value
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
-_MAX_BODY = 4 * 1024 * 1024  # bytes
+_MAX_BODY = 1024 * 1024  # bytes; etcd takes objects of at most 1.5 MiB
 
 
 class Question(BaseModel):
@@ -28,7 +31,7 @@ class Question(BaseModel):
 
     objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
     pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
-    policy: str | None = Field(None, description="a policy to decide by, as YAML; the active one where absent")
+    policy: str | None = Field(None, description="a policy to decide by, as YAML of at most 16 KiB; the active one where absent")
     without: list[str] = Field([], description="nodes to leave out")
     free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
     narrate: str = Field("", description="a node whose search is told line by line")
@@ -39,7 +42,7 @@ async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) 
     missing = service.not_ready
     if missing:
         return problem(503, f"berth is not ready, {missing}")
-    options = dict(parse_qsl(query.decode()))
+    options = dict(parse_qsl(query.decode("utf-8", "replace")))
     try:
         changes = _changes(service, _words(options.get("without", "")), _words(options.get("free", "")))
         found = await service.explainer.pod(ObjectKey(namespace, pod), changes)
@@ -57,8 +60,7 @@ async def explain_imagined(service: Service, scope: Scope, receive: Receive) -> 
     if missing:
         return problem(503, f"berth is not ready, {missing}")
     try:
-        question = Question.model_validate(orjson.loads(await body_of(scope, receive, _MAX_BODY)))
-        policy = load_policy(question.policy) if question.policy is not None else None
+        question, policy = await asyncio.to_thread(_read, await body_of(scope, receive, _MAX_BODY))
         changes = _changes(service, question.without, question.free)
         if question.pod is not None:
             found = [await service.explainer.pod(service.explainer.named(question.pod), changes, policy, question.narrate)]
@@ -69,12 +71,17 @@ async def explain_imagined(service: Service, scope: Scope, receive: Receive) -> 
     except UnknownPod as error:
         return problem(404, str(error))
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        return problem(400, "; ".join(lines))
+        return problem(400, faults_of(error, {}))
     except TooLarge as error:
         return problem(413, str(error))
-    except (BerthError, orjson.JSONDecodeError) as error:
+    except BerthError as error:
         return problem(400, str(error))
+
+
+def _read(body: bytes) -> tuple[Question, Policy | None]:
+    """The question of a body and its policy, in a thread: it may be long. Raises ValidationError or BerthError."""
+    question = Question.model_validate(json_value(body, "body"))
+    return question, load_policy(question.policy) if question.policy is not None else None
 
 
 def _words(text: str) -> list[str]:
@@ -85,7 +92,7 @@ def _changes(service: Service, without: list[str], free: list[str]) -> Changes:
     snapshot = service.mirror.snapshot()
     for name in without:
         if name not in snapshot.views:
-            raise WireError("without", f"node {name!r} is not known")
+            raise WireError("without", f"node {shown(name)} is not known")
     given_back: list[Result] = []
     for text in free:
         given_back += devices_of(snapshot, text)

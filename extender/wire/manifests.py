@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from extender.model.claim import Claim, Pod
 from extender.model.errors import WireError
+from extender.model.text import cut
 from extender.wire.claims import decode_claim
 from extender.wire.core import decode_pod
 from extender.wire.fields import Json, get
@@ -34,7 +35,8 @@ def imagined_pods(objects: Iterable[Json]) -> list[ImaginedPod]:
     claims = {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"}
     found = [_imagined(pod, templates, claims) for o in known for pod in _pods(o)]
     if not found:
-        raise WireError("kind", f"none of {', '.join(sorted({str(o.get('kind')) for o in known})) or 'no objects'} makes pods")
+        kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
+        raise WireError("kind", f"none of {cut(kinds) or 'no objects'} makes pods")
     return found
 
 

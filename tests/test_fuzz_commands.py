@@ -1,0 +1,243 @@
+"""Every command with input that no command can use: one sentence and an exit code, never a trace. `make fuzz` runs it for long."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from extender.cel.errors import CompileError
+from extender.cli.main import commands
+from extender.model.errors import BerthError
+from tests.nasty import FILES, contents, honest, kubeconfig
+
+RUNNER = CliRunner()
+APP = commands()
+EXAMPLES = int(os.environ.get("BERTH_FUZZ", "25"))  # of each command
+ROOT = Path(__file__).parents[1]
+
+
+def leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from leaves(inner, (*words, name))
+    else:
+        yield words, command
+
+
+COMMANDS = dict(leaves(typer.main.get_command(APP)))
+ALONE = {words[0]: commands([words[0]]) for words in COMMANDS}  # much faster than all of them for each line
+# What each file that a command takes should hold, by command or for all.
+HOLDS = {
+    "kubeconfig": "kubeconfig", "policy": "policy", "candidate": "policy", "snapshot": "objects", "scheduler_config": "scheduler",
+    "file": "objects", "files": "objects", ("policy", "check"): "policy", ("policy", "show"): "policy", ("allocate", "cases"): "case",
+    ("select", "cases"): "selections", ("fabric", "target"): "machine", ("run", "examples"): "folder", "tls_cert": "policy", "tls_key": "policy",
+    "client_ca": "policy", "page_token_file": "policy",
+}  # fmt: skip
+
+
+class Nonsense(BaseHTTPRequestHandler):
+    """A server that is no Berth and no API server."""
+
+    answer: tuple[int, bytes] = (200, b"")
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, body = self.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_PATCH = do_PUT = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def nonsense() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[int]:
+    """A port that another process listens on: serving ends there at the latest."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("input")
+    for name, value in honest(made).items():
+        (made / f"{name}.yaml").write_text(yaml.safe_dump(value))
+    (made / "folder").mkdir()
+    (made / "folder" / "one.yaml").write_text(yaml.safe_dump_all(honest(made)["objects"]["items"]))
+    return made
+
+
+def takes_file(words: tuple[str, ...], parameter: Any) -> bool:
+    annotation = inspect.signature(COMMANDS[words].callback).parameters.get(parameter.name)
+    return annotation is not None and "Path" in str(annotation) or (words, parameter.name) == (("fabric",), "target")
+
+
+def held_by(words: tuple[str, ...], parameter: Any) -> str:
+    return HOLDS.get((words[0], parameter.name)) or HOLDS.get(words) or HOLDS[str(parameter.name)]
+
+
+def arguments(words: tuple[str, ...], folder: Path, used: int, given: dict[str, list[str]], without: tuple[str, ...] = ()) -> list[str]:
+    """A command line that ends by itself: with these values, and what the command needs beside them."""
+    needed: dict[str, list[str]] = {}
+    names = {str(p.name) for p in COMMANDS[words].params}
+    if "server" in names:
+        needed["server"] = ["http://127.0.0.1:9"]
+    if words in (("serve",), ("run",)):
+        needed["listen"] = [f"127.0.0.1:{used}"]
+    if words == ("serve",):
+        needed |= {"kubeconfig": [str(folder / "kubeconfig.yaml")]}
+    if words == ("run",):
+        needed |= {"examples": [str(folder / "folder")]}
+    if words == ("agent",):
+        needed |= {"node": ["n"], "kubeconfig": [str(folder / "nowhere")]}
+    if words == ("explain",) and "file" not in given:
+        needed["words"] = ["default/p"]
+    if words == ("explain",) and "snapshot" not in given:
+        needed["snapshot"] = [str(folder / "objects.yaml")]
+    if words == ("select",):
+        needed |= {"expression": ["true"]}
+    if words == ("fabric",):
+        needed |= {"target": [str(folder / "machine.yaml")]}
+    if "tls_cert" in given:
+        needed["tls_key"] = [str(folder / "policy.yaml")]
+    if "tls_key" in given or "client_ca" in given:
+        needed["tls_cert"] = needed["tls_key"] = [str(folder / "policy.yaml")]
+    line = list(words)
+    positional = []
+    for parameter in COMMANDS[words].params:
+        values = given.get(str(parameter.name)) or needed.get(str(parameter.name))
+        if values is None and parameter.required:
+            values = [str(folder / f"{held_by(words, parameter)}.yaml")]
+        for value in values or ():
+            if parameter.param_type_name == "argument":
+                positional.append(value)
+            else:
+                line += [f"{parameter.opts[0] if parameter.opts[0].startswith('--') else parameter.opts[-1]}={value}"]
+    return [*line, *(["--", *positional] if positional else [])]
+
+
+def check(line: list[str]) -> None:
+    """Run it as `main` does, and look at what a person would see."""
+    found = RUNNER.invoke(ALONE[line[0]], line, input=b"")
+    error = found.exception
+    if isinstance(error, BerthError | OSError):
+        told = f"berth: {error}"
+        assert len(told.encode()) < 4096, told
+        assert "\n" not in told or isinstance(error.__cause__, CompileError), told
+    elif error is not None and not isinstance(error, SystemExit):
+        raise AssertionError(f"{line}: {type(error).__name__}: {error}") from error
+    assert found.exit_code in (0, 1, 2) and "Traceback" not in found.output, (line, found.output)
+
+
+def file_parameters() -> list[tuple[tuple[str, ...], str]]:
+    return [(words, str(p.name)) for words, command in COMMANDS.items() for p in command.params if takes_file(words, p)]
+
+
+@pytest.mark.parametrize(("words", "name"), file_parameters(), ids=lambda value: " ".join(value) if isinstance(value, tuple) else value)
+def test_files_that_cannot_be_used(words: tuple[str, ...], name: str, folder: Path, tmp_path: Path, used: int) -> None:
+    def given_file(path: Path | str) -> None:
+        check(arguments(words, folder, used, {name: [str(path)]}))
+
+    for content in FILES.values():
+        target = tmp_path / "examples" / "x.yaml" if (words, name) == (("run",), "examples") else tmp_path / "x.yaml"
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(content)
+        given_file(target if name != "examples" else target.parent)
+    given_file(tmp_path)
+    given_file(tmp_path / "nowhere")
+    given_file(tmp_path / ("x" * 300))
+    given_file("/dev/null")
+    given_file("-")
+    given_file("a\0b")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: int, nonsense: str) -> None:
+    for parameter in COMMANDS[words].params:
+        if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
+            continue
+        for value in ("", "x", "-1", "0", "²", "9" * 400, "1e999", "nan", ":", "a:b:c", "é:80", "1.2.3.4:99999", f"{'a' * 70}.x:80", "[::1]:x", "::1:²", "a/b/c", "/", "\n",
+                      "http://", "http://[", "http://²:x", "ftp://x", "http://a b", "[bold]x", "\u001b[0m", "n\u0000"):
+            check(arguments(words, folder, used, {str(parameter.name): [value]}))
+    check([*words, "--no-such-option"])
+
+
+@pytest.mark.parametrize("answer", [
+    (200, b""), (200, b"<html>"), (200, b"[]"), (200, b"{}"), (200, b"null"), (200, b'{"nodes": [1]}'), (200, b'[{"claim": 1}]'), (200, b"\xff"),
+    (200, b"[" * 5000), (500, b"x" * 10_000), (404, b'{"error": [1]}'), (302, b""), (200, b'{"items": [1]}'), (403, b'{"message": {}}'),
+], ids=lambda answer: f"{answer[0]} {answer[1][:20]!r}")  # fmt: skip
+def test_servers_that_are_none(answer: tuple[int, bytes], nonsense: str, folder: Path, tmp_path: Path, used: int) -> None:
+    Nonsense.answer = answer
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(nonsense)))
+    for words, command in COMMANDS.items():
+        names = {str(p.name) for p in command.params}
+        if "server" in names:
+            check([*words, f"--server={nonsense}", "--token=é\n", *(["a/b"] if words == ("explain",) else [])])
+            check([*words, f"--server={nonsense}", *(["a/b"] if words == ("explain",) else [])])
+        if "kubeconfig" in names and words not in (("serve",), ("agent",)):
+            check(arguments(words, folder, used, {"kubeconfig": [str(tmp_path / "kubeconfig")]}))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path, used: int) -> None:
+    files = [p for p in COMMANDS[words].params if takes_file(words, p)]
+    if not files:
+        return
+    good = {**honest(folder), "folder": honest(folder)["objects"]}
+
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def garbage(data: st.DataObject) -> None:
+        parameter = data.draw(st.sampled_from(files))
+        target = tmp_path / "examples" / "x.yaml" if parameter.name == "examples" else tmp_path / "x.yaml"
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(data.draw(contents(good[held_by(words, parameter)])))
+        value = target.parent if parameter.name == "examples" else target
+        check(arguments(words, folder, used, {str(parameter.name): [str(value)]}))
+
+    garbage()
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (["serve", "--listen", "127.0.0.1:{used}"], "--listen: cannot listen on 127.0.0.1:{used}: Address already in use"),
+    (["serve", "--pages", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"], "--pages: cannot listen on 127.0.0.1:{used}"),
+    (["serve", "--policy", "{bomb}"], "aliases stand for more values than the text has characters (line 3, column"),
+    (["policy", "show", b"\xff"], "argument 3 is not UTF-8"),
+])  # fmt: skip
+def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: Path, used: int) -> None:
+    (tmp_path / "bomb").write_bytes(FILES["bomb"])
+    names = {"used": used, "bomb": tmp_path / "bomb"}
+    given = [word if isinstance(word, bytes) else word.format(**names) for word in line]
+    options = ["--kubeconfig", str(folder / "kubeconfig.yaml")] if line[0] == "serve" else []
+    found = subprocess.run([sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False)
+    told = found.stderr.decode()
+    assert found.returncode == 2 and words.format(**names).replace("argument 3 is", "argument 3: is") in told, told
+    assert told.startswith("berth: ") and told.count("\n") == 1, told
