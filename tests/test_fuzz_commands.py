@@ -69,9 +69,14 @@ class Nonsense(BaseHTTPRequestHandler):
         pass
 
 
+class Quiet(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client that went away is no news."""
+
+
 @pytest.fixture(scope="module")
 def nonsense() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
+    with Quiet(("127.0.0.1", 0), Nonsense) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -184,7 +189,7 @@ def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: 
     for parameter in COMMANDS[words].params:
         if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
             continue
-        for value in ("", "x", "-1", "0", "²", "9" * 400, "1e999", "nan", ":", "a:b:c", "é:80", "1.2.3.4:99999", f"{'a' * 70}.x:80", "[::1]:x", "::1:²", "a/b/c", "/", "\n",
+        for value in ("", "x", "é\n", "-1", "0", "²", "9" * 400, "1e999", "nan", ":", "a:b:c", "é:80", "1.2.3.4:99999", f"{'a' * 70}.x:80", "[::1]:x", "::1:²", "a/b/c", "/", "\n",
                       "http://", "http://[", "http://²:x", "ftp://x", "http://a b", "[bold]x", "\u001b[0m", "n\u0000"):
             check(arguments(words, folder, used, {str(parameter.name): [value]}))
     check([*words, "--no-such-option"])
@@ -200,7 +205,6 @@ def test_servers_that_are_none(answer: tuple[int, bytes], nonsense: str, folder:
     for words, command in COMMANDS.items():
         names = {str(p.name) for p in command.params}
         if "server" in names:
-            check([*words, f"--server={nonsense}", "--token=é\n", *(["a/b"] if words == ("explain",) else [])])
             check([*words, f"--server={nonsense}", *(["a/b"] if words == ("explain",) else [])])
         if "kubeconfig" in names and words not in (("serve",), ("agent",)):
             check(arguments(words, folder, used, {"kubeconfig": [str(tmp_path / "kubeconfig")]}))

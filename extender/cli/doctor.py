@@ -13,7 +13,7 @@ from rich.console import Console
 
 from extender.allocation.left_out import field_of
 from extender.allocation.view import NodeView
-from extender.cli.picture import Picture, picture_of, take_objects
+from extender.cli.picture import Picture, items_of, picture_of, take_objects
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import ClusterError
@@ -86,7 +86,7 @@ async def _examine(kubeconfig: Path | None, given: bytes, where: str) -> list[Ai
         found += version_findings(await client.get("/version"))
         found += [ailment async for ailment in _rights(client)]
         objects = await take_objects(client)
-        pods = (await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="})).get("items") or []
+        pods = list(items_of(await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="}), "/api/v1/pods"))
         hooks = [hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")]
         quotas = await _items(client, "/api/v1/resourcequotas")
         text = "" if given else await _configuration(client)
@@ -100,7 +100,7 @@ async def _examine(kubeconfig: Path | None, given: bytes, where: str) -> list[Ai
 async def _items(client: ApiClient, path: str) -> list[Json]:
     """The objects of a list; none where the server does not serve them or forbids them."""
     try:
-        return (await client.get(path)).get("items") or []
+        return list(items_of(await client.get(path), path))
     except ClusterError:
         return []
 

@@ -22,7 +22,8 @@ from extender.policy import Policy
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.watching import kinds
-from extender.wire.fields import get, need
+from extender.wire.fields import get, many, need
+from extender.wire.objects import checked
 
 Json = dict[str, Any]
 Picture = tuple[Mirror, Judge, Journal]
@@ -87,11 +88,20 @@ async def _list_at(client: ApiClient, path: str) -> list[Json]:
     while True:
         page = await client.get(path, params)
         named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
-        found += [_reduced({**item, **named}) for item in page.get("items") or ()]
-        token = (page.get("metadata") or {}).get("continue")
+        found += [_reduced({**item, **named}) for item in items_of(page, kind.path)]
+        token = get(get(page, "metadata", dict, kind.path, {}), "continue", str, kind.path, "")
         if not token:
             return found
         params["continue"] = token
+
+
+def items_of(page: Json, where: str) -> tuple[Json, ...]:
+    """The objects of a list that a server answered; each has a name. Raises WireError."""
+    def named(item: Json, path: str) -> Json:
+        need(get(checked(item, path), "metadata", dict, path, {}), "name", f"{path}.metadata")
+        return item
+
+    return many(page, "items", where, named)
 
 
 def _reduced(obj: Json) -> Json:
@@ -99,7 +109,8 @@ def _reduced(obj: Json) -> Json:
     if obj["kind"] != "Pod":
         return {**obj, "metadata": metadata}
     metadata["annotations"] = {k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("berth.dev/")}
-    spec = {k: v for k, v in obj["spec"].items() if k in _POD_SPEC}
+    whole = get(obj, "spec", dict, "", {})
+    spec = {k: v for k, v in whole.items() if k in _POD_SPEC}
     for field in ("containers", "initContainers"):
-        spec[field] = [{k: c[k] for k in ("name", "resources", "restartPolicy") if k in c} for c in obj["spec"].get(field) or ()]
+        spec[field] = many(whole, field, ".spec", lambda c, _: {k: c[k] for k in ("name", "resources", "restartPolicy") if k in c})
     return {**obj, "metadata": metadata, "spec": spec}

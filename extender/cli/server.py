@@ -162,6 +162,8 @@ class Explanation(BaseModel):
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:
     """The answer of a running Berth as it came, which has this shape. Raises BerthError."""
+    if not (token.isascii() and token.isprintable()):
+        raise WireError("--token", "must be visible ASCII characters")
     headers = [(b"Content-Type", b"application/json"), *([(b"Authorization", f"Bearer {token}".encode())] if token else [])]
     address = cut(server)
     try:

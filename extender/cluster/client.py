@@ -14,12 +14,14 @@ import orjson
 
 from extender.cluster.credentials import Credentials, TokenCache
 from extender.cluster.errors import Unavailable, error_for
+from extender.model.text import cut
 
 Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 _JSON = "application/json"
+_MOST_TOLD = 500  # bytes of what the server says about a refusal
 _REQUEST_SECONDS = 15.0  # one write; a bind has a handful and the scheduler's time-out for it is 30 s
 _OPEN_SECONDS = 30.0  # until a watch is accepted; an API server under load keeps it in a queue for 15
 _MAX_LINE = 4 * 1024 * 1024  # an object is at most about 1.5 MiB in etcd
@@ -81,7 +83,8 @@ class ApiClient:
                 content = await response.read()
                 self.answers[method, str(response.status)] += 1
                 if response.status >= 300:  # noqa: PLR2004 - anything but success
-                    raise error_for(response.status, _message(content), _retry_after(response))
+                    told = _message(content) or f"{method} {path} is answered {response.status}"
+                    raise error_for(response.status, told, _retry_after(response))
                 return _object(content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self.answers[method, ""] += 1
@@ -123,7 +126,7 @@ def _object(content: bytes) -> Json:
     """An answer of the API server. Raises ValueError where it is no JSON object: a proxy may have answered."""
     found = orjson.loads(content)
     if not isinstance(found, dict):
-        words = content[:200].decode("utf-8", "replace")
+        words = cut(content[:_MOST_TOLD].decode("utf-8", "replace"))
         raise ValueError(f"the answer is no JSON object: {words}")  # noqa: TRY004 - as orjson for what is no JSON
     return found
 
@@ -132,8 +135,8 @@ def _message(content: bytes) -> str:
     try:
         status = orjson.loads(content)
     except orjson.JSONDecodeError:
-        return content[:200].decode("utf-8", "replace")
-    return str(status.get("message", status))[:500] if isinstance(status, dict) else str(status)[:500]
+        return cut(content[:_MOST_TOLD].decode("utf-8", "replace"), _MOST_TOLD)
+    return cut(str(status.get("message", status) if isinstance(status, dict) else status), _MOST_TOLD)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:

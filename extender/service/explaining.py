@@ -16,6 +16,7 @@ from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
 from extender.model.device import PoolKey
 from extender.model.errors import BerthError
 from extender.model.pieces import ending, in_pieces
+from extender.model.text import cut, shown
 from extender.policy import Policy
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
@@ -52,7 +53,7 @@ class Explainer:
         waiting = {pod.key for pod in self._mirror.store.pods.values() if pod.key.name == text}
         found = sorted(waiting | self._journal.pods_named(text))
         if len(found) > 1:
-            raise UnknownPod(f"pod name {text!r} is ambiguous: {', '.join(map(str, found))}")
+            raise UnknownPod(f"pod name {shown(text)} is ambiguous: {', '.join(map(str, found))}")
         return found[0] if found else ObjectKey("default", text)
 
     async def pod(self, key: ObjectKey, changes: Changes | None = None, policy: Policy | None = None, narrated: str = "") -> Json:
@@ -80,7 +81,7 @@ class Explainer:
 
     async def _noted(self, key: ObjectKey) -> Json:
         """What the Binding wrote on a pod that this process did not bind, or bound before it started. Raises UnknownPod."""
-        unknown = UnknownPod(f"pod {key} does not wait for Berth, and no decision about it is remembered")
+        unknown = UnknownPod(f"pod {cut(str(key))} does not wait for Berth, and no decision about it is remembered")
         if self._read_pod is None:
             raise unknown
         try:
