@@ -46,6 +46,9 @@ BAD = st.sampled_from([
 ])  # fmt: skip
 
 
+RAW = st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode), st.sampled_from(list(FILES.values())))
+
+
 def honest(folder: Path) -> dict[str, Any]:
     """One of each thing that people write, as it should be."""
     machine = carried_machines()["h100-pcie-8-bridged"]
@@ -97,7 +100,7 @@ def damaged(draw: st.DrawFn, value: Any) -> bytes:
         for step in path[:-1]:
             target = target[step]
         if draw(st.booleans()) or path == ("root",):
-            target[path[-1]] = draw(BAD)
+            target[path[-1]] = copy.deepcopy(draw(BAD))
         else:
             del target[path[-1]]
     found = made["root"]
@@ -106,4 +109,4 @@ def damaged(draw: st.DrawFn, value: Any) -> bytes:
 
 def contents(value: Any) -> st.SearchStrategy[bytes]:
     """Bytes of any kind; most are nearly what they should be."""
-    return st.one_of(damaged(value), damaged(value), damaged(value), st.binary(max_size=200), st.text(max_size=200).map(str.encode), st.sampled_from(list(FILES.values())))
+    return st.one_of(damaged(value), damaged(value), damaged(value), RAW)
