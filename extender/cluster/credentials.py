@@ -56,7 +56,7 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
         tls = _tls(configuration)
     except ClusterError:
         raise
-    except Exception as error:  # noqa: BLE001 - of a file with wrong fields the client raises what it stumbles over
+    except Exception as error:
         raise ClusterError(f"cannot read credentials from {where}: {_reason(error)}") from error
     url = str(configuration.host).rstrip("/")
     if not url.startswith(("http://", "https://")):

@@ -121,14 +121,10 @@ def one_value(content: bytes | str, where: str, most: int, places: Places | None
 
 
 def _check_depth(value: Any, where: str) -> None:
-    level = [value]
-    for _ in range(MOST_DEPTH + 1):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MOST_DEPTH):
+        inside = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
         if not level:
             return
     raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
