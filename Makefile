@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-cel bench-quality bench-e2e install-time chaos fuzz e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,7 +49,11 @@ bench-cel: $(STAMP) ## CEL: speed against cel-python, masks of 40,000 devices, m
 bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
 
-bench-e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
+bench-EXAMPLES ?= 2000
+fuzz: $(STAMP) ## garbage to every command, HTTP door and loader, EXAMPLES for each
+	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
+
+e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
 	$(BIN)/python -m benchmarks.end_to_end
 
 install-time: $(STAMP) ## commands and seconds from an empty control plane to the first pod bound (BERTH_KUBE_BIN)
