@@ -49,11 +49,7 @@ bench-cel: $(STAMP) ## CEL: speed against cel-python, masks of 40,000 devices, m
 bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
 
-bench-EXAMPLES ?= 2000
-fuzz: $(STAMP) ## garbage to every command, HTTP door and loader, EXAMPLES for each
-	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
-
-e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
+bench-e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
 	$(BIN)/python -m benchmarks.end_to_end
 
 install-time: $(STAMP) ## commands and seconds from an empty control plane to the first pod bound (BERTH_KUBE_BIN)
@@ -62,6 +58,10 @@ install-time: $(STAMP) ## commands and seconds from an empty control plane to th
 TIMES ?= 20
 chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write point; judge the objects
 	$(BIN)/python -m tests.chaos --seed $(SEED) --times $(TIMES)
+
+EXAMPLES ?= 2000
+fuzz: $(STAMP) ## garbage to every command, HTTP door and loader, EXAMPLES for each
+	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
 
 e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)
 	$(BIN)/pytest tests/e2e -s
