@@ -1,4 +1,4 @@
-"""Files that people name: read up to a limit, with one sentence where that cannot be. What they mean is read elsewhere."""
+"""Files that people name: read up to a limit, with one sentence where that cannot be. Others read what they mean."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ async def run(
 
 
 async def serve_all(servers: Mapping[uvicorn.Server, list[socket.socket]]) -> None:
-    """Serve each on its sockets, until a signal, or until one server ends by itself: then ServerEnded is raised. uvicorn's own serve() would raise
-    the signal again afterwards, which kills the process before binds in flight are finished."""
+    """Serve each on its sockets, until a signal, or until one server ends by itself: then ServerEnded is raised.
+    uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds in flight are finished."""
     told = asyncio.Event()
 
     def stop() -> None:
@@ -123,7 +123,10 @@ async def serve_all(servers: Mapping[uvicorn.Server, list[socket.socket]]) -> No
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    running = {asyncio.create_task(one._serve(bound)): one for one, bound in servers.items()}  # noqa: SLF001 - see above
+    running = {
+        asyncio.create_task(one._serve(bound)): one  # noqa: SLF001 - see above
+        for one, bound in servers.items()
+    }
     try:
         ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         unasked = [running[task] for task in ended] if not told.is_set() else []

@@ -23,28 +23,67 @@ def values(content: bytes | str) -> list:
     return [value for part in parts_of(text_of(content, "f"), "f") for value in values_of(part)]
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("a: 1\n---\nb: 2", [{"a": 1}, {"b": 2}]), ("--- {a: 1}\n--- {b: 2}", [{"a": 1}, {"b": 2}]), ("%YAML 1.1\n---\na: 1", [{"a": 1}]),
-    ("# x\n\n---\na: 1\n...\n---\nb: 2\n", [{"a": 1}, {"b": 2}]), ("a: |\n  ---\n  x", [{"a": "---\nx"}]), ('{"a": [1, 2.5, null, true, "x"]}', [{"a": [1, 2.5, None, True, "x"]}]),
-    ("[2024-01-01, 12:30:45, 0x1f, 010, 0o10, -0b11, 1_000, .5, 1e3, 1., yes, Off, ~, 'on', ! x]", [["2024-01-01", "12:30:45", 31, 8, 8, -3, 1000, 0.5, 1000.0, 1.0, True, False, None, "on", "x"]]),
-    ("!!str 1", ["1"]), ("!!int '5'", [5]), ("1: a\ntrue: b\n1.5: c", [{"1": "a", "true": "b", "1.5": "c"}]), ("\ufeffa: 1", [{"a": 1}]),
-    ("x: &x {a: 1}\ny: {<<: *x, b: 2}\nz: {a: 3, <<: [*x, {c: 4}]}", [{"x": {"a": 1}, "y": {"b": 2, "a": 1}, "z": {"a": 3, "c": 4}}]),
-    ("&k a: *k", [{"a": "a"}]), ("18446744073709551615", [2**64 - 1]), ("-9223372036854775808", [-(2**63)]), ("# nothing", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1\n---\nb: 2", [{"a": 1}, {"b": 2}]),
+        ("--- {a: 1}\n--- {b: 2}", [{"a": 1}, {"b": 2}]),
+        ("%YAML 1.1\n---\na: 1", [{"a": 1}]),
+        ("# x\n\n---\na: 1\n...\n---\nb: 2\n", [{"a": 1}, {"b": 2}]),
+        ("a: |\n  ---\n  x", [{"a": "---\nx"}]),
+        ('{"a": [1, 2.5, null, true, "x"]}', [{"a": [1, 2.5, None, True, "x"]}]),
+        (
+            "[2024-01-01, 12:30:45, 0x1f, 010, 0o10, -0b11, 1_000, .5, 1e3, 1., yes, Off, ~, 'on', ! x]",
+            [["2024-01-01", "12:30:45", 31, 8, 8, -3, 1000, 0.5, 1000.0, 1.0, True, False, None, "on", "x"]],
+        ),
+        ("!!str 1", ["1"]),
+        ("!!int '5'", [5]),
+        ("1: a\ntrue: b\n1.5: c", [{"1": "a", "true": "b", "1.5": "c"}]),
+        ("\ufeffa: 1", [{"a": 1}]),
+        (
+            "x: &x {a: 1}\ny: {<<: *x, b: 2}\nz: {a: 3, <<: [*x, {c: 4}]}",
+            [{"x": {"a": 1}, "y": {"b": 2, "a": 1}, "z": {"a": 3, "c": 4}}],
+        ),
+        ("&k a: *k", [{"a": "a"}]),
+        ("18446744073709551615", [2**64 - 1]),
+        ("-9223372036854775808", [-(2**63)]),
+        ("# nothing", []),
+    ],
+)
 def test_values(text: str, expected: list) -> None:
     assert values(text) == expected
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    (b"", "f: is empty"), (b" \n", "f: is empty"), (b"a: \x00", "f: is binary: byte 4 is zero"), (b"a: 1\nb: \xff", "is not UTF-8: byte 0xff (line 2, column 4)"),
-    (b"a: \x01", "holds '\\x01', which YAML forbids (line 1, column 4)"), (b"a: [1,\nb", "is not YAML or JSON"), (b"---\na: 1\n---\nb:\n\tc", "f, document 2: is not YAML or JSON: found character that cannot start any token (line 5, column 1)"),
-    (b"a: 1\na: 2", "the key 'a' stands twice (line 2, column 1)"), (b"a: {[b]: 1}", "a key must be a string (line 1, column 5)"), (b"~: 1", "a key must be a string, is null"),
-    (b"a: 18446744073709551616", "18446744073709551616 is beyond 64 bits (line 1, column 4)"), (b"a: " + b"9" * 5000, "is beyond 64 bits"), (b"a: 1e999", "is beyond 64 bits"),
-    (b"a: .inf", ".inf is not a finite number"), (b"a: !!python/name:os.system x", "has the tag"), (b"a: &x [*x]", "*x names no anchor that is complete before it"), (b"a: *x", "names no anchor"),
-    (b"a: {<<: 1}", "`<<` takes an object"), (b"[" * 101, "is nested deeper than 100 levels (line 1, column 101)"), (b'{"a":' * 101 + b"1" + b"}" * 101, "is nested deeper than 100 levels"),
-    (bomb().encode(), "its aliases stand for more values than the text has characters (line 3, column"),
-    ("a: &a {b: {c: {d: 1}}}\nx: ".encode() + b"[" * 99 + b"*a" + b"]" * 99, "is nested deeper"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "f: is empty"),
+        (b" \n", "f: is empty"),
+        (b"a: \x00", "f: is binary: byte 4 is zero"),
+        (b"a: 1\nb: \xff", "is not UTF-8: byte 0xff (line 2, column 4)"),
+        (b"a: \x01", "holds '\\x01', which YAML forbids (line 1, column 4)"),
+        (b"a: [1,\nb", "is not YAML or JSON"),
+        (
+            b"---\na: 1\n---\nb:\n\tc",
+            "f, document 2: is not YAML or JSON: found character that cannot start any token (line 5, column 1)",
+        ),
+        (b"a: 1\na: 2", "the key 'a' stands twice (line 2, column 1)"),
+        (b"a: {[b]: 1}", "a key must be a string (line 1, column 5)"),
+        (b"~: 1", "a key must be a string, is null"),
+        (b"a: 18446744073709551616", "18446744073709551616 is beyond 64 bits (line 1, column 4)"),
+        (b"a: " + b"9" * 5000, "is beyond 64 bits"),
+        (b"a: 1e999", "is beyond 64 bits"),
+        (b"a: .inf", ".inf is not a finite number"),
+        (b"a: !!python/name:os.system x", "has the tag"),
+        (b"a: &x [*x]", "*x names no anchor that is complete before it"),
+        (b"a: *x", "names no anchor"),
+        (b"a: {<<: 1}", "`<<` takes an object"),
+        (b"[" * 101, "is nested deeper than 100 levels (line 1, column 101)"),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, "is nested deeper than 100 levels"),
+        (bomb().encode(), "its aliases stand for more values than the text has characters (line 3, column"),
+        ("a: &a {b: {c: {d: 1}}}\nx: ".encode() + b"[" * 99 + b"*a" + b"]" * 99, "is nested deeper"),
+    ],
+)
 def test_faults_have_a_place(content: bytes, words: str) -> None:
     with pytest.raises(WireError) as caught:
         values(content)
@@ -68,7 +107,11 @@ def test_each_use_of_an_alias_is_a_value_of_its_own() -> None:
 
 
 def test_one_value_only() -> None:
-    for text, words in (("a: 1\n---\nb: 2", "holds 2 documents where one is expected"), ("# x", "is empty"), ("a: " + "x" * 100, "is larger than 50 bytes")):
+    for text, words in (
+        ("a: 1\n---\nb: 2", "holds 2 documents where one is expected"),
+        ("# x", "is empty"),
+        ("a: " + "x" * 100, "is larger than 50 bytes"),
+    ):
         with pytest.raises(WireError, match=words):
             one_value(text, "f", 50)
 
@@ -89,7 +132,11 @@ def test_json_depth() -> None:
 
 def leaves() -> st.SearchStrategy:
     numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-    return st.recursive(st.none() | st.booleans() | numbers | st.text(max_size=20), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=20)
+    return st.recursive(
+        st.none() | st.booleans() | numbers | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+        max_leaves=20,
+    )
 
 
 @given(leaves())
@@ -101,13 +148,22 @@ def test_what_is_written_is_read(value: object) -> None:
 @given(st.text(), st.integers(10, 200))
 def test_cut_text_is_one_line_within_its_bytes(text: str, most: int) -> None:
     found = cut(text, most)
-    assert len(found.encode()) <= most and "\n" not in found and (found == text or not text.isprintable() or found.endswith("…"))
+    assert (
+        len(found.encode()) <= most
+        and "\n" not in found
+        and (found == text or not text.isprintable() or found.endswith("…"))
+    )
 
 
 @pytest.mark.parametrize("read", [read_file, read_mounted])
 def test_files_that_cannot_be_read(read, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 11)
-    for path, words in ((tmp_path, "is a folder"), (tmp_path / "nowhere", "does not exist"), (tmp_path / "long", "is larger than 10 bytes"), (Path("a\0b"), "cannot be read")):
+    for path, words in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "nowhere", "does not exist"),
+        (tmp_path / "long", "is larger than 10 bytes"),
+        (Path("a\0b"), "cannot be read"),
+    ):
         with pytest.raises(WireError, match=words):
             read(path, 10)
 
@@ -115,7 +171,11 @@ def test_files_that_cannot_be_read(read, tmp_path: Path) -> None:
 def test_a_policy_names_field_value_and_place_and_is_cut() -> None:
     with pytest.raises(PolicyError) as caught:
         load_policy("candidates: 3\nweights:\n  link: " + "x" * 5000)
-    assert str(caught.value).startswith("weights.link: ") and "line 3, column 3)" in str(caught.value) and len(str(caught.value)) < 400
+    assert (
+        str(caught.value).startswith("weights.link: ")
+        and "line 3, column 3)" in str(caught.value)
+        and len(str(caught.value)) < 400
+    )
     with pytest.raises(PolicyError) as caught:
         load_policy("\n".join(f"{'k' * 200}{i}: 1" for i in range(40)))
     assert len(str(caught.value)) < 2000 and "and 35 more" in str(caught.value)

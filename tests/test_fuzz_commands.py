@@ -1,4 +1,4 @@
-"""Every command with input that no command can use: one sentence and an exit code, never a trace. `make fuzz` runs it for long."""
+"""Every command with input that it cannot use: one sentence and an exit code, never a trace. `make fuzz`: for long."""
 
 from __future__ import annotations
 
@@ -43,15 +43,42 @@ COMMANDS = dict(leaves(typer.main.get_command(APP)))
 ALONE = {words[0]: commands([words[0]]) for words in COMMANDS}  # much faster than all of them for each line
 # What each file that a command takes should hold, by command or for all.
 HOLDS = {
-    "kubeconfig": "kubeconfig", "policy": "policy", "candidate": "policy", "snapshot": "objects", "scheduler_config": "scheduler",
-    "file": "objects", "files": "objects", ("policy", "check"): "policy", ("policy", "show"): "policy", ("allocate", "cases"): "case",
-    ("select", "cases"): "selections", ("fabric", "target"): "machine", ("run", "examples"): "folder", "tls_cert": "policy", "tls_key": "policy",
-    "client_ca": "policy", "page_token_file": "policy",
-}  # fmt: skip
+    "kubeconfig": "kubeconfig",
+    "policy": "policy",
+    "candidate": "policy",
+    "snapshot": "objects",
+    "scheduler_config": "scheduler",
+    "file": "objects",
+    "files": "objects",
+    ("policy", "check"): "policy",
+    ("policy", "show"): "policy",
+    ("allocate", "cases"): "case",
+    ("select", "cases"): "selections",
+    ("fabric", "target"): "machine",
+    ("run", "examples"): "folder",
+    "tls_cert": "policy",
+    "tls_key": "policy",
+    "client_ca": "policy",
+    "page_token_file": "policy",
+}
 
 
 VALUES = ("", "x", "é\n", "-1", "²", "9" * 400, "nan", "a/b/c", "/", "\n", "[bold]x", "\u001b[0m", "n\u0000")
-ADDRESSES = (*VALUES, ":", "a:b:c", "é:80", "1.2.3.4:99999", f"{'a' * 70}.x:80", "[::1]:x", "::1:²", "http://", "http://[", "http://²:x", "ftp://x", "http://a b")
+ADDRESSES = (
+    *VALUES,
+    ":",
+    "a:b:c",
+    "é:80",
+    "1.2.3.4:99999",
+    f"{'a' * 70}.x:80",
+    "[::1]:x",
+    "::1:²",
+    "http://",
+    "http://[",
+    "http://²:x",
+    "ftp://x",
+    "http://a b",
+)
 
 
 class Nonsense(BaseHTTPRequestHandler):
@@ -113,7 +140,9 @@ def held_by(words: tuple[str, ...], parameter: Any) -> str:
     return HOLDS.get((words[0], parameter.name)) or HOLDS.get(words) or HOLDS[str(parameter.name)]
 
 
-def arguments(words: tuple[str, ...], folder: Path, used: int, given: dict[str, list[str]], without: tuple[str, ...] = ()) -> list[str]:
+def arguments(
+    words: tuple[str, ...], folder: Path, used: int, given: dict[str, list[str]], without: tuple[str, ...] = ()
+) -> list[str]:
     """A command line that ends by itself: with these values, and what the command needs beside them."""
     needed: dict[str, list[str]] = {}
     names = {str(p.name) for p in COMMANDS[words].params}
@@ -170,7 +199,9 @@ def file_parameters() -> list[tuple[tuple[str, ...], str]]:
     return [(words, str(p.name)) for words, command in COMMANDS.items() for p in command.params if takes_file(words, p)]
 
 
-@pytest.mark.parametrize(("words", "name"), file_parameters(), ids=lambda value: " ".join(value) if isinstance(value, tuple) else value)
+@pytest.mark.parametrize(
+    ("words", "name"), file_parameters(), ids=lambda value: " ".join(value) if isinstance(value, tuple) else value
+)
 def test_files_that_cannot_be_used(words: tuple[str, ...], name: str, folder: Path, tmp_path: Path, used: int) -> None:
     def given_file(path: Path | str) -> None:
         check(arguments(words, folder, used, {name: [str(path)]}))
@@ -198,11 +229,29 @@ def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: 
     check([*words, "--no-such-option"])
 
 
-@pytest.mark.parametrize("answer", [
-    (200, b""), (200, b"<html>"), (200, b"[]"), (200, b"{}"), (200, b"null"), (200, b'{"nodes": [1]}'), (200, b'[{"claim": 1}]'), (200, b"\xff"),
-    (200, b"[" * 5000), (500, b"x" * 10_000), (404, b'{"error": [1]}'), (302, b""), (200, b'{"items": [1]}'), (403, b'{"message": {}}'),
-], ids=lambda answer: f"{answer[0]} {answer[1][:20]!r}")  # fmt: skip
-def test_servers_that_are_none(answer: tuple[int, bytes], nonsense: str, folder: Path, tmp_path: Path, used: int) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, b""),
+        (200, b"<html>"),
+        (200, b"[]"),
+        (200, b"{}"),
+        (200, b"null"),
+        (200, b'{"nodes": [1]}'),
+        (200, b'[{"claim": 1}]'),
+        (200, b"\xff"),
+        (200, b"[" * 5000),
+        (500, b"x" * 10_000),
+        (404, b'{"error": [1]}'),
+        (302, b""),
+        (200, b'{"items": [1]}'),
+        (403, b'{"message": {}}'),
+    ],
+    ids=lambda answer: f"{answer[0]} {answer[1][:20]!r}",
+)
+def test_servers_that_are_none(
+    answer: tuple[int, bytes], nonsense: str, folder: Path, tmp_path: Path, used: int
+) -> None:
     Nonsense.answer = answer
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(nonsense)))
     for words, command in COMMANDS.items():
@@ -234,18 +283,29 @@ def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path,
     garbage()
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    (["serve", "--listen", "127.0.0.1:{used}"], "--listen: cannot listen on 127.0.0.1:{used}: Address already in use"),
-    (["serve", "--pages", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"], "--pages: cannot listen on 127.0.0.1:{used}"),
-    (["serve", "--policy", "{bomb}"], "aliases stand for more values than the text has characters (line 3, column"),
-    (["policy", "show", b"\xff"], "argument 3 is not UTF-8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            ["serve", "--listen", "127.0.0.1:{used}"],
+            "--listen: cannot listen on 127.0.0.1:{used}: Address already in use",
+        ),
+        (
+            ["serve", "--pages", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"],
+            "--pages: cannot listen on 127.0.0.1:{used}",
+        ),
+        (["serve", "--policy", "{bomb}"], "aliases stand for more values than the text has characters (line 3, column"),
+        (["policy", "show", b"\xff"], "argument 3 is not UTF-8"),
+    ],
+)
 def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: Path, used: int) -> None:
     (tmp_path / "bomb").write_bytes(FILES["bomb"])
     names = {"used": used, "bomb": tmp_path / "bomb"}
     given = [word if isinstance(word, bytes) else word.format(**names) for word in line]
     options = ["--kubeconfig", str(folder / "kubeconfig.yaml")] if line[0] == "serve" else []
-    found = subprocess.run([sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False
+    )
     told = found.stderr.decode()
     assert found.returncode == 2 and words.format(**names).replace("argument 3 is", "argument 3: is") in told, told
     assert told.startswith("berth: ") and told.count("\n") == 1, told

@@ -30,7 +30,12 @@ async def doors(client: httpx.AsyncClient) -> list[str]:
     found = set((await client.get("/openapi.json")).json()["paths"])
     for path in WEB.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/") and " " not in node.value:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and node.value.startswith("/")
+                and " " not in node.value
+            ):
                 found.add(node.value)
     return sorted(found | {"/v1/explain", "/v1/explain/default/p", "/nowhere", "/%2e%2e/etc/passwd", "/%ff"})
 
@@ -64,9 +69,17 @@ def questions(berth: Berthing) -> dict[str, object]:
     waiting = berth.pod("p")
     args = {"Pod": waiting, "Nodes": None, "NodeNames": ["n1"]}
     return {
-        "/filter": args, "/prioritize": args, "/preempt": {"Pod": waiting, "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "u"}]}}},
+        "/filter": args,
+        "/prioritize": args,
+        "/preempt": {"Pod": waiting, "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "u"}]}}},
         "/bind": {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n2"},
-        "/v1/explain": {"objects": [pod("x", "c"), claim("d")], "policy": "weights: {link: 3}", "without": [], "free": [], "narrate": ""},
+        "/v1/explain": {
+            "objects": [pod("x", "c"), claim("d")],
+            "policy": "weights: {link: 3}",
+            "without": [],
+            "free": [],
+            "narrate": "",
+        },
     }
 
 
@@ -80,7 +93,13 @@ async def test_bytes_that_no_door_can_use(berth: Berthing, caplog: pytest.LogCap
             for query in ("?a=%ff", "?without=x&free=y", "?without=%00", "?" + "a" * 5000, "?free=" + quote("é" * 300)):
                 await knock(berth.client, "GET", path + query)
             await knock(berth.client, "GET", path + "/%ff%00/" + "x" * 3000)
-            await knock(berth.client, "POST", path, content=b"{}", headers={"Content-Type": "text/html", "Accept-Encoding": "gzip, x", "Authorization": b"Bearer \xe9"})
+            await knock(
+                berth.client,
+                "POST",
+                path,
+                content=b"{}",
+                headers={"Content-Type": "text/html", "Accept-Encoding": "gzip, x", "Authorization": b"Bearer \xe9"},
+            )
     told_no_trace(logs, caplog.records)
 
 
@@ -96,7 +115,11 @@ async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogC
 async def test_policies_of_a_question(berth: Berthing) -> None:
     """An alias bomb, a text that is too long, and values of every kind: refused, while filter is answered."""
     too_long = "# " + "x" * MOST_POLICY
-    for policy, words in ((bomb(), "aliases stand for more values"), (too_long, "is larger than 16384 bytes"), ("weights: {link: 3}", "")):
+    for policy, words in (
+        (bomb(), "aliases stand for more values"),
+        (too_long, "is larger than 16384 bytes"),
+        ("weights: {link: 3}", ""),
+    ):
         body = {"objects": [pod("x", "c")], "policy": policy}
         reply, answer = await asyncio.gather(berth.client.post("/v1/explain", json=body), berth.filter("p"))
         assert answer["NodeNames"] == ["n1"]
@@ -104,7 +127,9 @@ async def test_policies_of_a_question(berth: Berthing) -> None:
             assert reply.status_code == 400 and words in reply.json()["error"], reply.text
         else:
             assert reply.status_code == 200, reply.text
-    reply = await berth.client.post("/v1/explain", json={"objects": [], "policy": "weights: {link: [" + "x, " * 4000 + "x]}"})
+    reply = await berth.client.post(
+        "/v1/explain", json={"objects": [], "policy": "weights: {link: [" + "x, " * 4000 + "x]}"}
+    )
     assert reply.status_code == 400 and len(reply.content) < 1000, "what comes from the input is cut"
     reply = await berth.client.post("/v1/explain", json={"o" * 100_000: 1, **{f"x{i}": 1 for i in range(1000)}})
     assert reply.status_code == 400 and len(reply.content) < 2000, "what comes from the input is cut"
@@ -116,7 +141,13 @@ def drawn(strategy: st.SearchStrategy[bytes], count: int) -> list[bytes]:
 
     found: list[bytes] = []
 
-    @settings(max_examples=count, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(strategy)
     def collect(value: bytes) -> None:
         found.append(value)

@@ -36,7 +36,8 @@ def allocate_command(
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
-    """Show what would be allocated for the claims in the files, and why not where it would not. Exit code 1 where they fit nowhere.
+    """Show what would be allocated for the claims in the files, and why not where it would not. Exit code 1 where they
+    fit nowhere.
 
     Example: berth allocate slices.yaml claim.yaml --order in-tree
     """

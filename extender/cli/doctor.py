@@ -153,10 +153,12 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
     profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
     share = next((p["percentageOfNodesToScore"] for p in profiles if "percentageOfNodesToScore" in p), config.get("percentageOfNodesToScore"))
     if share != 100:  # noqa: PLR2004 - percent
-        yield Ailment("error", f"percentageOfNodesToScore is {cut(str(share))}", "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
+        yield Ailment("error", f"percentageOfNodesToScore is {cut(str(share))}",
+                      "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
     for profile in profiles:
         plugins = get(profile, "plugins", dict, f"{where}: profiles", {})
-        off = {point for point in plugins for d in _disabled(plugins, point, where) if d.get("name") in ("DynamicResources", "*")}
+        names = {point: [d.get("name") for d in _disabled(plugins, point, where)] for point in plugins}
+        off = {point for point, disabled in names.items() if "DynamicResources" in disabled or "*" in disabled}
         missing = [] if "multiPoint" in off else [p for p in ("preFilter", "filter", "postFilter", "reserve", "preBind") if p not in off]
         if missing:
             yield Ailment("error", f"DynamicResources is on at {', '.join(missing)}", "the in-tree plugin would allocate the claims before Berth", mend)
@@ -175,9 +177,11 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
             yield Ailment("warning", f"extender {_told(one, 'urlPrefix')}: httpTimeout is {_told(one, 'httpTimeout')}",
                           "a shape never seen takes Berth longer on thousands of nodes; the pod is then tried again", mend)
         if one.get("filterVerb") and not one.get("prioritizeVerb"):
-            yield Ailment("warning", f"extender {_told(one, 'urlPrefix')} has no prioritizeVerb", "in-tree scores alone choose among Berth's short list", mend)
+            yield Ailment("warning", f"extender {_told(one, 'urlPrefix')} has no prioritizeVerb",
+                          "in-tree scores alone choose among Berth's short list", mend)
         if one.get("managedResources"):
-            yield Ailment("error", f"extender {_told(one, 'urlPrefix')} has managedResources", "pods with claims name no resource and would skip Berth", mend)
+            yield Ailment("error", f"extender {_told(one, 'urlPrefix')} has managedResources",
+                          "pods with claims name no resource and would skip Berth", mend)
 
 
 def _objects(obj: Json, key: str, where: str) -> tuple[tuple[Json, str], ...]:

@@ -58,7 +58,8 @@ def fabric_command(
 
 def _machine(target: str) -> tuple[str, Fabric, str]:
     path = Path(target)
-    machine = load_machine(path) if os.path.exists(path) else carried_machines().get(target)  # noqa: PTH110 - never raises
+    is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
+    machine = load_machine(path) if is_file else carried_machines().get(target)
     if machine is None:
         raise WireError(cut(target), "is neither a file nor a machine that Berth carries")
     fabric = fabric_of(SliceDecoder().decode(fabric_slice("machine", machine)).devices)

@@ -32,7 +32,8 @@ def nodes_command(
 
     Example: berth nodes h100 --output wide
     """
-    rows = [n for n in ask(server, token, "/v1/fleet", Fleet)["nodes"] if not names or any(part in n["name"] for part in names)]
+    fleet = ask(server, token, "/v1/fleet", Fleet)
+    rows = [n for n in fleet["nodes"] if not names or any(part in n["name"] for part in names)]
     if output == "json":
         typer.echo(orjson.dumps(rows).decode())
     else:

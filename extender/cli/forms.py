@@ -31,7 +31,7 @@ class Form(NamedTuple):
 
 
 def corrected(obj: Json) -> tuple[Json, list[Form]]:
-    """(the object as it should be, what was found). Raises WireError where a field has another type than all versions give it."""
+    """(the object as it should be, what was found). Raises WireError where a field has a type that no version has."""
     made = copy.deepcopy(obj)
     found: list[Form] = []
     kind, version = str(made.get("kind")), str(made.get("apiVersion"))
@@ -97,7 +97,8 @@ def _request(request: Json, path: str) -> Iterator[Form]:
         for name in outside:
             exactly.setdefault(name, request.pop(name))
         yield Form("error", f"{path}.{outside[0]}", f"{', '.join(outside)} stand beside `exactly`", f"move them into {path}.exactly", True)
-    for option, where in ((get(request, "exactly", dict, path, {}), f"{path}.exactly"), *_objects(request, "firstAvailable", path)):
+    exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
+    for option, where in (exact, *_objects(request, "firstAvailable", path)):
         for selector, place in _objects(option, "selectors", where):
             cel = get(selector, "cel", dict, place, {})
             yield from _expression(get(cel, "expression", str, f"{place}.cel", ""), f"{place}.cel.expression")
@@ -133,8 +134,8 @@ def _pod(spec: Json, path: str) -> Iterator[Form]:
 def _used(spec: Json, names: list[str], path: str) -> Iterator[Form]:
     """Claims that no container uses stay invisible to all; containers can only use claims of the pod."""
     containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
-    used = {need(entry, "name", at) for one, where in containers
-            for entry, at in _objects(get(one, "resources", dict, where, {}), "claims", f"{where}.resources")}  # fmt: skip
+    resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
+    used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
     for name in sorted(used - set(names)):
         yield Form("error", f"{path}.containers", f"a container uses claim {name!r}, which {path}.resourceClaims does not have", "add it there")
     for name in names:
@@ -143,7 +144,7 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Form]:
         alone = len(spec.get("containers") or ()) == 1
         if alone:
             only = spec["containers"][0]
-            resources = only["resources"] = only.get("resources") or {}
-            resources["claims"] = [*(resources.get("claims") or ()), {"name": name}]
+            mended = only["resources"] = only.get("resources") or {}
+            mended["claims"] = [*(mended.get("claims") or ()), {"name": name}]
         yield Form("warning", f"{path}.containers", f"no container uses claim {name!r}: its devices are allocated and visible to nobody",
                    f"resources: {{claims: [{{name: {name}}}]}}", alone)

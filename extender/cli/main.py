@@ -64,7 +64,7 @@ def _all_commands(
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 good, 1 findings or no place, 2 input that cannot be used, in one line on standard error."""
+    """Entry point. Exit codes: 0 good, 1 findings or no place, 2 unusable input, told in one line on standard error."""
     set_up_logging()
     try:
         for position, argument in enumerate(sys.argv[1:], 1):
@@ -77,5 +77,6 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - a fault of Berth itself: people get its place, not its trace
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        typer.echo(f"berth: a fault in Berth itself, please report it: {type(error).__name__} at {where}: {cut(str(error))}", err=True)
+        fault = f"{type(error).__name__} at {where}: {cut(str(error))}"
+        typer.echo(f"berth: a fault in Berth itself, please report it: {fault}", err=True)
         sys.exit(2)

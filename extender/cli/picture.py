@@ -29,6 +29,7 @@ Json = dict[str, Any]
 Picture = tuple[Mirror, Judge, Journal]
 _PAGE = "500"
 _POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
+_CONTAINER = ("name", "resources", "restartPolicy")
 _KIND_OF = {
     "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
     "ResourceClaim": "resourceclaims", "Node": "nodes", "Namespace": "namespaces", "Pod": "pods",
@@ -88,8 +89,8 @@ async def _list_at(client: ApiClient, path: str) -> list[Json]:
     while True:
         page = await client.get(path, params)
         named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
-        found += [_reduced({**item, **named}) for item in items_of(page, kind.path)]
-        token = get(get(page, "metadata", dict, kind.path, {}), "continue", str, kind.path, "")
+        found += [_reduced({**item, **named}) for item in items_of(page, path)]
+        token = get(get(page, "metadata", dict, path, {}), "continue", str, path, "")
         if not token:
             return found
         params["continue"] = token
@@ -112,5 +113,5 @@ def _reduced(obj: Json) -> Json:
     whole = get(obj, "spec", dict, "", {})
     spec = {k: v for k, v in whole.items() if k in _POD_SPEC}
     for field in ("containers", "initContainers"):
-        spec[field] = many(whole, field, ".spec", lambda c, _: {k: c[k] for k in ("name", "resources", "restartPolicy") if k in c})
+        spec[field] = many(whole, field, ".spec", lambda c, _: {k: c[k] for k in _CONTAINER if k in c})
     return {**obj, "metadata": metadata, "spec": spec}

@@ -89,7 +89,8 @@ def answer(case: Json, where: str) -> Json:
 def _device(case: Json, where: str) -> Device:
     driver = get(case, "driver", str, where, "")
     device = {
-        "name": "device", "attributes": get(case, "attributes", dict, where, {}), "capacity": get(case, "capacity", dict, where, {}),
+        "name": "device", "attributes": get(case, "attributes", dict, where, {}),
+        "capacity": get(case, "capacity", dict, where, {}),
         "allowMultipleAllocations": bool(case.get("allowMultipleAllocations")),
     }
     spec = {"driver": driver or "none", "pool": {"name": "pool"}, "nodeName": "node", "devices": [device]}

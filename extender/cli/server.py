@@ -164,7 +164,10 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
     """The answer of a running Berth as it came, which has this shape. Raises BerthError."""
     if not (token.isascii() and token.isprintable()):
         raise WireError("--token", "must be visible ASCII characters")
-    headers = [(b"Content-Type", b"application/json"), *([(b"Authorization", f"Bearer {token}".encode())] if token else [])]
+    headers = [
+        (b"Content-Type", b"application/json"),
+        *([(b"Authorization", f"Bearer {token}".encode())] if token else []),
+    ]
     address = cut(server)
     try:
         method = "GET" if body is None else "POST"
@@ -180,7 +183,9 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
         found = json_value(reply.content, f"{address}{path}")
         TypeAdapter(shape).validate_python(found)
     except (WireError, ValidationError) as error:
-        raise WireError("--server", f"{address}{path} does not answer as Berth does; is `berth serve` there?") from error
+        raise WireError(
+            "--server", f"{address}{path} does not answer as Berth does; is `berth serve` there?"
+        ) from error
     return found
 
 

@@ -42,8 +42,8 @@ class Credentials:
 
 
 def load_credentials(kubeconfig: Path | None) -> Credentials:
-    """From a kubeconfig file, or from the pod's service account. Blocks while a credential plugin runs. Raises WireError
-    or ClusterError with what is wrong or missing, or with the plugin's command."""
+    """From a kubeconfig file, or from the pod's service account. Blocks while a credential plugin runs. Raises
+    WireError or ClusterError with what is wrong or missing, or with the plugin's command."""
     configuration = Configuration()
     where = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
     if kubeconfig is not None:

@@ -75,7 +75,8 @@ async def listening(app: Any, host: str, port: int, option: str = "--listen") ->
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the caller owns the signals
-    task = asyncio.create_task(server._serve(sockets=[listener, *others]))  # noqa: SLF001 - serve() would catch the caller's signals
+    serving = server._serve(sockets=[listener, *others])  # noqa: SLF001 - serve() would catch the caller's signals
+    task = asyncio.create_task(serving)
     while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn offers no event
         await asyncio.sleep(0.01)
     try:

@@ -72,5 +72,6 @@ def expectation(pod: Json) -> Expectation:
     try:
         least = float(notes.get(EXPECT + "gbps") or 0)
     except ValueError as error:
-        raise WireError(f".metadata.annotations[{EXPECT}gbps]", f"must be a number, is {shown(notes[EXPECT + 'gbps'])}") from error
+        problem = f"must be a number, is {shown(notes[EXPECT + 'gbps'])}"
+        raise WireError(f".metadata.annotations[{EXPECT}gbps]", problem) from error
     return Expectation(metadata["name"], machines, least, notes.get(EXPECT + "pending") or "")

@@ -23,8 +23,8 @@ def read_policy(path: Path) -> tuple[bytes, Policy]:
 
 
 class PolicyFile:
-    """`look` as often as changes should be seen, from any one thread at a time. A ConfigMap volume changes by a link that
-    is swapped: only the content counts. `known` is the content that is in force already."""
+    """`look` as often as changes should be seen, from any one thread at a time. A ConfigMap volume changes by a link
+    that is swapped: only the content counts. `known` is the content that is in force already."""
 
     def __init__(
         self, path: Path, use: Callable[[Policy], None], refuse: Callable[[str], None], known: bytes | None = None

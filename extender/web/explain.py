@@ -31,7 +31,9 @@ class Question(BaseModel):
 
     objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
     pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
-    policy: str | None = Field(None, description="a policy to decide by, as YAML of at most 16 KiB; the active one where absent")
+    policy: str | None = Field(
+        None, description="a policy to decide by, as YAML of at most 16 KiB; the active one where absent"
+    )
     without: list[str] = Field([], description="nodes to leave out")
     free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
     narrate: str = Field("", description="a node whose search is told line by line")

@@ -51,7 +51,8 @@ class Exporting:
         try:
             self._socket = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except (OSError, ValueError) as error:
-            raise WireError("--metrics", f"cannot listen on {host}:{port}: {getattr(error, 'strerror', '') or error}") from error
+            reason = getattr(error, "strerror", "") or error
+            raise WireError("--metrics", f"cannot listen on {host}:{port}: {reason}") from error
         self._log = structlog.get_logger("berth.metrics")
 
     async def run(self) -> None:

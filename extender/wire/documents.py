@@ -100,7 +100,9 @@ def values_of(part: Part) -> list[Any]:
             found = orjson.loads(part.text)
         except orjson.JSONDecodeError as error:
             if len(part.text) > MOST_YAML:
-                raise WireError(part.where, f"is larger than {MOST_YAML} bytes and not JSON: {cut(error.msg)}") from error
+                raise WireError(
+                    part.where, f"is larger than {MOST_YAML} bytes and not JSON: {cut(error.msg)}"
+                ) from error
         else:
             _check_depth(found, part.where)
             return [found]

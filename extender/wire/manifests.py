@@ -70,7 +70,8 @@ def _imagined(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tu
         generated = f"{name}-{entry.name}"
         owner = [{"kind": "Pod", "name": name, "uid": uid, "controller": True}]
         metadata = {"namespace": namespace, "name": generated, "uid": f"{uid}/{entry.name}", "ownerReferences": owner}
-        mine.append(decode_claim({"metadata": metadata, "spec": get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})}))
+        spec = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
+        mine.append(decode_claim({"metadata": metadata, "spec": spec}))
         statuses.append({"name": entry.name, "resourceClaimName": generated})
     made = {**obj, "metadata": {**obj["metadata"], "uid": uid}, "status": {"resourceClaimStatuses": statuses}}
     return ImaginedPod(decode_pod(made), tuple(mine))
