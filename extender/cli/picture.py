@@ -113,5 +113,5 @@ def _reduced(obj: Json) -> Json:
     whole = get(obj, "spec", dict, "", {})
     spec = {k: v for k, v in whole.items() if k in _POD_SPEC}
     for field in ("containers", "initContainers"):
-        spec[field] = many(whole, field, ".spec", lambda c, _: {k: c[k] for k in _CONTAINER if k in c})
+        spec[field] = list(many(whole, field, ".spec", lambda c, _: {k: c[k] for k in _CONTAINER if k in c}))
     return {**obj, "metadata": metadata, "spec": spec}
