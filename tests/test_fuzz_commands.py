@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import typer
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -103,6 +104,14 @@ class Nonsense(BaseHTTPRequestHandler):
 class Quiet(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
         """A client that went away is no news."""
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """`berth serve` sets up logging for its process."""
+    known = structlog.get_config()
+    yield
+    structlog.configure(**known)
 
 
 @pytest.fixture(scope="module")
