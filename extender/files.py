@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from extender.model.errors import WireError
-from extender.model.text import cut
+from extender.model.text import one_line
 from extender.wire.documents import MOST_JSON
 
 STANDARD_INPUT = Path("-")
@@ -42,7 +42,7 @@ def read_mounted(path: Path, most: int) -> bytes:
 
 def name_of(path: Path) -> str:
     """The path as messages show it."""
-    return "standard input" if path == STANDARD_INPUT else cut(str(path), 1024)
+    return "standard input" if path == STANDARD_INPUT else one_line(str(path), 1024)
 
 
 def _reason(error: OSError | ValueError) -> str:

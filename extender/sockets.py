@@ -6,12 +6,12 @@ import socket
 from contextlib import ExitStack
 
 from extender.model.errors import WireError
-from extender.model.text import cut
+from extender.model.text import one_line
 
 
 def listen_on(option: str, host: str, port: int) -> list[socket.socket]:
     """Bound sockets, one for each address of the host. Raises WireError naming option and address."""
-    address = f"[{host}]:{port}" if ":" in host else f"{cut(host)}:{port}"
+    address = f"[{host}]:{port}" if ":" in host else f"{one_line(host)}:{port}"
     with ExitStack() as undo:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

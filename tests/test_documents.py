@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from extender.files import read_file, read_mounted
 from extender.model.errors import WireError
-from extender.model.text import cut
+from extender.model.text import one_line
 from extender.policy import Policy, PolicyError, load_policy
 from extender.service.policies import CandidateFile, PolicyFile
 from extender.wire.documents import MOST_DEPTH, Places, json_value, one_value, parts_of, text_of, values_of
@@ -147,7 +147,7 @@ def test_what_is_written_is_read(value: object) -> None:
 
 @given(st.text(), st.integers(10, 200))
 def test_cut_text_is_one_line_within_its_bytes(text: str, most: int) -> None:
-    found = cut(text, most)
+    found = one_line(text, most)
     assert (
         len(found.encode()) <= most
         and "\n" not in found

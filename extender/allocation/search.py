@@ -159,7 +159,7 @@ class Search:
         if request.mode == "ExactCount":
             return request.count
         if request.mode != "All":
-            raise InvalidClaim(f"{where}: allocationMode {request.mode!r} is not supported")
+            raise InvalidClaim(f"{where}: allocationMode {request.mode!r:.80} is not supported")
         found = self._all_devices(where, request, selection)
         self._all[claim, request.name] = found
         return len(found)

@@ -11,7 +11,9 @@ from extender.cel.masks import Masks
 from extender.model.claim import DeviceClass, DeviceRequest
 from extender.model.errors import InvalidClaim
 from extender.model.pieces import breathe
+from extender.model.text import cut
 
+_ERROR_BYTES = 256  # of what CEL says: it repeats the text that it could not convert
 Classes = Callable[[str], DeviceClass | None]
 
 
@@ -72,7 +74,7 @@ def _explainer(sources: list[tuple[str, str]], inventory: Inventory, masks: Mask
         for where, expression in sources:
             text = masks.error(expression, place.device, place.id.driver)
             if text:
-                return f"{where}: {text}"
+                return f"{where}: {cut(text, _ERROR_BYTES)}"
         return "selector failed"
 
     return explain

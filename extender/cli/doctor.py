@@ -25,7 +25,7 @@ from extender.model.bits import members
 from extender.model.errors import WireError
 from extender.model.fabric import Source
 from extender.model.quantity import parse_quantity
-from extender.model.text import cut
+from extender.model.text import one_line
 from extender.service.waking import MARKER_CLASS
 from extender.wire.documents import one_value
 from extender.wire.fields import get, many
@@ -153,7 +153,7 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
     profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
     share = next((p["percentageOfNodesToScore"] for p in profiles if "percentageOfNodesToScore" in p), config.get("percentageOfNodesToScore"))
     if share != 100:  # noqa: PLR2004 - percent
-        yield Ailment("error", f"percentageOfNodesToScore is {cut(str(share))}",
+        yield Ailment("error", f"percentageOfNodesToScore is {one_line(str(share))}",
                       "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
     for profile in profiles:
         plugins = get(profile, "plugins", dict, f"{where}: profiles", {})
@@ -194,7 +194,7 @@ def _disabled(plugins: Json, point: str, where: str) -> list[Json]:
 
 
 def _told(obj: Json, field: str) -> str:
-    return cut(str(obj.get(field)))
+    return one_line(str(obj.get(field)))
 
 
 def _seconds(text: object) -> float:

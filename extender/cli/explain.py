@@ -16,7 +16,7 @@ from rich.table import Table
 from extender.cli.objects import documents, policy_text
 from extender.cli.picture import load_picture, take_picture
 from extender.cli.server import SERVER, Explanation, Server, Token, ask
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 from extender.policy import Policy, load_policy
 from extender.service.explaining import Explainer, UnknownPod
 from extender.service.turns import Turns
@@ -102,7 +102,7 @@ async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]
     key = explainer.named(name)
     pod = next((pod for pod in mirror.store.pods.values() if pod.key == key), None)
     if pod is None:
-        raise UnknownPod(f"pod {cut(name)} does not wait in this picture")
+        raise UnknownPod(f"pod {one_line(name)} does not wait in this picture")
     return [await explainer.imagined(pod, (), changes, policy, question["narrate"])]
 
 

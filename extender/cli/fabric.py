@@ -21,7 +21,7 @@ from extender.fabric.slices import DRIVER, fabric_of
 from extender.model.bits import members
 from extender.model.errors import WireError
 from extender.model.fabric import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
 from extender.wire.slices import SliceDecoder
 
@@ -61,7 +61,7 @@ def _machine(target: str) -> tuple[str, Fabric, str]:
     is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
     machine = load_machine(path) if is_file else carried_machines().get(target)
     if machine is None:
-        raise WireError(cut(target), "is neither a file nor a machine that Berth carries")
+        raise WireError(one_line(target), "is neither a file nor a machine that Berth carries")
     fabric = fabric_of(SliceDecoder().decode(fabric_slice("machine", machine)).devices)
     if fabric is None:
         raise WireError(target, "describes no consistent fabric")

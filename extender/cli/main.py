@@ -14,7 +14,7 @@ import typer
 from extender import __version__
 from extender.cli.logs import set_up_logging
 from extender.model.errors import BerthError, WireError
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 
 _COMMANDS = {  # where each is: module of extender.cli, and its function or group
     "serve": ("serve", "serve_command"), "agent": ("agent", "agent_command"), "fabric": ("fabric", "fabric_command"),
@@ -77,6 +77,6 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - a fault of Berth itself: people get its place, not its trace
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        fault = f"{type(error).__name__} at {where}: {cut(str(error))}"
+        fault = f"{type(error).__name__} at {where}: {one_line(str(error))}"
         typer.echo(f"berth: a fault in Berth itself, please report it: {fault}", err=True)
         sys.exit(2)

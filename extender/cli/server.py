@@ -10,7 +10,7 @@ import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from extender.model.errors import BerthError, WireError
-from extender.model.text import cut
+from extender.model.text import one_line
 from extender.wire.documents import json_value
 
 Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")]
@@ -168,14 +168,14 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
         (b"Content-Type", b"application/json"),
         *([(b"Authorization", f"Bearer {token}".encode())] if token else []),
     ]
-    address = cut(server)
+    address = one_line(server)
     try:
         method = "GET" if body is None else "POST"
         # Plain HTTP needs no authorities, and to load them takes longer than all the rest.
         tls = not server.startswith("http://")
         reply = httpx.request(method, f"{server}{path}", content=body, headers=headers, timeout=_SECONDS, verify=tls)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        reason = cut(str(error)) or type(error).__name__
+        reason = one_line(str(error)) or type(error).__name__
         raise WireError("--server", f"{address} does not answer ({reason}); is `berth serve` there?") from error
     if reply.status_code != 200:  # noqa: PLR2004 - OK
         raise BerthError(f"{address}{path} answers {reply.status_code}: {_problem(reply)}")
@@ -194,6 +194,6 @@ def _problem(reply: httpx.Response) -> str:
     try:
         found = orjson.loads(reply.content)
     except orjson.JSONDecodeError:
-        return cut(reply.text, _MOST_TOLD)
+        return one_line(reply.text, _MOST_TOLD)
     told = found.get("error") if isinstance(found, dict) else None
-    return cut(told if isinstance(told, str) else reply.text, _MOST_TOLD)
+    return one_line(told if isinstance(told, str) else reply.text, _MOST_TOLD)

@@ -14,7 +14,7 @@ import orjson
 
 from extender.cluster.credentials import Credentials, TokenCache
 from extender.cluster.errors import Unavailable, error_for
-from extender.model.text import cut
+from extender.model.text import one_line
 
 Json = dict[str, Any]
 
@@ -126,7 +126,7 @@ def _object(content: bytes) -> Json:
     """An answer of the API server. Raises ValueError where it is no JSON object: a proxy may have answered."""
     found = orjson.loads(content)
     if not isinstance(found, dict):
-        words = cut(content[:_MOST_TOLD].decode("utf-8", "replace"))
+        words = one_line(content[:_MOST_TOLD].decode("utf-8", "replace"))
         raise ValueError(f"the answer is no JSON object: {words}")  # noqa: TRY004 - as orjson for what is no JSON
     return found
 
@@ -135,8 +135,8 @@ def _message(content: bytes) -> str:
     try:
         status = orjson.loads(content)
     except orjson.JSONDecodeError:
-        return cut(content[:_MOST_TOLD].decode("utf-8", "replace"), _MOST_TOLD)
-    return cut(str(status.get("message", status) if isinstance(status, dict) else status), _MOST_TOLD)
+        return one_line(content[:_MOST_TOLD].decode("utf-8", "replace"), _MOST_TOLD)
+    return one_line(str(status.get("message", status) if isinstance(status, dict) else status), _MOST_TOLD)
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:

@@ -21,7 +21,7 @@ from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConf
 from extender.cluster.errors import ClusterError
 from extender.files import name_of, read_mounted
 from extender.model.errors import WireError
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 from extender.wire.documents import one_value
 
 _REFRESH_SECONDS = (
@@ -73,7 +73,7 @@ def _check(kubeconfig: Path, where: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    text = cut(str(error), 512)
+    text = one_line(str(error), 512)
     if isinstance(error, ssl.SSLError):
         return f"a certificate or key in it is none ({text})"
     known = isinstance(error, ConfigException | OSError)

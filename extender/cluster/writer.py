@@ -21,11 +21,13 @@ from extender.model.claim import (
     ObjectKey,
     Pod,
 )
+from extender.model.text import cut
 from extender.wire.claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of 1.37 and of 1.36
+_NOTE_BYTES = 1024  # of an Event; the API server refuses longer notes
 
 
 def claim_path(key: ObjectKey, sub: str = "") -> str:
@@ -150,13 +152,13 @@ class Writer:
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
     async def tell(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
-        """POST an Event on a Pod, a ConfigMap or a ResourceClaim (events.k8s.io/v1)."""
+        """POST an Event on a Pod, a ConfigMap or a ResourceClaim (events.k8s.io/v1); a note that is too long is cut."""
         version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
-            "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling", "reason": reason, "note": note,
+            "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling", "reason": reason, "note": cut(note, _NOTE_BYTES),
             "reportingController": "berth.dev/berth", "reportingInstance": "berth", "regarding": about,
         }
         await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 
+from extender.model.text import shown
+
 NANO = 10**9  # the smallest step a quantity can hold, as in the reference
 
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
@@ -83,10 +85,10 @@ def parse_quantity(text: str) -> Quantity:
     """Read '80Gi', '1.5', '2e3', '100m'. Raises ValueError naming the text."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity: use forms such as 80Gi, 500m or 1e9")
+        raise ValueError(f"{shown(text)} is not a quantity: use forms such as 80Gi, 500m or 1e9")
     sign, whole, fraction, suffix = match.groups()
     if not whole and not fraction:
-        raise ValueError(f"{text!r} is not a quantity: it has no digits")
+        raise ValueError(f"{shown(text)} is not a quantity: it has no digits")
     suffix = suffix or ""
     digits = int((whole or "") + (fraction or "") or "0")
     nanos, form = _scale(digits, len(fraction or ""), suffix), _form_of(suffix)

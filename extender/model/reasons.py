@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from extender.model.text import REASON_BYTES, USER_BYTES, cut
+
 
 class Code(Enum):
     """Code to sentence; `{0}` and `{1}` are names that do not vary between attempts."""
@@ -40,6 +42,8 @@ class Code(Enum):
     EXTENDED_STALE = "the extended-resource claim of an earlier attempt is being removed"
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
 
+
+_SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter names object, field and value
 
 DESCRIPTIONS = {
     Code.NO_DEVICES: "No ResourceSlice offers anything on this node. Is the driver running there?",
@@ -73,10 +77,14 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code with its parameters."""
+    """A code with its parameters, which are cut: to USER_BYTES where they are names, to REASON_BYTES where they are sentences."""
 
     code: Code
     params: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        most = REASON_BYTES if self.code in _SENTENCES else USER_BYTES
+        object.__setattr__(self, "params", tuple(cut(param, most) for param in self.params))
+
     def __str__(self) -> str:
-        return self.code.value.format(*self.params)
+        return cut(self.code.value.format(*self.params), REASON_BYTES)

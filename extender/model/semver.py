@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import Any
 
+from extender.model.text import shown
+
 _NUMBER = r"(0|[1-9]\d*)"
 _IDENTIFIER = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"
 _STRICT = re.compile(
@@ -43,10 +45,10 @@ def parse_semver(text: str) -> Semver:
     """Read '1.2.3-rc.1+build'. Raises ValueError naming the text."""
     match = _STRICT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a semantic version (major.minor.patch)")
+        raise ValueError(f"{shown(text)} is not a semantic version (major.minor.patch)")
     major, minor, patch = (int(part) for part in match.group(1, 2, 3))
     if max(major, minor, patch) >= _UINT64:
-        raise ValueError(f"{text!r} has a number beyond 64 bits")
+        raise ValueError(f"{shown(text)} has a number beyond 64 bits")
     return Semver(text, major, minor, patch, (major, minor, patch, _prerelease_key(match.group(4))))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from extender.model.errors import BerthError, WireError
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 from extender.wire.documents import Places, one_value
 
 MOST_POLICY = 16 * 1024  # bytes of a policy's text
@@ -140,4 +140,4 @@ def faults_of(error: ValidationError, places: Places) -> str:
 def _fault(loc: tuple[int | str, ...], problem: str, value: object, places: Places) -> str:
     line, column = places.get(loc) or places.get(loc[:-1]) or (0, 0)
     place = f", line {line}, column {column}" if line else ""
-    return f"{cut('.'.join(map(str, loc)))}: {problem} (is {shown(value)}{place})"
+    return f"{one_line('.'.join(map(str, loc)))}: {problem} (is {shown(value)}{place})"

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, ObjectKey, Pod, PodGroup
 from extender.model.errors import BerthError
+from extender.model.text import cut
 from extender.verdict.explain import Candidate
+
+_NOTE_BYTES = 4096  # of the annotation: 32 devices and every part of a score; all annotations of a pod share 256 KiB
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ def note_of(chosen: Candidate, runner_up: tuple[str, float]) -> dict[str, str]:
     got += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
     if runner_up[0]:
         got.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
-    return {DECISION_ANNOTATION: "; ".join(got)}
+    return {DECISION_ANNOTATION: cut("; ".join(got), _NOTE_BYTES)}
 
 
 def check_stored(sent: Allocation, stored: Claim) -> None:

@@ -16,7 +16,7 @@ from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
 from extender.model.device import PoolKey
 from extender.model.errors import BerthError
 from extender.model.pieces import ending, in_pieces
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 from extender.policy import Policy
 from extender.service.journal import Entry, Journal
 from extender.service.judge import Judge
@@ -81,7 +81,7 @@ class Explainer:
 
     async def _noted(self, key: ObjectKey) -> Json:
         """What the Binding wrote on a pod that this process did not bind, or bound before it started. Raises UnknownPod."""
-        unknown = UnknownPod(f"pod {cut(str(key))} does not wait for Berth, and no decision about it is remembered")
+        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered")
         if self._read_pod is None:
             raise unknown
         try:

@@ -21,7 +21,6 @@ from extender.service.journal import Journal
 _PAUSE_SECONDS = 0.2  # between two events
 _POD_SECONDS = 60.0  # between two events on one pod
 _REMEMBERED = 4096  # pods
-_NOTE_LENGTH = 1024  # bytes, events.k8s.io
 
 
 class Teller:
@@ -56,7 +55,7 @@ class Teller:
 
     async def policy_refused(self, config_map: ObjectKey, problem: str) -> None:
         """An Event on the ConfigMap of the policy."""
-        note = f"the last good policy stays in force: {problem}".encode()[:_NOTE_LENGTH].decode(errors="ignore")
+        note = f"the last good policy stays in force: {problem}"
         try:
             await self._writer.tell("ConfigMap", config_map, "", "PolicyRefused", note)
             self.events += 1
@@ -79,8 +78,7 @@ class Teller:
             if found["outcome"] not in ("refused", "blocked"):
                 return
             self._log.info("not placed", pod=str(pod), because=found["sentence"], nodes=found["nodes"])
-            note = found["sentence"].encode()[:_NOTE_LENGTH].decode(errors="ignore")
-            await self._writer.tell("Pod", pod, uid, "NotPlaced", note)
+            await self._writer.tell("Pod", pod, uid, "NotPlaced", found["sentence"])
             self.events += 1
         except UnknownPod:
             return

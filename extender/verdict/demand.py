@@ -26,6 +26,7 @@ from extender.model.quantity import parse_quantity
 from extender.model.reasons import Code, Reason
 from extender.model.reservation import Reservation, State
 from extender.model.selector import NodeSelector, only_node
+from extender.model.text import cut, shown
 from extender.policy import Policy
 from extender.verdict.extended import Mapping as RequestMapping
 from extender.verdict.extended import special_claim
@@ -193,9 +194,9 @@ def _is_of_group(claim: Claim, pod: Pod) -> bool:
 
 def _blocked(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
     if claim.problem:
-        return Reason(Code.INVALID, (f"claim {claim.key}: {claim.problem}",))
+        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))}: {claim.problem}",))
     if claim.deleting and not claim.is_reserved_for(pod.uid):
-        return Reason(Code.INVALID, (f"claim {claim.key} is being deleted",))
+        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
     if claim.allocation is None:
         return _admin_access(claim, snapshot)
     if len(claim.reserved_for) >= MAX_RESERVATIONS and not claim.is_reserved_for(pod.uid):
@@ -226,20 +227,20 @@ def _demand(
             for alternative in request.alternatives:
                 class_ = snapshot.classes.get(alternative.class_name)
                 if class_ is None:
-                    text = f"claim {claim.key}, request {alternative.name}: device class {alternative.class_name} does not exist"
+                    text = f"claim {cut(str(claim.key))}, request {cut(alternative.name)}: device class {cut(alternative.class_name)} does not exist"
                     return Blocked(Reason(Code.INVALID, (text,)))
                 classes[class_.name] = class_
     policy = policy.effective(pod.key.namespace, frozenset(classes))
     topology = pod.annotations.get(_TOPOLOGY, policy.defaults.topology)
     if topology not in _CHOICES:
-        return Blocked(Reason(Code.INVALID, (f"pod annotation {_TOPOLOGY}: {topology!r} is not one of {', '.join(_CHOICES)}",)))
+        return Blocked(Reason(Code.INVALID, (f"pod annotation {_TOPOLOGY}: {shown(topology)} is not one of {', '.join(_CHOICES)}",)))
     least = _min_gbps(pod)
     if least is None:
-        text = f"pod annotation {_BANDWIDTH}: {pod.annotations[_BANDWIDTH]!r} is not a number of GB/s"
+        text = f"pod annotation {_BANDWIDTH}: {shown(pod.annotations[_BANDWIDTH])} is not a number of GB/s"
         return Blocked(Reason(Code.INVALID, (text,)))
     expected = _expected_bytes(pod)
     if expected is None:
-        text = f"pod annotation {_MEMORY}: {pod.annotations[_MEMORY]!r} is not an amount of memory such as 60Gi"
+        text = f"pod annotation {_MEMORY}: {shown(pod.annotations[_MEMORY])} is not an amount of memory such as 60Gi"
         return Blocked(Reason(Code.INVALID, (text,)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     key = (names, tuple(spec.content for spec in specs), snapshot.classes_version, topology, least, expected, id(policy), asked)

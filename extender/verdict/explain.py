@@ -16,6 +16,7 @@ from extender.model.claim import Claim, Pod
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
 from extender.model.pieces import breathe, in_pieces, run_out
 from extender.model.reasons import Code, Reason
+from extender.model.text import REASON_BYTES, cut
 from extender.policy import Policy
 from extender.scoring.parts import Part
 from extender.verdict import nearest
@@ -35,6 +36,7 @@ _STEP = 4  # states of nodes looked at between two breaths
 _ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
 Views = Mapping[str, NodeView]
 _CAUSES = 4  # device-level causes named per group
+_CAUSE_BYTES = 1024  # of one: it may name each of a hundred devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
     try:
         Search(problem_for(view, demand, rules), budget=demand.policy.search_steps, observer=recorder).run()
     except (InvalidClaim, OutOfBudget) as error:
-        return (str(error),) if str(error) else ()
+        return (cut(str(error), REASON_BYTES),) if str(error) else ()
     breathe()
     devices: dict[tuple[str, str], list[str]] = {}
     for number, ((_, bit), (cause, detail)) in enumerate(sorted(recorder.causes.items())):
@@ -283,6 +285,7 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
         for (cause, detail), names in devices.items()
     ]
     found += [nearest.held_by(claim) for claim in holders]
+    found = [cut(cause, _CAUSE_BYTES) for cause in found]
     return (*found[:_CAUSES], f"and {len(found) - _CAUSES} more") if len(found) > _CAUSES else tuple(found)
 
 

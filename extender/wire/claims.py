@@ -31,6 +31,7 @@ from extender.model.claim import (
 from extender.model.device import DeviceId
 from extender.model.errors import WireError
 from extender.model.quantity import Quantity
+from extender.model.text import REASON_BYTES, cut
 from extender.wire.fields import (
     Json,
     encode_node_selector,
@@ -53,7 +54,7 @@ def decode_claim(obj: Json) -> Claim:
     try:
         return _claim(obj, metadata, key, uid)
     except WireError as error:
-        return Claim(key, uid, get(metadata, "resourceVersion", str, "metadata", ""), problem=str(error))
+        return Claim(key, uid, get(metadata, "resourceVersion", str, "metadata", ""), problem=cut(str(error), REASON_BYTES))
 
 
 def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
@@ -241,7 +242,7 @@ def decode_class(obj: Json) -> DeviceClass:
             created=created,
         )
     except WireError as error:
-        return DeviceClass(name, created=created, problem=str(error))
+        return DeviceClass(name, created=created, problem=cut(str(error), REASON_BYTES))
 
 
 # -- model to JSON -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import orjson
 import yaml
 
 from extender.model.errors import WireError
-from extender.model.text import cut, shown
+from extender.model.text import one_line, shown
 
 MOST_YAML = 16 * 1024 * 1024  # bytes of YAML text: up to a minute
 MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
@@ -72,7 +72,7 @@ def json_value(content: bytes, where: str) -> Any:
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise _fault(where, f"is not JSON: {cut(error.msg)}", error.lineno, error.colno) from error
+        raise _fault(where, f"is not JSON: {one_line(error.msg)}", error.lineno, error.colno) from error
     _check_depth(found, where)
     return found
 
@@ -101,7 +101,7 @@ def values_of(part: Part) -> list[Any]:
         except orjson.JSONDecodeError as error:
             if len(part.text) > MOST_YAML:
                 raise WireError(
-                    part.where, f"is larger than {MOST_YAML} bytes and not JSON: {cut(error.msg)}"
+                    part.where, f"is larger than {MOST_YAML} bytes and not JSON: {one_line(error.msg)}"
                 ) from error
         else:
             _check_depth(found, part.where)
@@ -230,7 +230,7 @@ class _Composer:
             return text
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise self._wrong(event, f"{cut(text)} is beyond 64 bits")
+            raise self._wrong(event, f"{one_line(text)} is beyond 64 bits")
         return value
 
     def _integer(self, text: str, event: Any) -> Any:
@@ -244,7 +244,7 @@ class _Composer:
                 return text  # a prefix with nothing but underscores behind it
             if _LEAST_INTEGER <= value <= _MOST_INTEGER:
                 return value
-        raise self._wrong(event, f"{cut(text)} is beyond 64 bits")
+        raise self._wrong(event, f"{one_line(text)} is beyond 64 bits")
 
     def _start(self, event: Any) -> None:
         is_map = isinstance(event, yaml.MappingStartEvent)
@@ -271,7 +271,7 @@ class _Composer:
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
-            raise self._wrong(event, f"*{cut(event.anchor)} names no anchor that is complete before it")
+            raise self._wrong(event, f"*{one_line(event.anchor)} names no anchor that is complete before it")
         value, size, height = self._anchors[event.anchor]
         self._copied += size
         if self._copied > len(self._part.text):
@@ -339,7 +339,7 @@ class _Composer:
     def _not_yaml(self, error: yaml.YAMLError) -> WireError:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
-        problem = f"is not YAML or JSON: {cut(str(problem))}"
+        problem = f"is not YAML or JSON: {one_line(str(problem))}"
         if mark is None:
             return WireError(self._part.where, problem)
         return _fault(self._part.where, problem, self._part.line + mark.line + 1, mark.column + 1)

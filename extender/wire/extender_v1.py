@@ -12,10 +12,12 @@ import orjson
 
 from extender.model.claim import ObjectKey, Pod
 from extender.model.errors import WireError
+from extender.model.text import REASON_BYTES, cut
 from extender.wire.core import decode_pod, may_need_devices
-from extender.wire.fields import Json, get, need, string_list, wrong
-from extender.wire.names import NodeNames, Places
+from extender.wire.fields import Json, get, need, wrong
+from extender.wire.names import NodeNames, Places, checked_names
 
+_REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply: 16,384 nodes get theirs in full
 _NAMES = b',"Nodes":null,"NodeNames":["'  # as Go writes it, after the pod
 _FEW_TEXTS = rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # fields of metadata; bounded, for bodies that are made to take long
 _IDENTITY = re.compile(rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_FEW_TEXTS, _FEW_TEXTS))
@@ -88,7 +90,7 @@ def decode_args(body: bytes, places: Places | None = None) -> Args:
     found = _object(body)
     _pod(found)
     if found.get("NodeNames") is not None:
-        return Args(found, None, string_list(found, "NodeNames", ""))
+        return Args(found, None, checked_names(found))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
     listed = get(found, "Nodes", dict, "", {})
@@ -139,6 +141,9 @@ def encode_passed(args: Args) -> bytes:
 
 
 def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, str]) -> bytes:
+    most = _REASONS_BYTES // len(failed) if failed else REASON_BYTES
+    if most < REASON_BYTES:
+        failed = {name: cut(text, most) for name, text in failed.items()}
     refused = b',"FailedNodes":{},"FailedAndUnresolvableNodes":%b,"Error":""}' % orjson.dumps(failed)
     return b"".join((b'{"NodeNames":', names, b',"Nodes":', nodes, refused))
 
@@ -146,7 +151,7 @@ def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, st
 def encode_filter_error(message: str) -> bytes:
     """A failure of ours: the scheduler backs off and asks again."""
     return orjson.dumps(
-        {"NodeNames": None, "Nodes": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": message}
+        {"NodeNames": None, "Nodes": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": cut(message, REASON_BYTES)}
     )
 
 
@@ -157,7 +162,7 @@ def encode_scores(scores: Iterable[tuple[str, int]]) -> bytes:
 
 def encode_bind(error: str) -> bytes:
     """ExtenderBindingResult."""
-    return orjson.dumps({"Error": error})
+    return orjson.dumps({"Error": cut(error, REASON_BYTES)})
 
 
 def encode_preempt(body: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from extender.model.claim import Claim, Pod
 from extender.model.errors import WireError
-from extender.model.text import cut
+from extender.model.text import one_line
 from extender.wire.claims import decode_claim
 from extender.wire.core import decode_pod
 from extender.wire.fields import Json, get
@@ -36,7 +36,7 @@ def imagined_pods(objects: Iterable[Json]) -> list[ImaginedPod]:
     found = [_imagined(pod, templates, claims) for o in known for pod in _pods(o)]
     if not found:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
-        raise WireError("kind", f"none of {cut(kinds) or 'no objects'} makes pods")
+        raise WireError("kind", f"none of {one_line(kinds) or 'no objects'} makes pods")
     return found
 
 

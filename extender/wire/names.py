@@ -9,10 +9,19 @@ from typing import overload
 import orjson
 
 from extender.model.errors import WireError
-from extender.wire.fields import string_list
+from extender.wire.fields import Json, string_list
 
 _NEAR = 8192  # bytes to either side of where a name stood before: kube-scheduler's workers mix some hundred names
+MAX_NAMES = 200_000  # in one call: the largest clusters told of have 130,000 nodes
 _MOST = 4096  # names whose place is remembered
+
+
+def checked_names(head: Json) -> list[str]:
+    """The list NodeNames of an object. Raises WireError, also where it is longer than any cluster has nodes."""
+    names = string_list(head, "NodeNames", "")
+    if len(names) > MAX_NAMES:
+        raise WireError("NodeNames", f"has {len(names)} names, of at most {MAX_NAMES}")
+    return names
 
 
 class Places:
@@ -78,7 +87,7 @@ class NodeNames(Sequence[str]):
             found = orjson.loads(self.text)
         except orjson.JSONDecodeError as error:
             raise WireError("NodeNames", f"is not JSON: {error}") from error
-        return string_list({"NodeNames": found}, "NodeNames", "")
+        return checked_names({"NodeNames": found})
 
     def estimated_len(self) -> int:
         """About how many names there are, for people: to parse thousands takes longer than the rest of a filter."""

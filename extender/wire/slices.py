@@ -24,6 +24,7 @@ from extender.model.device import (
 from extender.model.errors import WireError
 from extender.model.quantity import Quantity
 from extender.model.semver import parse_semver
+from extender.model.text import REASON_BYTES, cut
 from extender.wire.fields import Json, get, many, need, node_selector, quantities, quantity, strings, wrong
 
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
@@ -64,7 +65,7 @@ class SliceDecoder:
         except WireError as error:
             node = spec.get("nodeName")
             selection = NodeSelection(node_name=node if isinstance(node, str) else "", all_nodes=not node)
-            return Slice(name, key, generation, count, selection, resource_version=version, problem=str(error))
+            return Slice(name, key, generation, count, selection, resource_version=version, problem=cut(str(error), REASON_BYTES))
 
     def _device(self, obj: Json, path: str, driver: str) -> Device:
         # In resource.k8s.io/v1 a device is flat; v1beta1 wrapped it in `basic`.

@@ -1,0 +1,117 @@
+"""A text that a user writes is cut where a sentence takes it up: no reply, line, Event or annotation multiplies it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.cli.logs import set_up_logging
+from extender.model.claim import DECISION_ANNOTATION, ObjectKey
+from extender.model.errors import WireError
+from extender.model.quantity import parse_quantity
+from extender.model.reasons import Code, Reason
+from extender.model.text import REASON_BYTES, USER_BYTES, cut, shown
+from extender.scoring.parts import Part
+from extender.service.binding import note_of
+from extender.verdict.explain import Candidate
+from extender.wire import extender_v1 as wire
+from extender.wire.names import MAX_NAMES
+from tests.berthing import berthing, claim, pod, until
+
+HUGE = "Ω" * 125_000  # 250,000 bytes; the API allows 256 KiB of annotations
+
+
+@given(st.text(), st.integers(3, 64))
+def test_cut_keeps_a_beginning_and_breaks_no_character(text: str, most: int) -> None:
+    short = cut(text, most)
+    assert len(short.encode(errors="replace")) <= most
+    assert short == text or (short.endswith("…") and text.encode(errors="replace").decode().startswith(short[:-1]))
+    assert (short == text) or len(text.encode(errors="replace")) > most
+
+
+def test_a_text_at_the_limit_is_whole() -> None:
+    assert cut("a" * USER_BYTES) == "a" * USER_BYTES
+    assert cut("é" * (USER_BYTES // 2)) == "é" * (USER_BYTES // 2)
+    assert len(cut("é" * (USER_BYTES // 2) + "a").encode()) <= USER_BYTES
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_reason_is_short(code: Code) -> None:
+    assert len(str(Reason(code, (HUGE, HUGE))).encode()) <= REASON_BYTES
+
+
+def test_errors_quote_what_is_wrong_and_no_more() -> None:
+    with pytest.raises(ValueError) as error:
+        parse_quantity(HUGE)
+    assert str(error.value) == f"{shown(HUGE)} is not a quantity: use forms such as 80Gi, 500m or 1e9"
+
+
+@pytest.mark.parametrize("annotation", ["topology", "min-bandwidth-gbps", "expected-memory"])
+async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotation: str) -> None:
+    """2,000 nodes and 250,000 bytes made a reply of 477 MB."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("one"))
+        b.cluster.apply(pod("p", "one", annotations={f"berth.dev/{annotation}": HUGE}))
+        await b.settled()
+        names = [f"node-{number}" for number in range(5000)]
+        reply = await b.client.post("/filter", json={"Pod": b.pod("p"), "Nodes": None, "NodeNames": names})
+        assert len(reply.content) < 5000 * (REASON_BYTES + 20)
+        (reason,) = set(reply.json()["FailedAndUnresolvableNodes"].values())
+        assert reason.startswith(f"pod annotation berth.dev/{annotation}: 'ΩΩ") and " is not " in reason
+        await until(lambda: b.cluster.store.all("events"))
+        (event,) = b.cluster.store.all("events")
+        assert len(event["note"].encode()) <= 1024
+        told = await b.client.get("/v1/explain/default/p")
+        assert len(told.content) < 8 * 1024
+
+
+async def test_a_note_that_is_too_long_is_cut_before_it_is_sent() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.app.service.teller.policy_refused(ObjectKey("default", "policy"), HUGE)
+        (event,) = b.cluster.store.all("events")
+    assert event["note"].startswith("the last good policy stays in force: Ω") and len(event["note"].encode()) <= 1024
+
+
+def test_reasons_of_more_nodes_than_any_cluster_has_share_a_limit() -> None:
+    names = [f"n{number}" for number in range(100_000)]
+    reason = "x" * REASON_BYTES
+    args = wire.decode_args(json.dumps({"Pod": {"metadata": {"name": "p"}}, "NodeNames": names}).encode())
+    assert len(wire.encode_filter(args, [], dict.fromkeys(names, reason))) < 12 * 1024 * 1024
+    few = json.loads(wire.encode_filter(args, [], dict.fromkeys(names[:5000], reason)))
+    assert set(few["FailedAndUnresolvableNodes"].values()) == {reason}
+
+
+@pytest.mark.parametrize("extra", ["", '"Nodes":null,'])
+def test_more_names_than_any_cluster_has_are_refused(extra: str) -> None:
+    names = ",".join(['"n"'] * (MAX_NAMES + 1))
+    with pytest.raises(WireError, match=f"NodeNames: has {MAX_NAMES + 1} names, of at most {MAX_NAMES}"):
+        list(wire.decode_args(f'{{"Pod":{{"metadata":{{"name":"p"}}}},{extra}"NodeNames":[{names}]}}'.encode()).names)
+
+
+def test_errors_in_replies_are_cut() -> None:
+    assert len(wire.encode_filter_error(HUGE)) < 1024
+    assert len(wire.encode_bind(HUGE)) < 1024
+
+
+def test_the_annotation_on_a_bound_pod_is_cut() -> None:
+    chosen = Candidate("n1", 0.5, (HUGE,), 300.0, 300.0, "agent", (Part("link", 1.0, HUGE),))
+    (note,) = note_of(chosen, ("", 0.0)).items()
+    assert note[0] == DECISION_ANNOTATION and len(note[1].encode()) <= 4096
+
+
+def test_every_value_of_a_log_line_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("info", "json")
+    try:
+        raise ValueError(HUGE)
+    except ValueError:
+        structlog.get_logger("berth.web").exception("failed", pod=HUGE, names=[HUGE] * 100, count=3, ready=True)
+    finally:
+        structlog.reset_defaults()
+    line = capsys.readouterr().err
+    found = json.loads(line)
+    assert len(line) < 64 * 1024 and found["count"] == 3 and found["ready"] is True
+    assert found["pod"].startswith("ΩΩ") and found["pod"].endswith("…") and "ValueError" in found["exception"]
