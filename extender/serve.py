@@ -8,10 +8,10 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 import uvicorn
@@ -19,7 +19,7 @@ import uvloop
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
-from extender.files import name_of, read_file, read_mounted
+from extender.files import name_of, read_mounted
 from extender.model.claim import ObjectKey
 from extender.model.errors import BerthError, WireError
 from extender.policy import Policy
@@ -30,11 +30,12 @@ from extender.service.tracing import Traces, no_span
 from extender.sockets import listen_on
 from extender.web.app import App, Pages
 from extender.web.exporting import Exporting, Published
-from extender.web.protocol import protocol
+from extender.web.guard import Access
+from extender.web.limits import PAGES, VERBS, Limits, RefusalLog
+from extender.web.protocol import Listener, Protocol
+from extender.web.server import Server
 from extender.wire.documents import text_of
 
-# kube-scheduler closes idle connections after 90 s; ours must live longer, or a request meets a closing socket.
-_KEEP_ALIVE_SECONDS = 120
 _LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps a link when a ConfigMap changes
 _MOST_TOKEN = 4096  # bytes of a token's file
 _MOST_CERTIFICATES = 1024 * 1024  # bytes of a file of certificates
@@ -44,7 +45,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where and how Berth listens. Without `pages` the verbs' address serves everything; at `metrics` a process of its own answers."""
+    """Where and how Berth listens. Without `pages` the verbs' address serves everything; at `metrics` a process of its
+    own answers. The pages have the verbs' certificate, and ask for none of their clients'."""
 
     host: str
     port: int
@@ -55,6 +57,7 @@ class Listen:
     client_ca: Path | None = None
     client_name: str | None = None
     page_token: Path | None = None
+    page_hosts: tuple[str, ...] = ()  # further names by which browsers and programs may ask for pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,10 @@ async def run(
 ) -> None:
     """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
     known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
-    token = _token(listen.page_token) if listen.page_token is not None else ""
+    if listen.page_token is not None and listen.page_token.exists():
+        text_of(read_mounted(listen.page_token, _MOST_TOKEN), name_of(listen.page_token))
+    access = Access(listen.pages[0] if listen.pages is not None else listen.host, listen.page_hosts, listen.page_token)
+    refusals = RefusalLog()
     _check_certificates(listen)
     sockets = [listen_on("--listen", listen.host, listen.port)]
     if listen.pages is not None:
@@ -95,25 +101,29 @@ async def run(
         Service(client, policy, span=span, supervisor=supervisor) as service,
     ):
         published = Published(service)
-        pages = Pages(service, published, token)
-        main = server(App(service, pages if listen.pages is None else None, traces), listen.host, listen.port, listen)
-        servers = [main, *([server(pages, *listen.pages)] if listen.pages is not None else [])]
+        pages = Pages(service, published, access, refusals=refusals)
+        app = App(service, pages if listen.pages is None else None, traces, refusals=refusals)
+        servers = [server(app, listen.host, listen.port, listen, refusals=refusals)]
+        if listen.pages is not None:
+            to_all = replace(listen, client_ca=None, client_name=None)
+            servers.append(server(pages, *listen.pages, to_all, PAGES, refusals))
         service.supervisor.start("metrics", published.run)
         if listen.metrics is not None:
             exporting = stack.enter_context(closing(Exporting(published, *listen.metrics)))
             service.supervisor.start("exporter", exporting.run)
         if listen.certificate is not None:
             held = [path.read_bytes() for path in _certificate_files(listen)]
-            service.supervisor.start("certificates", partial(_watch_certificates, main, listen, held))
+            service.supervisor.start("certificates", partial(_watch_certificates, servers, listen, held))
         if policies.active is not None or policies.candidate is not None:
             files = _policy_files(service, policies, known)
             service.supervisor.start("policies", partial(_watch_policies, service, policies.config_map, *files))
         await serve_all(dict(zip(servers, sockets, strict=True)))
 
 
-async def serve_all(servers: Mapping[uvicorn.Server, list[socket.socket]]) -> None:
+async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
     """Serve each on its sockets, until a signal, or until one server ends by itself: then ServerEnded is raised.
-    uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds in flight are finished."""
+    uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds in flight are
+    finished."""
     told = asyncio.Event()
 
     def stop() -> None:
@@ -172,11 +182,6 @@ async def _watch_policies(
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _token(path: Path) -> str:
-    """The token of a file. Raises WireError where it has none: the pages would be open to all."""
-    return text_of(read_file(path, _MOST_TOKEN), name_of(path)).strip()
-
-
 def _check_certificates(listen: Listen) -> None:
     """Raises WireError where the files hold no certificate with its key, or no authority."""
     if listen.certificate is None or listen.key is None:
@@ -202,7 +207,7 @@ def _certificate_files(listen: Listen) -> list[Path]:
     return [path for path in (listen.certificate, listen.key, listen.client_ca) if path is not None]
 
 
-async def _watch_certificates(main: uvicorn.Server, listen: Listen, known: list[bytes]) -> None:
+async def _watch_certificates(servers: list[Server], listen: Listen, known: list[bytes]) -> None:
     """Load certificate and client authority again when a file changes; what cannot be read leaves the last in use. An
     authority is added: the one before is trusted until the next start, so that both sides can change one after the
     other. `known` is what the files held at the start."""
@@ -212,10 +217,11 @@ async def _watch_certificates(main: uvicorn.Server, listen: Listen, known: list[
         await asyncio.sleep(_LOOK_SECONDS)
         try:
             fresh = [path.read_bytes() for path in files]
-            if fresh != known and main.config.ssl is not None and listen.certificate is not None:
-                main.config.ssl.load_cert_chain(listen.certificate, listen.key)
-                if listen.client_ca is not None:
-                    main.config.ssl.load_verify_locations(listen.client_ca)
+            if fresh != known and listen.certificate is not None:
+                for context in [one.config.ssl for one in servers if one.config.ssl is not None]:
+                    context.load_cert_chain(listen.certificate, listen.key)
+                    if context.verify_mode is ssl.CERT_REQUIRED and listen.client_ca is not None:
+                        context.load_verify_locations(listen.client_ca)
                 known = fresh
                 log.info("certificates read again", files=[str(path) for path in files])
         except (OSError, ssl.SSLError) as error:
@@ -234,15 +240,19 @@ async def application(
         yield App(service, Pages(service, published)), lambda: service.not_ready
 
 
-def server(app: App | Pages, host: str, port: int, listen: Listen | None = None) -> uvicorn.Server:
-    """A uvicorn server for an application, without access log: the hot path writes no lines."""
+def server(
+    app: App | Pages, host: str, port: int, listen: Listen | None = None, limits: Limits = VERBS,
+    refusals: RefusalLog | None = None,
+) -> Server:
+    """A server for an application, without access log: the hot path writes no lines."""
     client_name = listen.client_name if listen else None
+    listener = Listener(app.turns, app.supervisor, client_name, limits, refusals or RefusalLog())
+    protocol: Any = partial(Protocol, listener)  # uvicorn calls it as it would the class
     config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS, http=protocol(app.turns, app.supervisor, client_name), loop="uvloop",
-        proxy_headers=False,
+        app, host=host, port=port, log_level="warning", access_log=False, lifespan="off", http=protocol, ws="none",
+        loop="uvloop", proxy_headers=False, server_header=False, headers=[("X-Content-Type-Options", "nosniff")],
         ssl_certfile=listen.certificate if listen else None, ssl_keyfile=listen.key if listen else None,
         ssl_ca_certs=str(listen.client_ca) if listen and listen.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if listen and listen.client_ca else ssl.CERT_NONE,
     )
-    return uvicorn.Server(config)
+    return Server(config, limits.head_seconds)

@@ -105,7 +105,8 @@ async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark
         cluster.add_node(name, carried_machines()[machine])
     async with cluster.serving() as api, application(api, policy) as (app, not_ready), listening(app, "127.0.0.1", 0) as url:
         await eventually(lambda: not not_ready(), not_ready)
-        async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
+        headers = {"Content-Type": "application/json"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=HANG_SECONDS, verify=False) as client:
             yield Berthing(cluster, app, client, api)
 
 

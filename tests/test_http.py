@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.verdict.facts import Facts
 from extender.web.metrics import HISTOGRAM, READINGS, SUMMARY
 from tests.berthing import berthing, claim, pod
-from tests.waiting import HANG_SECONDS
 
 BAD = [
     ("/filter", b"{", 400, "not JSON"),
@@ -43,18 +40,6 @@ async def test_huge_body_is_refused() -> None:
             reply = await b.client.post(path, content=b" " * (size * 1024 * 1024))
             assert reply.status_code == 413 and "larger than" in reply.text
         assert (await b.client.get("/livez")).status_code == 200
-
-
-@pytest.mark.parametrize("path", [b"/filter", b"/v1/explain"])
-async def test_a_body_that_does_not_arrive_is_not_waited_for(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.web.asgi._BODY_SECONDS", 0.2)
-    async with berthing({"n1": "t4-4"}) as b:
-        reader, writer = await asyncio.open_connection("127.0.0.1", b.client.base_url.port)
-        writer.write(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        answer = await asyncio.wait_for(reader.read(4096), HANG_SECONDS)
-        writer.close()
-        await writer.wait_closed()
-    assert b"400" in answer.splitlines()[0] and b"did not arrive within" in answer
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])

@@ -188,7 +188,10 @@ def test_separate_overlay_runs_the_same_berth() -> None:
 
     base, apart = berth("base/scheduler.yaml", "berth-scheduler"), berth("overlays/separate/berth.yaml", "berth")
     secured = berth("overlays/mtls/scheduler.yaml", "berth-scheduler")
-    assert all(apart[key] == base[key] for key in ("startupProbe", "livenessProbe", "readinessProbe", "resources", "securityContext"))
+    assert all(apart[key] == base[key] for key in ("resources", "securityContext"))
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):  # the pages have the verbs' certificate
+        assert secured[probe] == {"httpGet": {"scheme": "HTTPS"}}
+        assert apart[probe] == {**base[probe], "httpGet": base[probe]["httpGet"] | {"scheme": "HTTPS"}}
     assert [a.replace("0.0.0.0:8888", "127.0.0.1:8888") for a in apart["args"]] == secured["args"]
     assert set(base["args"]) <= set(secured["args"])
 

@@ -29,8 +29,9 @@ from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from extender.serve import application
+from extender.serve import Listen, application, server
 from extender.web import exporter, exporting
+from extender.web.limits import Limits
 from tests.berthing import berthing, claim, pod
 from tests.test_docs import ROOT
 from tests.waiting import HANG_SECONDS, answers, eventually
@@ -45,7 +46,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def served(folder: Path, *options: str) -> AsyncIterator[tuple[int, int]]:
+async def served(folder: Path, *options: str, pages_host: str = "127.0.0.1") -> AsyncIterator[tuple[int, int]]:
     """(port of the verbs, port of the pages) of a process that is ready."""
     cluster = Cluster()
     for name in ("n1", "n2"):
@@ -56,10 +57,11 @@ async def served(folder: Path, *options: str) -> AsyncIterator[tuple[int, int]]:
         (folder / "kubeconfig").write_text(yaml.safe_dump(config))
         verbs, pages = free_port(), free_port()
         command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(folder / "kubeconfig"),
-                   "--listen", f"127.0.0.1:{verbs}", "--pages", f"127.0.0.1:{pages}", *options]
+                   "--listen", f"127.0.0.1:{verbs}", "--pages", f"{pages_host}:{pages}", *options]
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
-            await answers(f"http://127.0.0.1:{pages}/readyz", 200)
+            scheme = "https" if "--tls-cert" in options else "http"
+            await answers(f"{scheme}://127.0.0.1:{pages}/readyz", 200, verify=False)
             yield verbs, pages
         finally:
             process.terminate()
@@ -89,7 +91,8 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
 
 
 async def test_verbs_and_pages_have_addresses_of_their_own(tmp_path: Path) -> None:
-    async with served(tmp_path) as (verbs, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
+    client = httpx.AsyncClient(headers={"Content-Type": "application/json"}, timeout=HANG_SECONDS, verify=False)
+    async with served(tmp_path) as (verbs, pages), client:
         body = b'{"Pod": {"metadata": {"name": "p", "namespace": "x"}}, "NodeNames": ["n1"]}'
         assert (await client.post(f"http://127.0.0.1:{verbs}/filter", content=body)).json()["NodeNames"] == ["n1"]
         assert (await client.post(f"http://127.0.0.1:{pages}/filter", content=body)).status_code == 404
@@ -182,6 +185,34 @@ async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> N
         assert (await client.get(f"http://127.0.0.1:{pages}/metrics")).status_code == 200
 
 
+async def test_pages_that_the_network_reaches_are_closed_without_a_token(tmp_path: Path) -> None:
+    serving = served(tmp_path, "--page-host", "berth.example", pages_host="0.0.0.0")
+    async with serving as (_, pages), httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{pages}"
+        reply = await client.get(f"{url}/v1/fleet")
+        assert reply.status_code == 403 and "--page-token-file" in reply.text
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert (await client.get(url + path)).status_code == 200
+        assert (await client.get(f"{url}/metrics", headers={"Host": "berth.example"})).status_code == 200
+        assert (await client.get(f"{url}/metrics", headers={"Host": "evil.example"})).status_code == 403
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    listen = Listen("127.0.0.1", 0, certificate=tmp_path / "server.crt", key=tmp_path / "server.key")
+    async with berthing({"n1": "t4-4"}) as b:
+        web = server(b.app, "127.0.0.1", 0, listen, Limits(head_seconds=0.2))
+        task = asyncio.create_task(web._serve())
+        await eventually(lambda: web.started)
+        reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])
+        assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""
+        writer.close()
+        await writer.wait_closed()
+        web.should_exit = True
+        await task
+
+
 async def test_scrapes_are_answered_by_a_process_of_their_own(tmp_path: Path) -> None:
     """It is started again when it ends, and does not outlive Berth."""
     port = free_port()
@@ -190,6 +221,7 @@ async def test_scrapes_are_answered_by_a_process_of_their_own(tmp_path: Path) ->
         await answers(url, 200, "berth_ready 1.0")
         reply = await client.get(url)
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert reply.headers["x-content-type-options"] == "nosniff"
         assert (await client.head(url)).headers["content-length"] == reply.headers["content-length"]
         assert (await client.post(url)).status_code == 405
         assert (await client.get(f"http://127.0.0.1:{port}/filter")).status_code == 404
@@ -285,7 +317,7 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
     for name in ("server", "scheduler", "stranger"):
         certificate(tmp_path, name)
     paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
-    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler") as (verbs, _):
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler") as (verbs, pages):
         url = f"https://127.0.0.1:{verbs}/filter"
         plain = ssl.create_default_context(cafile=paths[2])
         async with httpx.AsyncClient(verify=plain) as client:
@@ -299,19 +331,20 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
         known = ssl.create_default_context(cafile=paths[2])
         known.load_cert_chain(tmp_path / "scheduler.crt", tmp_path / "scheduler.key")
         await answers(url, 405, verify=known)
+        await answers(f"https://127.0.0.1:{pages}/readyz", 200, verify=plain)
 
-        def serial() -> str:
-            done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{verbs}", "-cert", str(tmp_path / "scheduler.crt"),
+        def serial(port: int = verbs) -> str:
+            done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", str(tmp_path / "scheduler.crt"),
                                    "-key", str(tmp_path / "scheduler.key")], input=b"", capture_output=True, check=False)
             return subprocess.run(["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True).stdout.decode()
 
-        first = await asyncio.to_thread(serial)
+        first = await asyncio.to_thread(serial), await asyncio.to_thread(serial, pages)
         certificate(tmp_path, "server")
 
         async def renewed() -> bool:
-            return await asyncio.to_thread(serial) != first
+            return (await asyncio.to_thread(serial) != first[0]) and (await asyncio.to_thread(serial, pages) != first[1])
 
-        await eventually(renewed, "the new certificate is used")
+        await eventually(renewed, "the new certificate is used at both addresses")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

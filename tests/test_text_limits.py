@@ -20,7 +20,8 @@ from extender.service.binding import note_of
 from extender.verdict.explain import Candidate
 from extender.wire import extender_v1 as wire
 from extender.wire.names import MAX_NAMES
-from tests.berthing import berthing, claim, pod, until
+from tests.berthing import berthing, claim, pod
+from tests.waiting import eventually
 
 HUGE = "Ω" * 125_000  # 250,000 bytes; the API allows 256 KiB of annotations
 
@@ -62,7 +63,7 @@ async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotatio
         assert len(reply.content) < 5000 * (REASON_BYTES + 20)
         (reason,) = set(reply.json()["FailedAndUnresolvableNodes"].values())
         assert reason.startswith(f"pod annotation berth.dev/{annotation}: 'ΩΩ") and " is not " in reason
-        await until(lambda: b.cluster.store.all("events"))
+        await eventually(lambda: b.cluster.store.all("events"))
         (event,) = b.cluster.store.all("events")
         assert len(event["note"].encode()) <= 1024
         told = await b.client.get("/v1/explain/default/p")

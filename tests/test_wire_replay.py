@@ -21,7 +21,7 @@ async def test_replay(path: Path) -> None:
     async with berthing({f"gpu-worker-{i}": "t4-4" for i in (1, 2, 3)}) as b:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             entry = json.loads(line)
-            reply = await b.client.post(f"/{entry['verb']}", content=entry["body"])
+            reply = await b.client.post(f"/{entry['verb']}", headers=entry["headers"], content=entry["body"])
             try:
                 assert reply.status_code == 200, reply.text
                 check(entry["verb"], json.loads(entry["body"]), reply.json())

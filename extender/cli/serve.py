@@ -16,6 +16,11 @@ from extender.service.tracing import Traces
 
 PORTS = 65536
 _DIGITS = 5
+_FILE_HELP = (
+    "A file with the token that explain and the page ask for; read again when it changes. "
+    "Where they are not on loopback they are closed without one."
+)
+_HOST_HELP = "A further name by which the pages may be asked for, such as that of a Service. May be repeated."
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
@@ -39,7 +44,8 @@ def serve_command(
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     client_ca: Annotated[Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")] = None,
     client_name: Annotated[str | None, typer.Option(help="Of those, only the one with this common name or DNS name.")] = None,
-    page_token_file: Annotated[Path | None, typer.Option(help="A file with the token that explain and the page ask for.")] = None,
+    page_token_file: Annotated[Path | None, typer.Option(help=_FILE_HELP)] = None,
+    page_host: Annotated[list[str] | None, typer.Option(help=_HOST_HELP, metavar="NAME")] = None,
     traces: Annotated[str | None, typer.Option(help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth[traces]).", metavar="URL")] = None,
     log_level: Annotated[Level, typer.Option(help="The least that is logged; one line per decision is info.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
@@ -57,7 +63,10 @@ def serve_command(
         raise WireError("--client-name", "goes with --client-ca")
     address = parse_listen(pages, "--pages") if pages is not None else None
     scraped = parse_listen(metrics, "--metrics") if metrics is not None else None
-    where = Listen(*parse_listen(listen), address, scraped, tls_cert, tls_key, client_ca, client_name, page_token_file)
+    where = Listen(
+        *parse_listen(listen), address, scraped, tls_cert, tls_key, client_ca, client_name, page_token_file,
+        tuple(page_host or ()),
+    )
     serve(kubeconfig, where, Policies(policy, candidate, _config_map(policy_configmap)), Traces(traces) if traces else None)
 
 

@@ -19,6 +19,7 @@ _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of schedule
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
 _TURN_SECONDS = 0.02  # how often the queue is looked at when nothing wakes it
 # What wakes a pod that an extender rejected (1.34 to 1.36): not ResourceSlices.
+_JSON = {"Content-Type": "application/json"}
 _WAKING = frozenset({"resourceclaims", "deviceclasses", "nodes"})
 
 
@@ -188,7 +189,8 @@ class Scheduler:
     async def _call(self, session: aiohttp.ClientSession, verb: str, body: Json, seconds: float) -> Any:
         self.calls[verb] = self.calls.get(verb, 0) + 1
         timeout = aiohttp.ClientTimeout(total=seconds)
-        async with session.post(f"{self._url}/{verb}", data=orjson.dumps(body), timeout=timeout) as response:
+        url, content = f"{self._url}/{verb}", orjson.dumps(body)
+        async with session.post(url, data=content, headers=_JSON, timeout=timeout) as response:
             content = await response.read()
             if response.status != 200:  # noqa: PLR2004 - anything else is an error to kube-scheduler
                 raise _ExtenderError(f"failed {verb} with extender, code {response.status}: {content[:200]!r}")

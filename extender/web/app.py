@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,20 +12,26 @@ from extender import __version__
 from extender.service.service import Service
 from extender.service.tracing import TracedService, Traces
 from extender.web import explain, fleet, page, policy
-from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
+from extender.web.asgi import TEXT, Answer, Bodies, Receive, Scope, Send
 from extender.web.exporting import Published
+from extender.web.guard import Access, header
+from extender.web.limits import PAGES, VERBS, Limits, RefusalLog
 from extender.web.verbs import Verbs
 
 # Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
-_OPEN = ("/livez", "/readyz", "/metrics", "/version", *page.PATHS)
+_PROBES = ("/livez", "/readyz")
+_OPEN = (*_PROBES, "/metrics", "/version", *page.PATHS)
 
 
 class App:
     """The verbs first, so that hot paths never enter FastAPI; then the pages, unless they have an address of their own."""
 
-    def __init__(self, service: Service, pages: Pages | None, traces: Traces | None = None) -> None:
+    def __init__(
+        self, service: Service, pages: Pages | None, traces: Traces | None = None, limits: Limits = VERBS,
+        refusals: RefusalLog | None = None,
+    ) -> None:
         self.service, self.turns, self.supervisor = service, service.turns, service.supervisor
-        self._verbs = Verbs(service if traces is None else TracedService(service, traces))
+        self._verbs = Verbs(service if traces is None else TracedService(service, traces), limits, refusals)
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,13 +44,18 @@ class App:
 
 
 class Pages:
-    """Probes, metrics, explain, the page; nothing here is begun while kube-scheduler waits. With a token, all but probes,
-    metrics and the page's shell ask for it as a bearer token."""
+    """Probes, metrics, explain, the page; nothing here is begun while kube-scheduler waits. `access` tells which
+    requests are answered; without it, those that loopback gets."""
 
-    def __init__(self, service: Service, published: Published, token: str = "") -> None:
+    def __init__(
+        self, service: Service, published: Published, access: Access | None = None, limits: Limits = PAGES,
+        refusals: RefusalLog | None = None,
+    ) -> None:
         self._service, self.turns, self.supervisor = service, service.turns, service.supervisor
         self._published = published
-        self._token = token.encode()
+        self._access = access or Access()
+        self._bodies = Bodies(limits)
+        self._refusals = refusals or RefusalLog()
         # What is asked for again and again is answered beside FastAPI, whose own work is longer than theirs.
         self._polled = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._scrape}
         self._app = _pages(service)
@@ -63,15 +73,20 @@ class Pages:
     async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
         """What need not go through FastAPI."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        if reads and path in _PROBES:  # kubelet may ask by any name
+            return await self._polled[path]()
+        refused = self._access.refusal(scope, open_to_all=path in _OPEN)
+        if refused is not None:
+            host = header(scope, b"host").decode("latin-1")
+            self._refusals.note("page not allowed", status=refused.status, host=host)
+            return refused
         if reads and path in self._polled:
             return await self._polled[path]()
-        if self._token and path not in _OPEN and not self._allowed(scope):
-            return Answer(401, b"a bearer token is needed", TEXT, ((b"www-authenticate", b"Bearer"),))
         match path.split("/"):
             case ["", "v1", "explain", namespace, pod] if reads:
                 return await explain.explain_pod(self._service, namespace, pod, scope["query_string"])
             case ["", "v1", "explain"] if scope["method"] == "POST":
-                return await explain.explain_imagined(self._service, scope, receive)
+                return await explain.explain_imagined(self._service, self._bodies, scope, receive)
         return None
 
     async def _livez(self) -> Answer:
@@ -85,10 +100,6 @@ class Pages:
 
     async def _scrape(self) -> Answer:
         return Answer(200, self._published.text, CONTENT_TYPE_PLAIN_0_0_4.encode())
-
-    def _allowed(self, scope: Scope) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return secrets.compare_digest(given, b"Bearer " + self._token)
 
 
 def _pages(service: Service) -> FastAPI:

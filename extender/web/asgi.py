@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
 from extender.model.errors import BerthError, WireError
+from extender.model.text import cut
+from extender.web.limits import Limits
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+T = TypeVar("T", bytes, bytearray)
 
-_BODY_SECONDS = 10.0  # to arrive; kube-scheduler itself gives up after 5
+_PROBLEM_BYTES = 4096  # of a sentence about a request: a policy may be wrong in several fields
+
 JSON, TEXT = b"application/json", b"text/plain; charset=utf-8"
 WHOLE = "berth.whole"  # in the scope of a request whose body has arrived
 
@@ -36,35 +40,67 @@ class Answer(NamedTuple):
 
 def problem(status: int, text: str) -> Answer:
     """`{"error": text}`."""
-    return Answer(status, orjson.dumps({"error": text}))
+    return Answer(status, orjson.dumps({"error": cut(text, _PROBLEM_BYTES)}))
 
 
 class TooLarge(BerthError):
     """The body is larger than any that is meant."""
 
 
-async def body_of(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The body of a request, of at most so many bytes. Raises TooLarge, or WireError where it does not arrive."""
-    if WHOLE in scope:
-        return await _whole(receive, most)  # a time-out costs more than all the rest here
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            return await _whole(receive, most)
-    except TimeoutError:
-        raise WireError("body", f"did not arrive within {_BODY_SECONDS:.0f} s") from None
+class TooMany(BerthError):
+    """Bodies that have arrived in part take all that they may take together."""
 
 
-async def _whole(receive: Receive, most: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise WireError("body", "the connection closed before the body was complete")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise TooLarge(f"the body is larger than {most} bytes")
-        parts.append(part)
-        if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+class Bodies:
+    """Reads bodies; those that have arrived in part are limited in their sum."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._left = limits.bodies_bytes
+        self._seconds = limits.body_seconds
+
+    async def read(self, scope: Scope, receive: Receive, most: int) -> bytes:
+        """The body of a request, of at most so many bytes. Raises TooLarge, TooMany, or WireError where it does not
+        arrive."""
+        if WHOLE in scope:  # a time-out costs more than all the rest here
+            part, _ = await _part(receive)
+            return _checked(part, most)
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if int(announced) > most:
+            raise _too_large(most)
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._gathered(receive, most)
+        except TimeoutError:
+            raise WireError("body", f"did not arrive within {self._seconds:g} s") from None
+
+    async def _gathered(self, receive: Receive, most: int) -> bytes:
+        body, more = bytearray(), True
+        try:
+            while more:
+                part, more = await _part(receive)
+                body += part
+                self._left -= len(part)
+                _checked(body, most)
+                if more and self._left < 0:
+                    raise TooMany("too many bodies are on their way: ask again")
+            return bytes(body)
+        finally:
+            self._left += len(body)
+
+
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """What has arrived, and whether there is more."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise WireError("body", "the connection closed before the body was complete")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _checked(body: T, most: int) -> T:
+    if len(body) > most:
+        raise _too_large(most)
+    return body
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(f"the body is larger than {most} bytes")

@@ -16,7 +16,7 @@ from extender.policy import Policy, faults_of, load_policy
 from extender.service.explaining import UnknownPod
 from extender.service.service import Service
 from extender.verdict.imagined import Changes, devices_of
-from extender.web.asgi import Answer, Receive, Scope, TooLarge, body_of, problem
+from extender.web.asgi import Answer, Bodies, Receive, Scope, TooLarge, TooMany, problem
 from extender.wire.documents import json_value
 from extender.wire.manifests import imagined_pods
 
@@ -56,13 +56,13 @@ async def explain_pod(service: Service, namespace: str, pod: str, query: bytes) 
         return problem(400, str(error))
 
 
-async def explain_imagined(service: Service, scope: Scope, receive: Receive) -> Answer:
+async def explain_imagined(service: Service, bodies: Bodies, scope: Scope, receive: Receive) -> Answer:
     """The answer to POST /v1/explain, whose body is a Question."""
     missing = service.not_ready
     if missing:
         return problem(503, f"berth is not ready, {missing}")
     try:
-        question, policy = await asyncio.to_thread(_read, await body_of(scope, receive, _MAX_BODY))
+        question, policy = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
         changes = _changes(service, question.without, question.free)
         if question.pod is not None:
             found = [await service.explainer.pod(service.explainer.named(question.pod), changes, policy, question.narrate)]
@@ -76,6 +76,8 @@ async def explain_imagined(service: Service, scope: Scope, receive: Receive) -> 
         return problem(400, faults_of(error, {}))
     except TooLarge as error:
         return problem(413, str(error))
+    except TooMany as error:
+        return problem(503, str(error))
     except BerthError as error:
         return problem(400, str(error))
 

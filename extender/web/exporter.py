@@ -48,7 +48,8 @@ class Exporter:
     def _reply(self, request: bytes) -> bytes:
         method, path = (*request.split(b" ", 2), b"", b"")[:2]
         status, text = self._answer(method, path.partition(b"?")[0])
-        head = b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        head = b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+        head += b"X-Content-Type-Options: nosniff\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         return head % (status, len(text)) + (text if method != b"HEAD" else b"")
 
     def _answer(self, method: bytes, path: bytes) -> tuple[bytes, bytes]:

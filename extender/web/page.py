@@ -15,7 +15,7 @@ PATHS = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
 }  # fmt: skip
 
 

@@ -1,16 +1,19 @@
-"""uvicorn's HTTP protocol as Berth needs it: pages wait before they are even parsed, and only named clients are answered."""
+"""uvicorn's HTTP protocol as Berth needs it: pages wait before they are even parsed, only named clients are answered,
+and nothing that a client sends, or does not send, takes memory or a connection without a limit."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from typing import Any
 
-import structlog
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from extender.service.supervisor import Supervisor
 from extender.service.turns import Turns
 from extender.web.asgi import WHOLE
+from extender.web.limits import Limits, RefusalLog
 
 _CALLS = (b"POST /filter ", b"POST /prioritize ", b"POST /bind ", b"POST /preempt ")  # how a request of kube-scheduler begins
 
@@ -21,43 +24,211 @@ def names_of(certificate: dict[str, Any]) -> set[str]:
     return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
 
 
-def protocol(turns: Turns, supervisor: Supervisor, client_name: str | None) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, in which requests for pages wait for their turn. With `client_name` it hangs up on every client
-    whose certificate does not bear the name."""
+class _HeadTooLarge(Exception):
+    """Request line and headers are longer than any that is meant."""
 
-    class Protocol(HttpToolsProtocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
-            super().connection_made(transport)
-            self._held: list[bytes] = []
-            names = names_of(transport.get_extra_info("peercert") or {})
-            if client_name is not None and client_name not in names:
-                structlog.get_logger("berth.tls").warning("client refused", wanted=client_name, certificate=sorted(names))
-                transport.abort()
 
-        def data_received(self, data: bytes) -> None:
-            if self._held:
-                self._held.append(data)
-            elif not data.startswith(_CALLS) and (self.cycle is None or self.cycle.response_complete):
-                self._held.append(data)
-                task = supervisor.spawn("page", self._take_turn())
-                self.tasks.add(task)
-                task.add_done_callback(self.tasks.discard)
-            else:
-                turns.coming()
-                super().data_received(data)
-                if self.cycle is not None and not self.cycle.more_body:
-                    self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
+class _Pipelined(Exception):
+    """A request came before the one before it was answered."""
 
-        async def _take_turn(self) -> None:
-            """Parsing a request, and all that uvicorn does for it, takes longer than a slice of work."""
-            await turns.pause()
-            data = b"".join(self._held)
-            self._held.clear()
-            if not self.transport.is_closing():
-                try:
-                    super().data_received(data)
-                except BaseException:
-                    self.transport.abort()  # as the loop does where a protocol raises
-                    raise
 
-    return Protocol
+class Listener:
+    """What the connections to one address share. With `client_name` every client is hung up on whose certificate does
+    not bear the name."""
+
+    def __init__(
+        self, turns: Turns, supervisor: Supervisor, client_name: str | None, limits: Limits, refusals: RefusalLog
+    ) -> None:
+        self.turns = turns
+        self.supervisor = supervisor
+        self.client_name = client_name
+        self.limits = limits
+        self.refusals = refusals
+        self.waiting: OrderedDict[Protocol, None] = OrderedDict()  # without a request in hand, the longest idle first
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol within limits."""
+
+    def __init__(self, listener: Listener, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._listener = listener
+        self._held: list[bytes] = []
+        self._unparsed = 0  # bytes that were no part of a body, since the last that completed something
+        self._in_head = self._head_is_timed = False
+        self._is_over = False  # nothing that comes is looked at any more
+        self._writing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
+        super().connection_made(transport)
+        names, wanted = names_of(transport.get_extra_info("peercert") or {}), self._listener.client_name
+        if wanted is not None and wanted not in names:
+            self._listener.refusals.note("client certificate", wanted=wanted, certificate=sorted(names))
+            self.hang_up()
+        elif self._has_room():
+            self._wait(self._listener.limits.idle_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._listener.waiting.pop(self, None)
+        self._unset_keepalive_if_required()
+        self._cancel_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._held:
+            self._held.append(data)
+        elif not data.startswith(_CALLS) and (self.cycle is None or self.cycle.response_complete):
+            self._held.append(data)
+            self.flow.pause_reading()
+            task = self._listener.supervisor.spawn("page", self._take_turn())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        else:
+            self._listener.turns.coming()
+            self._feed(data)
+            if self.cycle is not None and not self.cycle.more_body:
+                self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
+
+    async def _take_turn(self) -> None:
+        """Parsing a request, and all that uvicorn does for it, takes longer than a slice of work."""
+        await self._listener.turns.pause()
+        data = b"".join(self._held)
+        self._held.clear()
+        if not self.transport.is_closing():
+            try:
+                self.flow.resume_reading()
+                self._feed(data)
+            except BaseException:
+                self.transport.abort()  # as the loop does where a protocol raises
+                raise
+
+    def _feed(self, data: bytes) -> None:
+        """Parse. uvicorn's own data_received logs a line for each bad request, and counts nothing."""
+        if self._is_over:
+            return
+        self._unparsed += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._end_after_answer()  # answered as if it asked for no upgrade
+        except httptools.HttpParserError as error:
+            self._refuse_for(error.__context__)
+        else:
+            if self._unparsed > self._listener.limits.head_bytes:
+                self._refuse(431, "headers too large")
+            elif self._in_head and not self._head_is_timed:
+                self._head_is_timed = True
+                self._wait(self._listener.limits.head_seconds)
+
+    # -- what the parser tells ---------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise _Pipelined
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes after a body says nothing about the request
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self._listener.limits.head_bytes:
+            raise _HeadTooLarge
+        self._in_head = self._head_is_timed = False
+        self._unparsed = 0
+        self._listener.waiting.pop(self, None)
+        self._unset_keepalive_if_required()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """uvicorn's own starts the next of several requests: here there is none."""
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        # What is left of a body that nobody waits for is thrown away, for a while; so is an answer that is not taken.
+        leaves = self.cycle.more_body or self.transport.is_closing()
+        self._wait(self._listener.limits.head_seconds if leaves else self._listener.limits.idle_seconds)
+
+    # -- limits ------------------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        """Whether the connection may stay; one that waits may have to go for it."""
+        if len(self.connections) <= self._listener.limits.connections:
+            return True
+        oldest = next(iter(self._listener.waiting), self)
+        self._listener.refusals.note("too many connections", most=self._listener.limits.connections)
+        oldest.hang_up()
+        return oldest is not self
+
+    def _wait(self, seconds: float) -> None:
+        """Nothing is asked for now: hang up when it stays so."""
+        self._listener.waiting[self] = None
+        self._listener.waiting.move_to_end(self)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.hang_up)
+
+    def hang_up(self) -> None:
+        """At once: closing would wait for a client that does not read."""
+        self.connections.discard(self)
+        self._listener.waiting.pop(self, None)
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._cancel_writing()
+        self._writing = self.loop.call_later(self._listener.limits.write_seconds, self.hang_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_writing()
+
+    def _cancel_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+
+    # -- refusals ----------------------------------------------------------------------------------------
+
+    def _refuse_for(self, cause: BaseException | None) -> None:
+        if isinstance(cause, _Pipelined):
+            self._listener.refusals.note("pipelined request", client=self._peer)
+            self._end_after_answer()
+        elif isinstance(cause, _HeadTooLarge):
+            self._refuse(431, "headers too large")
+        else:
+            self._refuse(400, "not HTTP")
+
+    def _refuse(self, status: int, because: str) -> None:
+        self._listener.refusals.note(because, client=self._peer)
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started or not self.cycle.more_body:
+                self._end_after_answer()
+                return
+            self.cycle.disconnected = True  # its handler waits for the rest of a body that is none
+            self.cycle.message_event.set()
+        self._is_over = True
+        lines = [*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8")]
+        lines += [(b"content-length", b"%d" % len(because)), (b"connection", b"close")]
+        head = b"".join(b"%b: %b\r\n" % line for line in lines)
+        self.transport.write(STATUS_LINE[status] + head + b"\r\n" + because.encode())
+        self.transport.close()
+        self._wait(self._listener.limits.head_seconds)
+
+    def _end_after_answer(self) -> None:
+        """Look at nothing more; close when the request in hand is answered."""
+        self._is_over = True
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    @property
+    def _peer(self) -> str:
+        return self.client[0] if self.client else "?"

@@ -11,7 +11,9 @@ import structlog
 from extender.model.errors import BerthError, WireError
 from extender.service.service import Service
 from extender.service.tracing import TracedService
-from extender.web.asgi import Answer, Receive, Scope, Send, TooLarge, body_of, problem
+from extender.web.asgi import Answer, Bodies, Receive, Scope, Send, TooLarge, TooMany, problem
+from extender.web.guard import refusal_by_verbs
+from extender.web.limits import VERBS, Limits, RefusalLog
 from extender.wire import extender_v1 as wire
 from extender.wire.names import Places
 
@@ -21,8 +23,12 @@ MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes
 class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
 
-    def __init__(self, service: Service | TracedService) -> None:
+    def __init__(
+        self, service: Service | TracedService, limits: Limits = VERBS, refusals: RefusalLog | None = None
+    ) -> None:
         self._service = service
+        self._bodies = Bodies(limits)
+        self._refusals = refusals or RefusalLog()
         self._places = Places()
         self._log = structlog.get_logger("berth.web")
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
@@ -47,8 +53,14 @@ class Verbs:
         method, path = scope["method"], scope["path"]
         if method != "POST":
             return problem(405, f"{path} takes POST, not {method}")
+        refused = refusal_by_verbs(scope)
+        if refused is not None:
+            self._refusals.note("not from kube-scheduler", path=path, status=refused.status)
+            return refused
         try:
-            return Answer(200, await self._routes[path](await body_of(scope, receive, MAX_BODY)))
+            return Answer(200, await self._routes[path](await self._bodies.read(scope, receive, MAX_BODY)))
+        except TooMany as error:
+            return problem(503, str(error))
         except TooLarge as error:
             return problem(413, str(error))
         except WireError as error:

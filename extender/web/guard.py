@@ -1,0 +1,103 @@
+"""Which requests are refused for what their headers say: a browser runs other sites too, and a pod's network is shared.
+
+The verbs are for kube-scheduler alone, which sends application/json and no Origin. The pages are for their own origin:
+a page of another site that has its name resolve to this address (DNS rebinding) is told by its Host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from extender.web.asgi import TEXT, Answer, Scope, problem
+
+
+def header(scope: Scope, wanted: bytes) -> bytes:
+    """The first value of a header, named in lower case; empty where it is absent."""
+    found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
+    return found
+
+
+def refusal_by_verbs(scope: Scope) -> Answer | None:
+    """The answer to a request that no kube-scheduler sends."""
+    kind = b""
+    for name, value in scope["headers"]:
+        if name == b"origin":
+            return problem(403, "the extender's verbs are not for web pages: the request has an Origin")
+        if name == b"content-type":
+            kind = value
+    return None if _is_json(kind) else _not_json()
+
+
+class Access:
+    """Which requests the pages answer: those to a host of theirs, from their own origin, with the token.
+
+    `host` is the address they listen on. Where it is not loopback a token is needed: without a token file, or while the
+    file is absent or empty, explain, fleet and page are closed there. On loopback, without a token file, they are open.
+    The file is read for every request, so a new token needs no restart.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", names: Iterable[str] = (), token_file: Path | None = None) -> None:
+        self._address = _address(host)
+        self._names = {"localhost", host.lower(), *(name.lower() for name in names)}
+        self._token_file = token_file
+        self._needs_token = token_file is not None or not _is_loopback(self._address, host)
+
+    def refusal(self, scope: Scope, *, open_to_all: bool) -> Answer | None:
+        """The answer to a request that is not taken; `open_to_all` paths need no token."""
+        host = header(scope, b"host")
+        if not self._is_ours(host.decode("latin-1")):
+            return problem(
+                403, "the Host of the request is not a name of this server: berth serve --page-host adds one"
+            )
+        origin = header(scope, b"origin")
+        if origin and origin.partition(b"://")[2].lower() != host.lower():
+            return problem(403, "the Origin of the request is another site")
+        if scope["method"] == "POST" and not _is_json(header(scope, b"content-type")):
+            return _not_json()
+        return None if open_to_all or not self._needs_token else self._refusal_by_token(scope)
+
+    def _refusal_by_token(self, scope: Scope) -> Answer | None:
+        token = b""
+        if self._token_file is not None:
+            with suppress(OSError):
+                token = self._token_file.read_bytes().strip()
+        if not token:
+            return problem(
+                403, "closed until there is a token: give berth serve --page-token-file a file that holds one"
+            )
+        if not secrets.compare_digest(header(scope, b"authorization"), b"Bearer " + token):
+            return Answer(401, b"a bearer token is needed", TEXT, ((b"www-authenticate", b"Bearer"),))
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        """Whether a Host is a name or an address of this server. No rebinding makes an address of digits: pages that
+        listen on every interface take each address, as they do not know those of Services and port forwards."""
+        name = (host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]).strip("[]").lower()
+        if name in self._names:
+            return True
+        found = _address(name)
+        everywhere = self._address is not None and self._address.is_unspecified
+        return found is not None and (everywhere or found == self._address or found.is_loopback)
+
+
+def _is_json(content_type: bytes) -> bool:
+    return content_type == b"application/json" or content_type.partition(b";")[0].strip().lower() == b"application/json"
+
+
+def _not_json() -> Answer:
+    return problem(415, "the Content-Type of the request must be application/json")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_loopback(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, host: str) -> bool:
+    return address.is_loopback if address is not None else host == "localhost"

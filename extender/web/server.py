@@ -1,0 +1,32 @@
+"""uvicorn's server, which gives up on TLS handshakes that take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import uvicorn
+
+
+class Server(uvicorn.Server):
+    """Listens as uvicorn does. uvicorn itself leaves a client 60 s for the handshake, before any protocol sees it."""
+
+    def __init__(self, config: uvicorn.Config, handshake_seconds: float) -> None:
+        super().__init__(config)
+        self._handshake_seconds = handshake_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections on bound sockets, as `listen_on` makes them."""
+        config = self.config
+        make: Callable[..., asyncio.Protocol] = config.http_protocol_class
+        protocol = partial(make, config=config, server_state=self.server_state, app_state={})
+        seconds = self._handshake_seconds if config.ssl is not None else None
+        loop = asyncio.get_running_loop()
+        for bound in sockets or ():
+            listening = await loop.create_server(
+                protocol, sock=bound, ssl=config.ssl, ssl_handshake_timeout=seconds, backlog=config.backlog
+            )
+            self.servers.append(listening)
+        self.started = True

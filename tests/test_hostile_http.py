@@ -1,0 +1,405 @@
+"""Over real sockets: nothing that a client sends, or does not send, takes memory, a connection or a log line without
+a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from extender.serve import server
+from extender.service.supervisor import Supervisor
+from extender.service.turns import Turns
+from extender.web.app import App, Pages
+from extender.web.exporting import Published
+from extender.web.guard import Access
+from extender.web.limits import Limits, RefusalLog
+from tests.berthing import berthing
+from tests.waiting import HANG_SECONDS, eventually
+
+LIMITS = Limits(head_bytes=4096)
+SOON = 0.2  # seconds; a limit that a test waits for
+JSON = b"Content-Type: application/json\r\n"
+FILTER = b"POST /filter HTTP/1.1\r\nHost: localhost\r\n" + JSON
+EXPLAIN = b"POST /v1/explain HTTP/1.1\r\nHost: localhost\r\n" + JSON
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def listening(app: Any, limits: Limits) -> AsyncIterator[tuple[Any, int]]:
+    """(the server, its port)."""
+    web = server(app, "127.0.0.1", 0, None, limits)
+    task = asyncio.create_task(web._serve())
+    await eventually(lambda: web.started or task.done())
+    try:
+        yield web, web.servers[0].sockets[0].getsockname()[1]
+    finally:
+        web.should_exit = web.force_exit = True
+        await task
+
+
+@asynccontextmanager
+async def berth(limits: Limits = LIMITS, access: Access | None = None) -> AsyncIterator[int]:
+    """The port of a Berth whose verbs and pages have these limits."""
+    async with berthing({"n1": "t4-4"}) as b:
+        service = b.app.service
+        app = App(service, Pages(service, Published(service), access, limits), limits=limits)
+        async with listening(app, limits) as (_, port):
+            yield port
+
+
+async def connected(port: int, data: bytes = b"") -> Connection:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+async def hang_up(*connections: Connection) -> None:
+    for _, writer in connections:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def left(connection: Connection, again: bytes = b"") -> bytes:
+    """All that the server sends until it closes; meanwhile `again` is sent again and again."""
+    reader, writer = connection
+
+    async def send() -> None:
+        while again:
+            writer.write(again)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    sending = asyncio.create_task(send())
+    try:
+        return await asyncio.wait_for(reader.read(), HANG_SECONDS)
+    except ConnectionError:
+        return b""
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await hang_up(connection)
+
+
+async def status(port: int, data: bytes) -> int:
+    """Of the answer to a request; 0 where there is none."""
+    connection = await connected(port, data)
+    try:
+        line = await asyncio.wait_for(connection[0].readline(), HANG_SECONDS)
+        return int(line.split()[1]) if line else 0
+    finally:
+        await hang_up(connection)
+
+
+HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+ENDLESS = {
+    "a header without end": (HEAD + b"X: ", b"x" * 1024),
+    "headers without end": (HEAD, b"x: y\r\n" * 100),
+    "a path without end": (b"GET /", b"x" * 1024),
+    "a method without end": (b"", b"\r\n" * 512),
+    "trailers without end": (FILTER + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"x: y\r\n" * 100),
+    "an extension of a chunk without end": (FILTER + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 1024),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+async def test_what_is_no_body_is_limited(name: str) -> None:
+    first, again = ENDLESS[name]
+    async with berth() as port:
+        with capture_logs() as lines:
+            await left(await connected(port, first), again)
+            await eventually(lambda: bool(lines))
+        assert {line["because"] for line in lines} == {"headers too large"}
+        assert await status(port, HEAD + b"\r\n") == 200
+
+
+async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
+    async with berth() as port:
+        assert await status(port, HEAD + b"X: " + b"x" * 4096 + b"\r\n\r\n") == 431
+        assert await status(port, HEAD + b"X: " + b"x" * 3072 + b"\r\n\r\n") == 200
+
+
+async def test_trailers_are_no_headers() -> None:
+    """A trailer says nothing about a request that was taken for its headers."""
+    async with berth() as port:
+        assert (
+            await status(port, FILTER + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nOrigin: http://x\r\n\r\n")
+            == 400
+        )
+
+
+SILENT = {
+    "nothing": (b"", b""),
+    "half a head": (HEAD, b""),
+    "a head that drips": (HEAD, b"x"),
+    "lines that drip": (b"\r\n", b"\r\n"),
+    "idle after an answer": (HEAD + b"\r\n", b""),
+    "half a body": (FILTER + b"Content-Length: 100\r\n\r\n{", b""),
+    "half a body of a page": (EXPLAIN + b"Content-Length: 100\r\n\r\n{", b""),
+    "a body that nobody waits for": (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
+    first, drop = SILENT[name]
+    limits = Limits(head_seconds=SOON, idle_seconds=SOON, body_seconds=SOON)
+    async with berth(limits) as port:
+        reader, writer = await connected(port, first)
+
+        async def drip() -> None:
+            while drop:
+                writer.write(drop)
+                await asyncio.sleep(SOON / 10)
+
+        dripping = asyncio.create_task(drip())
+        try:
+            found = await asyncio.wait_for(reader.read(), HANG_SECONDS)
+        except ConnectionResetError:
+            found = b""
+        dripping.cancel()
+        await hang_up((reader, writer))
+    if "half a body" in name:
+        assert b"400" in found.splitlines()[0] and b"did not arrive within 0.2 s" in found
+
+
+async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    class Long:
+        turns = Turns()
+        supervisor = Supervisor()
+
+        async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
+
+    async with listening(Long(), Limits(write_seconds=SOON)) as (web, port):
+        connection = await connected(port, HEAD + b"\r\n")
+        await eventually(lambda: bool(web.server_state.total_requests))
+        await eventually(lambda: not web.server_state.connections)
+        await hang_up(connection)
+
+
+async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest() -> None:
+    async with berth(replace(LIMITS, connections=3)) as port:
+        with capture_logs() as lines:
+            waiting = [await connected(port) for _ in range(3)]
+            for reader, writer in waiting:
+                writer.write(HEAD + b"\r\n")
+                await reader.readuntil(b"ok")
+            assert await status(port, HEAD + b"\r\n") == 200
+            assert await asyncio.wait_for(waiting[0][0].read(), HANG_SECONDS) == b""
+            waiting[2][1].write(HEAD + b"\r\n")
+            assert b"200" in await waiting[2][0].readline()
+        assert lines[0]["because"] == "too many connections"
+        await hang_up(*waiting)
+
+
+async def test_a_new_connection_is_closed_where_all_others_are_in_use() -> None:
+    async with berth(replace(LIMITS, connections=2)) as port:
+        busy = [await connected(port, FILTER + b"Content-Length: 9\r\nExpect: 100-continue\r\n\r\n") for _ in range(2)]
+        for reader, _ in busy:
+            assert b"100 Continue" in await reader.readline()
+        assert await left(await connected(port)) == b""
+        await hang_up(busy[0])
+
+        async def has_room() -> bool:
+            return await status(port, HEAD + b"\r\n") == 200
+
+        await eventually(has_room)
+        await hang_up(busy[1])
+
+
+@pytest.mark.parametrize("request_", [FILTER, EXPLAIN])
+async def test_the_sum_of_bodies_is_limited(request_: bytes) -> None:
+    """Twenty bodies of 15 MB took 400 MB."""
+    head = request_ + b"Content-Length: 1000000\r\n\r\n"
+    async with berth(replace(LIMITS, bodies_bytes=1_500_000)) as port:
+        first = await connected(port, head + b" " * 900_000)
+        second = await connected(port, head + b" " * 900_000)
+        answers = {asyncio.create_task(one[0].readline()): one for one in (first, second)}
+        done, _ = await asyncio.wait(answers, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        (refused,) = done
+        assert b"503" in refused.result()
+        other = next(task for task in answers if task is not refused)
+        answers[other][1].write(b" " * 100_000)
+        assert b"400" in await asyncio.wait_for(other, HANG_SECONDS), "the other one is read to its end"
+        assert await status(port, head + b" " * 1_000_000) == 400, "what they took is free again"
+        await hang_up(*answers.values())
+
+
+@pytest.mark.parametrize("request_", [FILTER, EXPLAIN])
+async def test_a_body_that_is_announced_too_large_is_not_waited_for(request_: bytes) -> None:
+    async with berth() as port:
+        assert await status(port, request_ + b"Content-Length: 999999999\r\n\r\n") == 413
+
+
+async def test_a_request_that_does_not_wait_for_the_answer_before_it_has_none() -> None:
+    async with berth() as port:
+        found = await left(await connected(port, (FILTER + b"Content-Length: 2\r\n\r\n{}") * 1000))
+    assert found.count(b"HTTP/1.1 ") == 1 and b"connection: close" in found
+
+
+NOT_HTTP = [
+    b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    b"what?\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("data", NOT_HTTP)
+async def test_what_is_not_http_is_told_so(data: bytes) -> None:
+    async with berth() as port:
+        found = await left(await connected(port, data))
+    assert found.startswith(b"HTTP/1.1 400") and b"x-content-type-options: nosniff" in found.lower()
+
+
+async def test_a_body_that_breaks_off_in_nonsense() -> None:
+    async with berth() as port:
+        found = await left(await connected(port, FILTER + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nnonsense\r\n"))
+        assert found.count(b"HTTP/1.1 ") == 1 and found.startswith(b"HTTP/1.1 400")
+
+
+async def test_an_upgrade_is_answered_as_if_it_were_none() -> None:
+    async with berth() as port:
+        found = await left(await connected(port, HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\nframes"))
+    assert found.startswith(b"HTTP/1.1 200") and found.endswith(b"ok")
+
+
+FOREIGN = [
+    (b"Origin: http://evil.example\r\n" + JSON, 403), (b"Origin: null\r\n" + JSON, 403),
+    (b"origin: http://localhost\r\n" + JSON, 403),
+    (b"", 415), (b"Content-Type: text/plain\r\n", 415), (b"Content-Type: application/x-www-form-urlencoded\r\n", 415),
+    (JSON, 400), (b"Content-Type: Application/JSON; charset=utf-8\r\n", 400),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", [b"filter", b"prioritize", b"bind", b"preempt"])
+async def test_the_verbs_are_for_kube_scheduler(verb: bytes) -> None:
+    async with berth() as port:
+        for headers, wanted in FOREIGN:
+            request = b"POST /" + verb + b" HTTP/1.1\r\nHost: localhost\r\n" + headers + b"Content-Length: 1\r\n\r\n["
+            assert await status(port, request) == wanted, headers
+
+
+HOSTS = [
+    ("127.0.0.1", (), "127.0.0.1:8888", True),
+    ("127.0.0.1", (), "localhost:9", True),
+    ("127.0.0.1", (), "LOCALHOST", True),
+    ("127.0.0.1", (), "[::1]:8888", True),
+    ("127.0.0.1", (), "evil.example", False),
+    ("127.0.0.1", (), "10.1.2.3", False),
+    ("127.0.0.1", (), "", False),
+    ("127.0.0.1", (), "127.0.0.1.evil.example", False),
+    ("127.0.0.1", (), "localhost.evil", False),
+    ("10.1.2.3", (), "10.1.2.3:80", True),
+    ("10.1.2.3", (), "10.1.2.4", False),
+    ("::1", (), "[::1]", True),
+    ("0.0.0.0", (), "10.1.2.3:8889", True),
+    ("::", (), "[fd00::7]:8889", True),
+    ("0.0.0.0", (), "berth.berth-system.svc", False),
+    ("0.0.0.0", ("Berth.berth-system.svc",), "berth.berth-system.svc:80", True),
+    ("desk", (), "desk:8888", True),
+]
+
+
+@pytest.mark.parametrize(("listens", "names", "host", "ours"), HOSTS)
+def test_pages_know_their_names(listens: str, names: tuple[str, ...], host: str, ours: bool) -> None:
+    scope = {"method": "GET", "headers": [(b"host", host.encode())]}
+    refused = Access(listens, names).refusal(scope, open_to_all=True)
+    assert refused is None if ours else refused is not None and refused.status == 403 and b"--page-host" in refused.body
+
+
+PAGES = [
+    ("GET", "/v1/fleet", {}, 200),
+    ("GET", "/metrics", {}, 200),
+    ("GET", "/", {}, 200),
+    ("GET", "/v1/fleet", {"Host": "evil.example"}, 403),
+    ("GET", "/", {"Host": "evil.example"}, 403),
+    ("GET", "/metrics", {"Host": "evil.example"}, 403),
+    ("GET", "/livez", {"Host": "any.example"}, 200),
+    ("GET", "/readyz", {"Host": "any.example"}, 200),
+    ("GET", "/v1/fleet", {"Origin": "http://evil.example"}, 403),
+    ("GET", "/v1/fleet", {"Origin": "null"}, 403),
+    ("POST", "/v1/explain", {"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
+    ("POST", "/v1/explain", {"Content-Type": "text/plain"}, 415),
+    ("POST", "/v1/explain", {}, 415),
+    ("GET", "/nothing", {}, 404),
+    ("DELETE", "/v1/fleet", {}, 405),
+]
+
+
+async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types() -> None:
+    async with berth() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        for method, path, headers, wanted in PAGES:
+            reply = await client.request(method, path, headers=headers)
+            assert reply.status_code == wanted, (method, path, headers, reply.text)
+            assert reply.headers.get_list("x-content-type-options") == ["nosniff"], path
+        own = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
+        assert "does not wait" in (await client.post("/v1/explain", headers=own, content=b'{"pod": "x/y"}')).text
+
+
+async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path: Path) -> None:
+    """As kubelet mounts an optional Secret: the file comes later, and may change."""
+    token = tmp_path / "token"
+    async with (
+        berth(access=Access("0.0.0.0", (), token)) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+
+        async def asked(**headers: str) -> int:
+            return (await client.get("/v1/fleet", headers=headers)).status_code
+
+        assert [
+            (await client.get(path)).status_code for path in ("/livez", "/readyz", "/metrics", "/version", "/")
+        ] == [200] * 5
+        assert await asked() == 403 and await asked(Authorization="Bearer") == 403
+        token.write_text("")
+        assert await asked(Authorization="Bearer") == 403, "an empty file is no token"
+        token.write_text("s3cret\n")
+        assert (
+            await asked() == 401
+            and await asked(Authorization="Bearer other") == 401
+            and await asked(Authorization="Bearer s3cret") == 200
+        )
+        token.write_text("next\n")
+        assert await asked(Authorization="Bearer s3cret") == 401 and await asked(Authorization="Bearer next") == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "needed"),
+    [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True), ("desk", True)],
+)
+def test_loopback_needs_no_token(host: str, needed: bool) -> None:
+    scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
+    refused = Access(host).refusal(scope, open_to_all=False)
+    assert (refused is not None and refused.status == 403) is needed
+
+
+def test_refusals_are_logged_at_a_limited_rate() -> None:
+    now = [0.0]
+    log = RefusalLog(lambda: now[0])
+    with capture_logs() as lines:
+        for _ in range(1000):
+            log.note("not HTTP", client="10.1.2.3")
+        log.note("client certificate")
+        assert [line["because"] for line in lines] == ["not HTTP"] * 5 + ["client certificate"], (
+            "one cause does not hide another"
+        )
+        now[0] += 10
+        for _ in range(1000):
+            log.note("not HTTP", client="10.1.2.3")
+        assert len(lines) == 7 and lines[-1]["left_out"] == 995
+        now[0] += 3600
+        log.note("not HTTP", client="10.1.2.3")
+        assert lines[-1]["left_out"] == 999
