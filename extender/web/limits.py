@@ -19,9 +19,8 @@ class Limits:
     connections: int = 512  # a burst of binds has one each; a process often has no more than 1024 descriptors
     head_bytes: int = 16 * 1024  # request line and headers; kube-scheduler's take 200 bytes
     head_seconds: float = 10.0  # from the first byte of a request to the end of its headers, and for a TLS handshake
-    idle_seconds: float = (
-        120.0  # kube-scheduler closes idle connections after 90: ours live longer, or requests meet closing sockets
-    )
+    # kube-scheduler closes idle connections after 90: ours live longer, or a request meets a closing socket.
+    idle_seconds: float = 120.0
     body_seconds: float = 10.0  # for a body to arrive; kube-scheduler itself gives up after 5
     bodies_bytes: int = 64 * 1024 * 1024  # of all bodies that have arrived in part
     write_seconds: float = 30.0  # for a client to take an answer
