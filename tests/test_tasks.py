@@ -229,7 +229,7 @@ async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, App, 
     cluster.add_node("n1", carried_machines()["t4-4"])
     async with cluster.serving() as api, application(api, supervisor=supervisor) as (app, not_ready):
         await eventually(lambda: not not_ready())
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://berth", timeout=HANG_SECONDS) as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=HANG_SECONDS) as client:
             yield cluster, app, client
 
 
@@ -261,7 +261,7 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         credentials, policies = Credentials(api, None, lambda: None), Policies(tmp_path / "policy.yaml")
         serving = asyncio.create_task(run(credentials, listen, policies, supervisor=supervisor))
-        url = f"http://127.0.0.1:{pages}"
+        url = f"https://127.0.0.1:{pages}"
         await answers(client, f"{url}/readyz", "ok", serving)
         assert set(supervisor.names) == SERVE, "a new task belongs into this list, one that is gone out of it"
         await each_fails_and_starts_again(supervisor, client, url)
@@ -354,7 +354,7 @@ async def with_clock(now: list[float]) -> AsyncIterator[tuple[Service, httpx.Asy
         async with Service(client, Policy(), clock=lambda: now[0]) as service:
             await eventually(lambda: not service.not_ready)
             app = App(service, Pages(service, Published(service)))
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://berth", timeout=HANG_SECONDS) as pages:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=HANG_SECONDS) as pages:
                 yield service, pages
 
 

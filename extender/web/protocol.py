@@ -24,6 +24,10 @@ def names_of(certificate: dict[str, Any]) -> set[str]:
     return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
 
 
+def _length(header: tuple[bytes, bytes]) -> int:
+    return len(header[0]) + len(header[1])
+
+
 class _HeadTooLarge(Exception):
     """Request line and headers are longer than any that is meant."""
 
@@ -128,19 +132,16 @@ class Protocol(HttpToolsProtocol):
         self._in_head = True
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes after a body says nothing about the request
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > self._listener.limits.head_bytes:
+        most = self._listener.limits.head_bytes
+        if self._unparsed > most and len(self.url) + sum(map(_length, self.headers)) > most:
             raise _HeadTooLarge
         self._in_head = self._head_is_timed = False
         self._unparsed = 0
         self._listener.waiting.pop(self, None)
         self._unset_keepalive_if_required()
         super().on_headers_complete()
+        self.headers = []  # for trailers: what comes after a body says nothing about the request
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
