@@ -84,11 +84,12 @@ def questions(berth: Berthing) -> dict[str, object]:
 
 
 async def test_bytes_that_no_door_can_use(berth: Berthing, caplog: pytest.LogCaptureFixture) -> None:
+    bodies = {*questions(berth), "/v1/fleet", "/nowhere"}  # a path that takes no body reads none
     with capture_logs() as logs:
         for path in await doors(berth.client):
             for method in METHODS:
                 await knock(berth.client, method, path)
-            for content in FILES.values():
+            for content in FILES.values() if path in bodies else ():
                 await knock(berth.client, "POST", path, content=content)
             for query in ("?a=%ff", "?without=x&free=y", "?without=%00", "?" + "a" * 5000, "?free=" + quote("é" * 300)):
                 await knock(berth.client, "GET", path + query)
