@@ -24,6 +24,7 @@ class Server(uvicorn.Server):
         protocol = partial(make, config=config, server_state=self.server_state, app_state={})
         seconds = self._handshake_seconds if config.ssl is not None else None
         loop = asyncio.get_running_loop()
+        self.servers = []
         for bound in sockets or ():
             listening = await loop.create_server(
                 protocol, sock=bound, ssl=config.ssl, ssl_handshake_timeout=seconds, backlog=config.backlog
