@@ -14,6 +14,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from extender.sockets import listen_on
 from extender.serve import server
 from extender.service.supervisor import Supervisor
 from extender.service.turns import Turns
@@ -36,7 +37,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def listening(app: Any, limits: Limits) -> AsyncIterator[tuple[Any, int]]:
     """(the server, its port)."""
     web = server(app, "127.0.0.1", 0, None, limits)
-    task = asyncio.create_task(web._serve())
+    task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
     await eventually(lambda: web.started or task.done())
     try:
         yield web, web.servers[0].sockets[0].getsockname()[1]

@@ -30,6 +30,7 @@ from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from extender.serve import Listen, application, server
+from extender.sockets import listen_on
 from extender.web import exporter, exporting
 from extender.web.limits import Limits
 from tests.berthing import berthing, claim, pod
@@ -82,8 +83,8 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
         await send({"type": "http.response.body", "body": body})
 
     async with listening(api, "127.0.0.1", 0) as url, application(url) as (app, not_ready):
-        await eventually(lambda: message in not_ready(), not_ready)
-        assert not_ready() == f"not listed yet: resourceclaims ({message}); berth doctor names what mends it"
+        told = f"not listed yet: resourceclaims ({message}); berth doctor names what mends it"
+        await eventually(lambda: not_ready() == told, not_ready)
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error.startswith("berth is not ready, not listed yet: resourceclaims")
         assert app.service.filter(Pod(ObjectKey("d", "q"), "v"), ["n1"]).passed is None, "pods without devices pass"
@@ -203,7 +204,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
     listen = Listen("127.0.0.1", 0, certificate=tmp_path / "server.crt", key=tmp_path / "server.key")
     async with berthing({"n1": "t4-4"}) as b:
         web = server(b.app, "127.0.0.1", 0, listen, Limits(head_seconds=0.2))
-        task = asyncio.create_task(web._serve())
+        task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
         await eventually(lambda: web.started)
         reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])
         assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""

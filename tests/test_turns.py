@@ -11,6 +11,7 @@ from extender.serve import server
 from extender.service import turns as turns_module
 from extender.service.supervisor import Supervisor
 from extender.service.turns import Turns
+from extender.sockets import listen_on
 from tests.waiting import HANG_SECONDS, eventually
 
 
@@ -92,7 +93,7 @@ async def test_a_page_is_not_even_parsed_while_a_call_is_in_hand(monkeypatch: py
     monkeypatch.setattr(turns_module, "_PATIENCE_SECONDS", HANG_SECONDS)
     app = Asked()
     web = server(app, "127.0.0.1", 0)
-    task = asyncio.create_task(web._serve())
+    task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
     await eventually(lambda: web.started)
     port = web.servers[0].sockets[0].getsockname()[1]
     (pages, to_pages), (verbs, to_verbs) = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
