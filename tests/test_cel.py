@@ -28,7 +28,7 @@ BLANK = Device("blank")
 
 @pytest.mark.parametrize(("expression", "expected"), WORLD["cases"])
 def test_own_cases(expression: str, expected: object) -> None:
-    found = answer({"name": "x", "expression": expression, **WORLD["device"]})
+    found = answer({"name": "x", "expression": expression, **WORLD["device"]}, "x")
     kind = "compile" if found["compile_error"] else "error" if found["runtime_error"] else found["match"]
     assert kind == expected, found
 

@@ -17,7 +17,7 @@ FOLDER = SHARED / "conformance" / "cel"
 def difference(case: dict) -> str:
     """How Berth's answer differs in kind or match; '' where it does not."""
     expected = next(kind for kind in KINDS if kind in case["expect"])
-    found = answer(case)
+    found = answer(case, "case")
     if [kind for kind in KINDS if found[kind] is not None] != [expected]:
         return f"{found}, recorded {case['expect']}"
     same = expected != "match" or found["match"] is case["expect"]["match"]
