@@ -30,14 +30,13 @@ from extender.service.tracing import Traces, no_span
 from extender.sockets import listen_on
 from extender.web.app import App, Pages
 from extender.web.exporting import Exporting, Published
-from extender.web.guard import Access
+from extender.web.guard import MOST_TOKEN, Access
 from extender.web.limits import PAGES, VERBS, Limits, RefusalLog
 from extender.web.protocol import Listener, Protocol
 from extender.web.server import Server
 from extender.wire.documents import text_of
 
 _LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps a link when a ConfigMap changes
-_MOST_TOKEN = 4096  # bytes of a token's file
 _MOST_CERTIFICATES = 1024 * 1024  # bytes of a file of certificates
 
 T = TypeVar("T")
@@ -88,7 +87,7 @@ async def run(
     """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
     known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
     if listen.page_token is not None and listen.page_token.exists():
-        text_of(read_mounted(listen.page_token, _MOST_TOKEN), name_of(listen.page_token))
+        text_of(read_mounted(listen.page_token, MOST_TOKEN), name_of(listen.page_token))
     access = Access(listen.pages[0] if listen.pages is not None else listen.host, listen.page_hosts, listen.page_token)
     refusals = RefusalLog()
     _check_certificates(listen)

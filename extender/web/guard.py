@@ -14,6 +14,8 @@ from pathlib import Path
 
 from extender.web.asgi import TEXT, Answer, Scope, problem
 
+MOST_TOKEN = 4096  # bytes of the token's file
+
 
 def header(scope: Scope, wanted: bytes) -> bytes:
     """The first value of a header, named in lower case; empty where it is absent."""
@@ -63,8 +65,8 @@ class Access:
     def _refusal_by_token(self, scope: Scope) -> Answer | None:
         token = b""
         if self._token_file is not None:
-            with suppress(OSError):
-                token = self._token_file.read_bytes().strip()
+            with suppress(OSError), self._token_file.open("rb") as file:
+                token = file.read(MOST_TOKEN).strip()
         if not token:
             return problem(
                 403, "closed until there is a token: give berth serve --page-token-file a file that holds one"
