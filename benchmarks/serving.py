@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import beside
+from benchmarks import beside, waking
 from benchmarks.beside import summary
 
 BIND_PODS, COLD_PODS = 200, 9  # made by benchmarks.servers
@@ -291,6 +291,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=[100, 1000, 5000, 15000], help="fleets of mixed nodes, empty")
     parser.add_argument("--mix", default="mixed", help="of those fleets: mixed, uniform, kinds (16 kinds of devices) or mig")
     parser.add_argument("--at", type=int, default=1000, help="nodes of the other fleets and occupancies; 0 leaves them out")
+    parser.add_argument("--shapes", type=int, default=500, help="live shapes of the last measurement; 0 leaves it out")
+    parser.add_argument("--shape-nodes", type=int, default=5000, help="half-full nodes in it")
+    parser.add_argument("--waiting", type=int, default=4096, help="waiting pods in it")
     args = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")
     cases = [(nodes, args.mix, 0) for nodes in args.nodes]
@@ -300,10 +303,14 @@ def main() -> None:
         results.append(one_size(*case))
         show(results[-1])
     growth(results)
+    shapes = {}
+    if args.shapes:
+        shapes = waking.measure(args.shape_nodes, args.shapes, args.waiting, events=10, gap=1.0)
+        waking.show(shapes, args.shape_nodes, args.shapes, args.waiting)
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
-    (folder / "serving.json").write_text(json.dumps({**machine, "results": results}, indent=1))
+    (folder / "serving.json").write_text(json.dumps({**machine, "results": results, "shapes": shapes}, indent=1))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -19,9 +18,8 @@ from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.model.errors import WireError
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, gpu_slice, node_object
-from extender.verdict.demand import demand_of
+from extender.verdict.demand import Demand, demand_of
 from extender.verdict.evaluate import Rules
-from extender.verdict import ranking as ranking_module
 from extender.verdict.ranking import Ranking
 from extender.wire import extender_v1 as wire
 from extender.wire import names as names_module
@@ -202,9 +200,14 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         b.cluster.add_node("better", carried_machines()["hgx-h100-8"])
         await b.settled()
         assert (await b.filter("p"))["NodeNames"][0] == "better"
-        (ranking,) = b.app.service.judge.rankings._known.values()
-        fleet = b.app.service.mirror.snapshot().fleet
-        assert not ranking._stale and all(g.fleet is fleet for g in ranking._groups.values() if g.names)
+        judge, snapshot = b.app.service.judge, b.app.service.mirror.snapshot()
+        demand = demand_of(decode_pod(b.pod("p")), snapshot, judge.policy)
+        assert isinstance(demand, Demand)
+        ranking, fresh, rules = judge.rankings.at_hand(demand), Ranking(demand), judge.rules(snapshot)
+        for _ in range(3):
+            ranking.follow(snapshot, rules)
+        fresh.follow(snapshot, rules)
+        assert not ranking.stale and ranking.best(None, 9) == fresh.best(None, 9)
 
 
 _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]
@@ -313,8 +316,8 @@ def test_no_pod_that_may_need_devices_is_passed_undecoded(spec: dict[str, object
 class World:
     """A mirror filled by hand, and a demand with its rankings."""
 
-    def __init__(self, nodes: str) -> None:
-        self.mirror, self._decoder, self._masks = Mirror(), SliceDecoder(), Masks()
+    def __init__(self, nodes: str, remembered_changes: int = 4096) -> None:
+        self.mirror, self._decoder, self._masks = Mirror(remembered_changes=remembered_changes), SliceDecoder(), Masks()
         self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for kind, name in enumerate(nodes):
             self.change(name, kind % 2)
@@ -340,46 +343,45 @@ class World:
         """As one made anew and at once."""
         for _ in range(20):
             ranking.follow(*self.newest())
-        fresh, names = Ranking(self.demand), self.mirror.snapshot().views
+        fresh, views = Ranking(self.demand), self.mirror.snapshot().views
         fresh.follow(*self.newest())
         assert ranking.best(None, 99) == fresh.best(None, 99) and ranking.refused() == fresh.refused()
-        assert [ranking.verdict(name) for name in names] == [fresh.verdict(name) for name in names]
-        assert sum(state.nodes for state in ranking.states()) == ranking.nodes == len(names)
+        assert [ranking.verdict(view) for view in views.values()] == [fresh.verdict(view) for view in views.values()]
+        assert sum(state.nodes for state in ranking.states()) == ranking.nodes == len(views)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=30), st.integers(0, 12))
-def test_a_ranking_made_in_steps_equals_one_made_at_once(changes: list[tuple[str, int]], interrupted: int) -> None:
-    """Nodes come, go and change while a ranking is made in steps and others follow in between. States that somebody reads
-    meanwhile are those of when he began."""
+_CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=30)
+
+
+@given(_CHANGES, st.integers(0, 12), st.booleans(), st.integers(1, 3))
+def test_a_ranking_made_in_steps_equals_one_made_at_once(
+    changes: list[tuple[str, int]], interrupted: int, as_of: bool, vacant: int
+) -> None:
+    """Nodes come, go and change while a ranking is made in steps and others follow in between, however few of the
+    states that no node is in are remembered."""
     world = World("abcd")
-    ranking = Ranking(world.demand)
+    ranking = Ranking(world.demand, as_of=as_of, vacant=vacant)
     steps = ranking.catch_up(*world.newest())
-    states = expected = None
     for number, (name, kind) in enumerate(changes):
         world.change(name, kind)
         if number >= interrupted:
             ranking.follow(*world.passing())
-        if number == interrupted:
-            expected, states = list(ranking.states()), ranking.states()
-            assert next(states) == expected[0] if expected else next(states, None) is None
         next(steps, None)
     for _ in steps:
         pass
-    assert states is None or list(states) == expected[1:]
-    assert not ranking._readers
     world.assert_right(ranking)
 
 
-@patch.multiple(ranking_module, _STEP=1, _GATHERED=1, _PLACED=1)
-def test_a_ranking_far_behind_starts_over_though_others_go_on_meanwhile() -> None:
-    for steps_before in range(40):
-        world = World("abcdef")
-        ranking = Ranking(world.demand)
+@pytest.mark.parametrize("as_of", [False, True])
+def test_a_ranking_far_behind_starts_over_though_others_go_on_meanwhile(as_of: bool) -> None:
+    for steps_before in range(8):
+        world = World("abcdef", remembered_changes=1)
+        ranking = Ranking(world.demand, as_of=as_of)
         ranking.follow(*world.newest())
         for name, kind in (("a", 2), ("b", 3), ("g", 0)):
             world.change(name, kind)
             world.mirror.snapshot()
-        world.mirror._changes.forget(0)
+        assert world.mirror.snapshot().changed_since(1) is None
         world.change("c", 1)
         steps = ranking.catch_up(*world.newest())
         for _ in range(steps_before):
@@ -389,6 +391,23 @@ def test_a_ranking_far_behind_starts_over_though_others_go_on_meanwhile() -> Non
         for _ in steps:
             pass
         world.assert_right(ranking)
+
+
+@given(_CHANGES, st.integers(0, 30))
+def test_a_ranking_as_of_a_snapshot_sees_nothing_newer(changes: list[tuple[str, int]], kept_at: int) -> None:
+    world = World("abcd")
+    for name, kind in changes[:kept_at]:
+        world.change(name, kind)
+    snapshot, rules = world.newest()
+    fresh = Ranking(world.demand)
+    fresh.follow(snapshot, rules)
+    expected = fresh.best(None, 99), fresh.refused()
+    for name, kind in changes[kept_at:]:
+        world.change(name, kind)
+        world.mirror.snapshot()
+    ranking = Ranking(world.demand, as_of=True)
+    ranking.follow(snapshot, rules)
+    assert (ranking.best(None, 99), ranking.refused()) == expected
 
 
 def test_who_gave_up_half_way_goes_on_from_there() -> None:

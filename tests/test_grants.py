@@ -87,6 +87,14 @@ def test_other_words_for_the_same_devices_are_not_judged_again() -> None:
     assert known[2] > known[1], "fewer of the devices: something else"
 
 
+def test_grants_are_bounded() -> None:
+    mirror, masks = fleet([(0, 1)])
+    grants, wanted, snapshot = Grants(limit=3), demand(mirror, 2, "", {}, _POLICIES[0], "gpu"), mirror.snapshot()
+    for view in snapshot.views.values():
+        evaluate(view, wanted, Rules(masks, Features(), snapshot.fleet, grants))
+    assert len(grants) == 3
+
+
 def test_what_others_are_compared_with_changed() -> None:
     """Scores are relative to the fleet: what another fleet's nodes were granted is forgotten."""
     mirror, masks = fleet([])

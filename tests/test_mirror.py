@@ -79,7 +79,7 @@ def test_only_touched_views_are_built_again() -> None:
     assert after.views["n2"] is before.views["n2"] and after.views["n1"] is not before.views["n1"]
     assert after.views["n1"].busy == 0b10
     mirror.apply_claim(ObjectKey("x", "c"), None)
-    assert mirror.snapshot().views["n1"].signature == before.views["n1"].signature
+    assert mirror.snapshot().views["n1"].state.signature == before.views["n1"].state.signature
 
 
 def test_a_kept_snapshot_never_changes() -> None:
@@ -97,7 +97,7 @@ def test_a_kept_snapshot_never_changes() -> None:
 
 def test_equal_nodes_have_equal_signatures() -> None:
     views = filled().snapshot().views
-    assert views["n1"].signature == views["n3"].signature != views["n2"].signature
+    assert views["n1"].state.signature == views["n3"].state.signature != views["n2"].state.signature
 
 
 def test_hold_and_bind_and_confirmation() -> None:

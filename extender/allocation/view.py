@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Usage
@@ -16,16 +16,39 @@ from extender.model.device import PoolKey
 from extender.model.fabric import Fabric
 from extender.model.reservation import Reservation
 
+_NUMBERS = count()
+
+
+class Interned:
+    """Stands for a value that was seen before: equal values share one, which is compared by identity. What must not
+    keep it in memory remembers its number, which is never given again."""
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self) -> None:
+        self.number = next(_NUMBERS)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class NodeState:
+    """An equivalence class of nodes. Nodes with one `signature` get equal verdicts wherever selectors and constraints
+    see equal; selectors that read no identity see equal where `appearance` is one."""
+
+    signature: Interned = field(default_factory=Interned)
+    appearance: Interned | None = None  # None: like no other
+    imagined: bool = False  # no node of the cluster is in this state
+    names: list[str] = field(default_factory=list)  # the nodes that the mirror has in this state now, sorted
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """One node. Two views with equal `signature` give equal verdicts wherever selectors and constraints see equal; those that
-    look at no identity see equal where `appearance` is."""
+    """One node. Views with one `state` get equal verdicts from all that read no identity of a device."""
 
     node: Node
     inventory: Inventory
     usage: Usage
-    signature: int
+    state: NodeState = field(default_factory=NodeState)
     fabric: Fabric | None = None
     gpu_bits: tuple[int, ...] = ()  # the device bit of each GPU of the fabric, -1 where it has none
     held: int = 0  # devices that only a hold keeps in use, as a mask
@@ -33,7 +56,6 @@ class NodeView:
     drift: int = 0  # devices that no claim holds and somebody uses, as a mask
     overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes that live use exceeds the claims, coarse
     believed: bool = True  # whether the agent was heard of lately
-    appearance: int = -1  # -1: like no other
     partitions: tuple[int, ...] | None = None  # sets that Fabric Manager can join, by position; None: it does not say
     troubled: int = 0  # devices with a taint that forbids nothing, and unhealthy GPUs, as a mask
 
@@ -115,7 +137,8 @@ class Snapshot:
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID: what is held or being written
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
     groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
-    alike: Callable[[int], Mapping[tuple[int, int], Mapping[str, None]] | None] = lambda _: None  # of a version: nodes by (signature, appearance)
+    states: Mapping[int, NodeState] = field(default_factory=dict)  # by number, those that nodes are in now
+    is_newest: Callable[[int], bool] = lambda _: False  # whether this version is of now
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # those that have devices of a pool
 
     def changed_since(self, version: int) -> list[str] | None:

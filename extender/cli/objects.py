@@ -54,7 +54,10 @@ class Objects:
         fabric = choose_fabric(said, devices, Graphs()) if gpus else None
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
-        view = NodeView(node, found, problem.usage, 0, fabric, positions, busy=problem.taken, troubled=troubled(found, fabric, positions))
+        trouble = troubled(found, fabric, positions)
+        view = NodeView(
+            node, found, problem.usage, fabric=fabric, gpu_bits=positions, busy=problem.taken, troubled=trouble
+        )
         return ByTopology(view, Policy())
 
 

@@ -8,13 +8,16 @@ from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
+from cachetools import LRUCache
+
 from extender.fabric import ring
 from extender.model.bits import members
 from extender.model.fabric import Graph
 from extender.model.pieces import breathe
 
 _EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
-_REMEMBERED = 65_536  # (graph, mask) pairs; 255 per 8-GPU graph
+_REMEMBERED = 65_536  # (graph, mask) pairs of about 150 bytes; 255 per 8-GPU graph
+_RANKED_BYTES = 16 << 20  # of all ranked sets; an 8-GPU graph has half a MiB of them
 
 
 class Quality(NamedTuple):
@@ -55,9 +58,7 @@ def quality(graph: Graph, mask: int, free: int) -> Quality:
     )
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
-    """Sets of `count` GPUs out of `free`, the best first. All of them where that is cheap, else good seeds."""
+def _ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
     available = members(free)
     if count > len(available) or count < 1:
         return ()
@@ -66,6 +67,33 @@ def ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
     else:
         masks = sorted({_grown(graph, free, seed, count) for seed in available})
     return tuple(sorted(masks, key=lambda mask: quality(graph, mask, free)))
+
+
+class RankedSets:
+    """Ranked sets, bounded by estimated bytes; those used least recently go first."""
+
+    def __init__(self, limit_bytes: int = _RANKED_BYTES) -> None:
+        self._known: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(limit_bytes, getsizeof=_ranked_bytes)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
+        """Sets of `count` GPUs out of `free`, the best first. All of them where that is cheap, else good seeds."""
+        key = graph, free, count
+        known = self._known.get(key)
+        if known is None:
+            known = _ranked(graph, free, count)
+            if _ranked_bytes(known) <= self._known.maxsize:
+                self._known[key] = known
+        return known
+
+
+def _ranked_bytes(sets: tuple[int, ...]) -> int:
+    return 256 + 40 * len(sets)
+
+
+ranked = RankedSets().of
 
 
 def _grown(graph: Graph, free: int, seed: int, count: int) -> int:

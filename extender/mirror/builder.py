@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TypeVar
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from extender.allocation.features import Features
 from extender.allocation.live import Uses, live_use, troubled, uses_of
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import CounterKey, PoolUse, Usage, taken_mask
-from extender.allocation.view import Fleet, NodeView
+from extender.allocation.view import Fleet, Interned, NodeState, NodeView
 from extender.fabric.sets import Graphs, best_gbps
 from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
 from extender.mirror.demand import DemandBook
@@ -25,6 +27,7 @@ from extender.model.fabric import Fabric, Graph
 from extender.model.quantity import NANO
 
 T = TypeVar("T")
+Interns = WeakValueDictionary[Hashable, Interned]
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
@@ -40,22 +43,32 @@ class _Hardware:
     uses: Uses
     partitions: tuple[int, ...] | None
     troubled: int
-    appearance: int  # what selectors can see but identities
-    look: int  # equal for nodes that search and scoring cannot tell apart when idle
+    appearance: Interned  # what selectors can see but identities
+    look: Interned  # one for nodes that search and scoring cannot tell apart when idle
+
+
+class _Counters(NamedTuple):
+    """What is consumed of a pool's counters, and the state of the pool that it was computed from."""
+
+    slices: tuple[Slice, ...]
+    use: PoolUse
+    consumed: dict[CounterKey, int]
+    digest: bytes
 
 
 class ViewBuilder:
-    """Builds node views; interns what makes equal nodes equal."""
+    """Builds node views; interns what makes equal nodes equal, for as long as a node, or somebody who remembers it,
+    is so."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
         self._graphs = Graphs()
         self._hardware: dict[str, _Hardware] = {}
-        self._appearances: dict[Hashable, int] = {}
-        self._kinds: dict[Hashable, int] = {}
-        self._looks: dict[Hashable, int] = {}
-        self._signatures: dict[Hashable, int] = {}
-        self._counters: dict[PoolKey, tuple[tuple[int, ...], PoolUse, dict[CounterKey, int]]] = {}
+        self._appearances: Interns = WeakValueDictionary()
+        self._looks: Interns = WeakValueDictionary()
+        self._signatures: Interns = WeakValueDictionary()
+        self._states: WeakValueDictionary[tuple[Interned, Interned], NodeState] = WeakValueDictionary()
+        self._counters: dict[PoolKey, _Counters] = {}
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # what a node's agent says that cannot be, by node
 
     def build(self, node: Node, store: Store, usage: UsageBook, previous: NodeView | None, *, only_use: bool) -> NodeView:
@@ -65,23 +78,45 @@ class ViewBuilder:
         fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
         pools = {pool.key: usage.pool(pool.key) for pool in found.pools}
         # Counters are read while the view is built, so that later changes of the store do not reach into it.
-        counters = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
+        counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
+        counters = {key: one.consumed for key, one in counted.items()}
         use = Usage(pools, lambda pool: counters.get(pool.key, {}))
         busy, held = taken_mask(found, use), _held(found, usage)
         believed = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if believed else (0, {})
-        consumed = tuple(tuple(sorted(amounts.items())) for amounts in counters.values())
+        consumed = tuple(one.digest for one in counted.values())
         key = (hardware.look, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
-        signature = self._signatures.setdefault(key, len(self._signatures))
+        state = self._state(_interned(self._signatures, key), hardware.appearance)
         return NodeView(
-            node, found, use, signature, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, hardware.appearance,
-            hardware.partitions, hardware.troubled
+            node, found, use, state, fabric, gpu_bits, held & busy, busy, drift, overuse, believed, hardware.partitions,
+            hardware.troubled,
         )
 
     def forget(self, node: str) -> None:
         """The node is gone."""
-        self._hardware.pop(node, None)
         self.agent_problems.pop(node, None)
+        gone = self._hardware.pop(node, None)
+        if gone is not None:
+            self._forget_counters(gone.inventory)
+
+    def interned(self) -> dict[str, int]:
+        """How many values of each kind are interned, and pools whose counters are remembered."""
+        tables: dict[str, Sized] = {
+            "states": self._states,
+            "signatures": self._signatures,
+            "looks": self._looks,
+            "appearances": self._appearances,
+            "hardware": self._hardware,
+            "counters": self._counters,
+        }
+        return {name: len(table) for name, table in tables.items()}
+
+    def _state(self, signature: Interned, appearance: Interned) -> NodeState:
+        key = signature, appearance
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = NodeState(signature, appearance)
+        return found
 
     # -- the inventory ---------------------------------------------------------------------------------------
 
@@ -101,17 +136,21 @@ class ViewBuilder:
             found += [s for s in store.pools[key].values() if s.counter_sets and s.name not in seen]
         return found
 
-    def _consumed(self, pool: Pool, store: Store, use: PoolUse) -> dict[CounterKey, int]:
+    def _consumed(self, pool: Pool, store: Store, use: PoolUse) -> _Counters:
         """What is consumed of a pool's counters; computed once per state of the pool, not per node."""
         slices = store.pools.get(pool.key, {})
         newest = max((s.generation for s in slices.values()), default=0)
-        current = [s for s in slices.values() if s.generation == newest]
-        state = tuple(sorted(id(s) for s in current))
+        current = tuple(s for s in slices.values() if s.generation == newest)
         known = self._counters.get(pool.key)
-        if known is None or known[0] != state or known[1] != use:
-            known = (state, use, consumed_counters(current, use))
-            self._counters[pool.key] = known
-        return known[2]
+        if known is None or not _same_objects(known.slices, current) or known.use != use:
+            consumed = consumed_counters(current, use)
+            known = self._counters[pool.key] = _Counters(current, use, consumed, _digest(sorted(consumed.items())))
+        return known
+
+    def _forget_counters(self, gone: Inventory) -> None:
+        """The counters of pools that a node had; another node of the same pool computes them again."""
+        for pool in gone.pools:
+            self._counters.pop(pool.key, None)
 
     # -- the hardware ----------------------------------------------------------------------------------------
 
@@ -122,7 +161,9 @@ class ViewBuilder:
             partitions = _partitions(found, gpu_bits)
             look = self._look(found, fabric, gpu_bits, partitions)
             seen = (look, tuple((place.id.driver, *place.device.attributes.appearance()) for place in found.places))
-            appearance = self._appearances.setdefault(seen, len(self._appearances))
+            appearance = _interned(self._appearances, seen)
+            if known is not None and known.inventory is not found:
+                self._forget_counters(known.inventory)
             known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, troubled(found, fabric, gpu_bits), appearance, look)
         return known
 
@@ -154,23 +195,31 @@ class ViewBuilder:
 
     def _look(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
-    ) -> int:
-        shape = tuple(self._kind(place.device, place.pool) for place in found.places)
+    ) -> Interned:
+        shape = tuple(_kind(place.device, place.pool) for place in found.places)
         joined: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
-            joined = (id(fabric.graph), fabric.source, states, gpu_bits)
+            joined = (fabric.graph, fabric.source, states, gpu_bits)
         trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
         look = (shape, found.reachable, found.left_out, joined, trouble, partitions)
-        return self._looks.setdefault(look, len(self._looks))
+        return _interned(self._looks, look)
 
-    def _kind(self, device: Device, pool: int) -> int:
-        """What search and scoring see of a device besides selectors and constraints."""
-        key = (
-            pool, id(device.capacity), device.consumes, device.taints, device.binding_conditions,
-            device.binding_failure_conditions, device.allow_multiple,
-        )
-        return self._kinds.setdefault(key, len(self._kinds))
+
+def _interned(table: Interns, key: Hashable) -> Interned:
+    """What stands for a value; the table knows it as long as somebody else does."""
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Interned()
+    return found
+
+
+def _kind(device: Device, pool: int) -> Hashable:
+    """What search and scoring see of a device besides selectors and constraints."""
+    return (
+        pool, device.capacity, device.consumes, device.taints, device.binding_conditions,
+        device.binding_failure_conditions, device.allow_multiple,
+    )
 
 
 def _held(found: Inventory, usage: UsageBook) -> int:
@@ -183,15 +232,22 @@ def _held(found: Inventory, usage: UsageBook) -> int:
     return mask
 
 
-def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> tuple[object, ...]:
+def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
     """What is shared out of each device, by bit."""
     if not any(use.shares for use in pools.values()):
-        return ()
-    return tuple(
-        (bit, tuple(sorted(amounts.items())))
-        for bit, place in enumerate(found.places)
-        if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+        return b""
+    return _digest(
+        [
+            (bit, sorted(amounts.items()))
+            for bit, place in enumerate(found.places)
+            if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+        ]
     )
+
+
+def _digest(amounts: object) -> bytes:
+    """Stands for amounts in a key: a MIG node has some hundred of them, and keys are kept."""
+    return blake2b(repr(amounts).encode(), digest_size=16).digest()
 
 
 def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -212,11 +268,14 @@ def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
         return False
     return all(
         (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
-        and len(a.slices) == len(b.slices)
-        and all(x is y for x, y in zip(a.slices, b.slices, strict=True))
+        and _same_objects(a.slices, b.slices)
         and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
         for a, b in zip(before, after, strict=True)
     )
+
+
+def _same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
+    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
 
 
 class FleetCounter:

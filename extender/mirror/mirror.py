@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from weakref import ref
 
 from extender.allocation.features import Features
-from extender.allocation.view import ChangeLog, NodeView, Snapshot
+from extender.allocation.view import ChangeLog, NodeState, NodeView, Snapshot
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
@@ -26,18 +27,24 @@ from extender.model.reservation import State
 _RETRIED = 4  # nodes whose view could not be built, tried again with each new snapshot
 _SHOWN = 200  # characters of an error that are kept
 _REMEMBERED_CHANGES = 4096  # nodes that may change before followers who lag behind start over
+_VACANT_STATES = 1024  # of about 2 KB; a state that no node is in often returns
 
 
 class Mirror:
     """The one picture. `snapshot()` and `present()` fold all events since the last one and are free when nothing happened."""
 
-    def __init__(self, features: Features | None = None, builder: ViewBuilder | None = None) -> None:
+    def __init__(
+        self, features: Features | None = None, builder: ViewBuilder | None = None,
+        remembered_changes: int = _REMEMBERED_CHANGES, vacant_states: int = _VACANT_STATES,
+    ) -> None:
         self.usage = UsageBook()
         self.store = Store(self.usage)
         self.ledger = Ledger(self.usage)
         self._builder = builder or ViewBuilder(features or Features())
         self._views: dict[str, NodeView] = {}
-        self._alike: dict[tuple[int, int], dict[str, None]] = {}  # (signature, appearance) to nodes
+        self._states: dict[int, NodeState] = {}  # by number, those that some node is in
+        self._vacated: OrderedDict[int, NodeState] = OrderedDict()  # those left last: they often return
+        self._vacant_states = vacant_states
         self._fleet = FleetCounter()
         self._demand = DemandBook()
         self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
@@ -45,6 +52,7 @@ class Mirror:
         self.on_sooner: Callable[[], None] = lambda: None  # `next_deadline` is earlier than before
         self.live_memory_seconds = 900.0
         self._changes = ChangeLog(known_since=0)
+        self._remembered_changes = remembered_changes
         self._version = 0
         self.unbuilt: dict[str, str] = {}  # node to why its view could not be built; it keeps the view it had before
         self._snapshot: Snapshot | None = None
@@ -94,6 +102,13 @@ class Mirror:
         self._snapshot = None
 
     def apply_node(self, name: str, new: Node | None) -> None:
+        """A node as the watch shows it. Its agent is forgotten with it; one whose slice is still there when a node of
+        that name comes again was not heard of since."""
+        if new is None:
+            self._heard.pop(name, None)
+            self.store.silent_agents.discard(name)
+        elif name not in self.store.nodes and name in self.store.fabric and name not in self._heard:
+            self.store.silent_agents.add(name)
         self.store.put_node(name, new)
         self._snapshot = None
 
@@ -156,9 +171,10 @@ class Mirror:
         self._freed(self.ledger.expire(now))
         while self._heard and next(iter(self._heard.values())) + self.live_memory_seconds <= now:
             node, _ = self._heard.popitem(last=False)
-            self.store.silent_agents.add(node)
-            self.store.dirty.add(node)
-            self._snapshot = None
+            if node in self.store.nodes:
+                self.store.silent_agents.add(node)
+                self.store.dirty.add(node)
+                self._snapshot = None
 
     @property
     def next_deadline(self) -> float:
@@ -187,6 +203,10 @@ class Mirror:
         """What a node's agent says that cannot be, by node; as of the last snapshot."""
         refused, wrong = self.store.refused_slices, self._builder.agent_problems
         return {node: (*refused.get(node, ()), *wrong.get(node, ())) for node in refused.keys() | wrong.keys()}
+
+    def interned(self) -> dict[str, int]:
+        """See ViewBuilder.interned."""
+        return self._builder.interned()
 
     # -- snapshots -------------------------------------------------------------------------------------------
 
@@ -225,7 +245,7 @@ class Mirror:
             self._renew(name, only_use=True)
         self._version += 1
         self._changes.note(self._version, dirty | used)
-        self._changes.forget(_REMEMBERED_CHANGES)
+        self._changes.forget(self._remembered_changes)
 
     def _renew(self, name: str, *, only_use: bool) -> None:
         views = self._views
@@ -250,24 +270,31 @@ class Mirror:
         self._fleet.replace(old, new)
 
     def _regroup(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
-        if old is not None:
-            state = (old.signature, old.appearance)
-            del self._alike[state][name]
-            if not self._alike[state]:
-                del self._alike[state]
-        if new is not None:
-            self._alike.setdefault((new.signature, new.appearance), {})[name] = None
+        """Nodes are listed by their states."""
+        before, after = old.state if old is not None else None, new.state if new is not None else None
+        if before is after:
+            return
+        if before is not None:
+            del before.names[bisect_left(before.names, name)]
+            if not before.names:
+                self._vacated[before.number] = self._states.pop(before.number)
+                if len(self._vacated) > self._vacant_states:
+                    self._vacated.popitem(last=False)
+        if after is not None:
+            insort(after.names, name)
+            if len(after.names) == 1:
+                self._states[after.number] = after
+                self._vacated.pop(after.number, None)
 
-    def _alike_at(self, version: int) -> Mapping[tuple[int, int], Mapping[str, None]] | None:
-        """Nodes by state, as long as the version is the newest."""
-        return self._alike if version == self._version else None
+    def _is_newest(self, version: int) -> bool:
+        return version == self._version
 
     def _make(self) -> Snapshot:
         store = self.store
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(self._demand), store.classes_version, self._changes, store.extended_resources(),
-            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._alike_at,
+            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._states, self._is_newest,
             store.claims_on,
         )
 

@@ -7,7 +7,7 @@ devices of six models share six schemas.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from extender.model.quantity import Quantity
@@ -45,7 +45,7 @@ def is_identity(name: str) -> bool:
 class Schema:
     """Names and kinds of the attributes of a device model; shared by all devices that have the same."""
 
-    __slots__ = ("domains", "has_lists", "index", "irregular", "kinds", "names", "problem", "shared")
+    __slots__ = ("__weakref__", "domains", "has_lists", "index", "irregular", "kinds", "names", "problem", "shared")
 
     def __init__(self, names: tuple[str, ...], kinds: tuple[str, ...], problem: str = "") -> None:
         self.names = names
@@ -120,6 +120,23 @@ class Capacity:
     policy: RequestPolicy | None = None
 
 
+class Capacities(dict[str, Capacity]):
+    """What a device has by name, never changed after it is made, so that it can be part of a key."""
+
+    __slots__ = ("__weakref__", "_hash")
+    _hash: int
+
+    def __hash__(self) -> int:  # type: ignore[override] # dict declares None
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash(frozenset(self.items()))
+            return self._hash
+
+
+NO_CAPACITY = Capacities()
+
+
 @dataclass(frozen=True, slots=True)
 class Taint:
     """Why a device should not be used; effects NoSchedule, NoExecute or None."""
@@ -177,7 +194,7 @@ class Device:
 
     name: str
     attributes: Attributes = NO_ATTRIBUTES
-    capacity: Mapping[str, Capacity] = field(default_factory=dict)
+    capacity: Capacities = NO_CAPACITY
     consumes: tuple[CounterUse, ...] = ()
     selection: NodeSelection = ANYWHERE
     binds_to_node: bool = False

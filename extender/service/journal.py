@@ -10,7 +10,9 @@ from typing import NamedTuple
 from extender.model.claim import ObjectKey
 from extender.verdict.explain import Candidate
 
-_PODS = 2048  # at about 3 KiB each, the record stays below 8 MiB
+_PODS = 2048
+_BYTES = 8 << 20  # of all entries, estimated
+_ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # besides texts
 _ATTEMPTS = 8  # per pod
 _REASONS = 3  # of the most frequent reasons of an attempt
 
@@ -43,6 +45,23 @@ class Entry:
     attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
     decision: Decision | None = None
     noted: int = 0  # the journal's version at the last note
+    size: int = _ENTRY_BYTES  # estimated bytes
+
+    def attempted(self, attempt: Attempt) -> int:
+        """One more attempt; the answer is how many bytes that adds."""
+        gone = _attempt_bytes(self.attempts[0]) if len(self.attempts) == _ATTEMPTS else 0
+        self.attempts.append(attempt)
+        return self._grow(_attempt_bytes(attempt) - gone)
+
+    def decided(self, decision: Decision) -> int:
+        """The pod is bound; the answer is how many bytes that adds."""
+        gone = _decision_bytes(self.decision) if self.decision is not None else 0
+        self.decision = decision
+        return self._grow(_decision_bytes(decision) - gone)
+
+    def _grow(self, added: int) -> int:
+        self.size += added
+        return added
 
     def change(self) -> str:
         """What the last attempt says that the one before did not; '' where nothing changed."""
@@ -58,8 +77,11 @@ class Entry:
 class Journal:
     """Entries by pod UID; the pod heard of least recently goes first."""
 
-    def __init__(self, now_rfc3339: Callable[[], str]) -> None:
+    def __init__(self, now_rfc3339: Callable[[], str], pods: int = _PODS, limit_bytes: int = _BYTES) -> None:
         self._now = now_rfc3339
+        self._pods = pods
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._newest: dict[ObjectKey, str] = {}  # UID of the pod of that name heard of last
         self.version = 0  # grows with every note
@@ -69,14 +91,14 @@ class Journal:
     def attempted(self, pod: ObjectKey, uid: str, fitting: int, asked: int, reasons: Iterable[tuple[str, int]]) -> None:
         """Filter answered."""
         frequent = sorted(((text, count) for text, count in reasons if count), key=lambda item: (-item[1], item[0]))[:_REASONS]
-        self._entry(pod, uid).attempts.append(Attempt(self._now(), fitting, asked, tuple(frequent)))
+        self._grow(self._entry(pod, uid).attempted(Attempt(self._now(), fitting, asked, tuple(frequent))))
 
     def decided(self, pod: ObjectKey, uid: str, chosen: Candidate, runner_up: tuple[str, float]) -> None:
         """The pod is bound. The runner-up comes with the margin to it."""
         if chosen.best_gbps:
             self.joined += 1
             self.joined_share += chosen.ring_gbps / chosen.best_gbps
-        self._entry(pod, uid).decision = Decision(self._now(), chosen, *runner_up)
+        self._grow(self._entry(pod, uid).decided(Decision(self._now(), chosen, *runner_up)))
 
     def of(self, pod: ObjectKey) -> Entry | None:
         """The newest entry of a pod by name."""
@@ -98,13 +120,28 @@ class Journal:
         entry = self._entries.get(uid)
         if entry is None:
             entry = self._entries[uid] = Entry(pod, uid)
-            if len(self._entries) > _PODS:
-                oldest, gone = self._entries.popitem(last=False)
-                if self._newest[gone.pod] == oldest:
-                    del self._newest[gone.pod]
+            self._bytes += entry.size
         else:
             self._entries.move_to_end(uid)
         self._newest[pod] = uid
         self.version += 1
         entry.noted = self.version
         return entry
+
+    def _grow(self, added: int) -> None:
+        """The newest entry grew; the oldest go where there is no room."""
+        self._bytes += added
+        while len(self._entries) > self._pods or (self._bytes > self._limit_bytes and len(self._entries) > 1):
+            oldest, gone = self._entries.popitem(last=False)
+            self._bytes -= gone.size
+            if self._newest[gone.pod] == oldest:
+                del self._newest[gone.pod]
+
+
+def _attempt_bytes(attempt: Attempt) -> int:
+    return _ATTEMPT_BYTES + sum(_REASON_BYTES + len(text) for text, _ in attempt.reasons)
+
+
+def _decision_bytes(decision: Decision) -> int:
+    chosen = decision.chosen
+    return _DECISION_BYTES + sum(map(len, chosen.devices)) + sum(len(part.sentence) for part in chosen.parts)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+
+from cachetools import LRUCache
 
 from extender.allocation.features import Features
 from extender.allocation.view import Snapshot
@@ -14,7 +15,9 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.model.reasons import Code
 from extender.policy import Policy
+from extender.service.hints import Hints
 from extender.service.journal import Journal
+from extender.service.unschedulable import UnschedulablePods
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Rules, Verdict, evaluate
 from extender.verdict.grants import Grant, Grants
@@ -24,7 +27,6 @@ from extender.verdict.rankings import Rankings
 from extender.verdict.verbs import held_by_claim, scores, shortlist
 from extender.wire.names import estimated_len
 
-T = TypeVar("T")
 _FILTER_SECONDS = 1.0  # for nodes never seen with this demand; kube-scheduler waits 5 s and schedules nothing else meanwhile
 _REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
 
@@ -42,7 +44,8 @@ class Judge:
     """Answers filter and prioritize from the mirror, and keeps the holds that filter places."""
 
     def __init__(
-        self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float], journal: Journal
+        self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float], journal: Journal,
+        remembered_pods: int = _REMEMBERED_PODS, rankings: Rankings | None = None,
     ) -> None:
         self._mirror = mirror
         self._clock = clock
@@ -50,10 +53,11 @@ class Judge:
         self._masks = Masks()
         self._grants = Grants()
         self._features = features
-        self.rankings = Rankings()
+        self.rankings = rankings if rankings is not None else Rankings()
         self.refusals: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
-        self._shortlists: OrderedDict[str, dict[str, float]] = OrderedDict()
-        self._rejected: OrderedDict[str, Demand] = OrderedDict()
+        self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
+        self._rejected = UnschedulablePods(remembered_pods)
+        self.hints = Hints(mirror, self._rejected, self.rankings, self.rules)
         self.policy_generation = 0
         self.policy_problem = ""  # why the newest policy file is not in force
         self.use_policy(policy)
@@ -119,14 +123,14 @@ class Judge:
             self.on_unfinished()
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
-            _remember(self._rejected, pod.uid, demand)
+            self.hints.rejected(pod.uid, demand, snapshot.version)
             self._escape(pod, demand, snapshot, names)
             self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused().items())
             self.refusals[(ranking.main_refusal() or Code.ELSEWHERE).name] += 1
             self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], found.reasons)
-        self._rejected.pop(pod.uid, None)
-        _remember(self._shortlists, pod.uid, {name: grant.score for name, grant in found.nodes})
+        self._rejected.remove(pod.uid)
+        self._shortlists[pod.uid] = {name: grant.score for name, grant in found.nodes}
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), estimated_len(names), ())
         self._hold(pod, demand, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
@@ -186,7 +190,7 @@ class Judge:
         rules, near = self.rules(snapshot), nearness(demand, snapshot)
         verdict: Verdict | None
         if self.rankings.known(demand):
-            verdict = self.rankings.of(demand, snapshot, rules).verdict(node)
+            verdict = self.rankings.of(demand, snapshot, rules).verdict(view)
         else:
             verdict = evaluate(view, demand.on(view.node), rules)
         return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
@@ -209,18 +213,12 @@ class Judge:
         store.gone_slices.clear()
         store.gone_pods.clear()
 
-    def can_help(self) -> bool:
-        """Whether some node could now serve a pod that was rejected."""
-        snapshot = self._mirror.present()
-        rules = self.rules(snapshot)
-        demands = {demand.key: demand for demand in self._rejected.values()}
-        return any(self.rankings.of(demand, snapshot, rules).best(None, 1) for demand in demands.values())
-
     def rejected(self) -> list[str]:
         """UIDs of the pods whose last filter was refused, the longest waiting first; without those filtered after they had gone."""
-        for uid in [uid for uid in self._rejected if uid not in self._mirror.store.pods]:
-            del self._rejected[uid]
-        return list(self._rejected)
+        for uid in self._rejected.uids():
+            if uid not in self._mirror.store.pods:
+                self._rejected.remove(uid)
+        return self._rejected.uids()
 
     @property
     def waiting(self) -> int:
@@ -229,16 +227,21 @@ class Judge:
 
     def forget_pod(self, uid: str) -> None:
         """The pod is bound or gone."""
-        self._rejected.pop(uid, None)
+        self._rejected.remove(uid)
         self._shortlists.pop(uid, None)
+
+    def remembered(self) -> dict[str, int]:
+        """How much of everything is kept in memory."""
+        return {
+            "rankings": len(self.rankings),
+            "ranking_bytes": self.rankings.estimated_bytes,
+            "verdicts": self.rankings.groups,
+            "grants": len(self._grants),
+            "shortlists": len(self._shortlists),
+            "rejected": len(self._rejected),
+            **self._masks.remembered(),
+        }
 
     def rules(self, snapshot: Snapshot) -> Rules:
         """What verdicts on a snapshot depend on."""
         return Rules(self._masks, self._features, snapshot.fleet, self._grants)
-
-
-def _remember(table: OrderedDict[str, T], uid: str, value: T) -> None:
-    table[uid] = value
-    table.move_to_end(uid)
-    if len(table) > _REMEMBERED_PODS:
-        table.popitem(last=False)

@@ -87,7 +87,7 @@ class Service:
         self.judge.on_unfinished = self._unfinished.set
         self.judge.on_unsuitable = self.collector.unsuitable
         self.judge.on_stale_special = self.collector.stale_special
-        self.waker = Waker(self.judge, writer, _now_rfc3339)
+        self.waker = Waker(self.judge.hints.look, writer, _now_rfc3339)
         self.expirer = Expirer(self.mirror, clock)
         self.mirror.on_freed = self.waker.supply_changed
         self.mirror.on_sooner = self.expirer.sooner

@@ -23,6 +23,7 @@ from extender.verdict.verbs import shortlist
 
 _WAITING = 64  # decisions not compared yet; more are left out and counted
 _REMEMBERED = 512  # pods
+_RANKINGS_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Shadow:
         self._judge = judge
         self._turns = turns
         self._now = now_rfc3339
-        self._rankings = Rankings()
+        self._rankings = Rankings(_RANKINGS_BYTES, as_of=True)
         self._todo: deque[tuple[Pod, Asked, Snapshot, Sequence[str], str, Grant]] = deque()
         self._something = asyncio.Event()
         self._known: OrderedDict[str, Comparison] = OrderedDict()  # by pod UID

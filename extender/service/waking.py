@@ -4,45 +4,79 @@ an annotation on one marker DeviceClass, at most once a second, and only when a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from extender.cluster.errors import ClusterError
 from extender.cluster.writer import Writer
-from extender.service.judge import Judge
 
 MARKER_CLASS = "berth.dev"
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
+_STRETCH_SECONDS = 0.001  # of a look between two turns of the loop
 
 
 class Waker:
-    """Runs beside the service. `supply_changed` is called for every event that may bring devices."""
+    """Runs beside the service. `supply_changed` is called for every event that may bring devices; `look` gives the
+    steps of one look at what changed since the look before, the last of which says whether it helps a rejected pod."""
 
-    def __init__(self, judge: Judge, writer: Writer, stamp: Callable[[], str]) -> None:
-        self._judge = judge
+    def __init__(
+        self,
+        look: Callable[[], Iterator[bool]],
+        writer: Writer,
+        stamp: Callable[[], str],
+        pause: float = _PAUSE_SECONDS,
+        stretch: float = _STRETCH_SECONDS,
+    ) -> None:
+        self._look = look
         self._writer = writer
         self._stamp = stamp
+        self._pause = pause
+        self._stretch = stretch
         self._changed = asyncio.Event()
         self._log = structlog.get_logger("berth.wake")
+        self._owed = False  # a look found that waking helps, and the class is not touched yet
         self.touches = 0
 
     def supply_changed(self) -> None:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. A look or a touch that fails is made up for after the pause, or when this runs again."""
         while True:
             await self._changed.wait()
-            self._changed.clear()
-            if self._judge.rejected() and self._judge.can_help():
-                await self._touch()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await self._once()
+            await asyncio.sleep(self._pause)
 
-    async def _touch(self) -> None:
+    async def _once(self) -> None:
+        self._changed.clear()
+        done = False
+        try:
+            self._owed = self._owed or await self._helps()
+            self._owed = self._owed and not await self._touch()
+            done = not self._owed
+        finally:
+            if not done:
+                self._changed.set()
+
+    async def _helps(self) -> bool:
+        """Whether what changed helps a rejected pod. Others have their turn after every stretch."""
+        until = time.monotonic() + self._stretch
+        for helps in self._look():
+            if helps:
+                return True
+            if time.monotonic() > until:
+                await asyncio.sleep(0)
+                until = time.monotonic() + self._stretch
+        return False
+
+    async def _touch(self) -> bool:
         try:
             await self._writer.touch_class(MARKER_CLASS, ANNOTATION, self._stamp())
-            self.touches += 1
         except ClusterError as error:
             self._log.warning("could not wake waiting pods", device_class=MARKER_CLASS, problem=str(error))
+            return False
+        self.touches += 1
+        return True

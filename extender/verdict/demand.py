@@ -60,6 +60,22 @@ class NotOurs:
 NOT_OURS = NotOurs()
 
 
+class Same:
+    """An object as part of a key: equal to itself alone, and alive as long as the key is."""
+
+    __slots__ = ("_hash", "_of")
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+        self._hash = id(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other._of is self._of
+
+
 SPECIAL_NAME = "<extended-resources>"
 
 
@@ -243,7 +259,8 @@ def _demand(
         text = f"pod annotation {_MEMORY}: {shown(pod.annotations[_MEMORY])} is not an amount of memory such as 60Gi"
         return Blocked(Reason(Code.INVALID, (text,)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
-    key = (names, tuple(spec.content for spec in specs), snapshot.classes_version, topology, least, expected, id(policy), asked)
+    contents = tuple(spec.content for spec in specs)
+    key = (names, contents, snapshot.classes_version, topology, least, expected, Same(policy), asked)
     ask = Extended(pod, extended) if extended else None
     name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
     group = (pod.key.namespace, name) if name else None

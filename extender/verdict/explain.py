@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from extender.allocation.observe import CAUSES, Recorder
 from extender.allocation.search import Search
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import Interned, NodeView, Snapshot
 from extender.model.claim import Claim, Pod
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
 from extender.model.pieces import breathe, in_pieces, run_out
@@ -104,14 +104,14 @@ class Refused:
 
     alike: list[Alike] = field(default_factory=list)
     reasons: dict[str, ByReason] = field(default_factory=dict)
-    looks: dict[int, Look] = field(default_factory=dict)
+    looks: dict[Interned | None, Look] = field(default_factory=dict)
     nodes: int = 0
 
     def add(self, alike: Alike) -> None:
         self.alike.append(alike)
         self.nodes += alike.nodes
-        view, nodes = self.looks.get(alike.view.appearance, (alike.view, 0))
-        self.looks[alike.view.appearance] = view, nodes + alike.nodes
+        view, nodes = self.looks.get(alike.view.state.appearance, (alike.view, 0))
+        self.looks[alike.view.state.appearance] = view, nodes + alike.nodes
         known = self.reasons.get(alike.refusal.text)
         if known is None:
             known = self.reasons[alike.refusal.text] = ByReason(alike)
@@ -142,12 +142,10 @@ def explain(
             yield Explanation(name, "blocked", f"pod {name} fits nowhere: {demand.reason}", len(snapshot.views))
         case Demand():
             told = narrate(own.get(narrated) or _known(narrated, snapshot), demand, rules) if narrated else ()
-            of_its_own = Ranking(demand)  # which nobody else needs meanwhile
+            of_its_own = Ranking(demand, as_of=True)
             if ranking is None:
                 yield from in_pieces(partial(run_out, of_its_own.catch_up(snapshot, rules)))
             for step in _explain(name, demand, snapshot, rules, ranking or of_its_own, own):
-                if step is not None:
-                    yield from of_its_own.let_go()
                 yield replace(step, narration=told) if step is not None else None
 
 

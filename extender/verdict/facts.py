@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import Interned, NodeView, Snapshot
 from extender.model.demand import WHOLE
 from extender.model.pieces import breathe, in_pieces
 from extender.scoring.parts import left_over, stranded, unclaimed_bytes
@@ -42,12 +42,12 @@ class Facts:
 def fleet_facts(snapshot: Snapshot) -> Iterator[dict[str, Facts] | None]:
     """Steps that end with the facts by product. Nodes that look alike are counted once and multiplied."""
     found: dict[str, Facts] = {}
-    alike: dict[int, Facts] = {}
+    alike: dict[Interned, Facts] = {}
     for position, view in enumerate(snapshot.views.values(), 1):
         if view.fabric is not None:
-            mine = alike.get(view.signature)
+            mine = alike.get(view.state.signature)
             if mine is None:
-                mine = alike[view.signature] = yield from in_pieces(partial(_node, view, snapshot))
+                mine = alike[view.state.signature] = yield from in_pieces(partial(_node, view, snapshot))
                 yield None
             sum_ = found.setdefault(product(view), Facts())
             sum_.add(mine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extender.allocation.plain import Plain
 from extender.allocation.problem import Pick, Solution
@@ -12,7 +12,7 @@ from extender.model.claim import DeviceRequest
 from extender.scoring.parts import Part
 from extender.verdict.demand import Demand
 
-_LIMIT = 8_192  # a half-full fleet of mixed kinds has a thousand states
+_LIMIT = 8_192  # of about 2.5 KB; a half-full fleet of mixed kinds has a thousand states
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,19 @@ class Grant:
     parts: tuple[Part, ...]
     score: float
     ring_gbps: float
+    origin: Grant | None = field(default=None, compare=False, repr=False)  # the same for the request of another demand
 
     def to(self, request: DeviceRequest) -> Grant:
         """The same devices for the only request of another demand."""
         picks = tuple(Pick(pick.bit, request, None) for pick in self.solution.picks[0])
-        return Grant(Solution((picks,), self.solution.alternatives), self.parts, self.score, self.ring_gbps)
+        return Grant(Solution((picks,), self.solution.alternatives), self.parts, self.score, self.ring_gbps, self)
 
 
 class Grants:
     """A bounded memory; the one that was made first goes first. It holds for one fleet at a time, as scores are relative to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._limit = limit
         self._known: OrderedDict[tuple[object, ...], Grant] = OrderedDict()
         self._fleet: Fleet | None = None
 
@@ -50,12 +52,13 @@ class Grants:
             self._known.clear()
             self._fleet = fleet
         self._known[asked] = grant
-        if len(self._known) > _LIMIT:
+        if len(self._known) > self._limit:
             self._known.popitem(last=False)
 
 
 def asked_of(view: NodeView, demand: Demand, simple: Plain) -> tuple[object, ...] | None:
     """What a plain demand comes to on a node: equal ones get equal grants. None for a node that is imagined."""
-    if view.signature < 0:
+    if view.state.imagined:
         return None
-    return view.signature, simple.free, simple.request.count, demand.topology, demand.min_gbps, demand.expected_bytes, demand.policy
+    wanted = demand.topology, demand.min_gbps, demand.expected_bytes, demand.policy
+    return view.state.signature, simple.free, simple.request.count, *wanted

@@ -38,7 +38,7 @@ def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Sn
         left = {n: v for n, v in breathing(views.items(), _STEP) if n not in changes.without_nodes}
         views = _give_back(left, changes.given_back)
     known = ChainMap(added, snapshot.claims) if added else snapshot.claims  # type: ignore[arg-type] # the second is never written
-    return replace(snapshot, views=views, claims=known, changes=ChangeLog(), alike=lambda _: None)
+    return replace(snapshot, views=views, claims=known, changes=ChangeLog(), is_newest=lambda _: False)
 
 
 def _give_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:
@@ -46,11 +46,10 @@ def _give_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str,
     results: dict[PoolKey, list[Result]] = {}
     for result in given:
         results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
-    for number, (name, view) in enumerate(breathing(list(views.items()) if results else (), _STEP)):
+    for name, view in breathing(list(views.items()) if results else (), _STEP):
         mine = [r for pool in view.inventory.pools for r in results.get(pool.key, ())]
         if mine:
-            # No two such nodes may share a verdict by accident: each gets a signature that no real node has.
-            views[name] = replace(freed(view, mine), signature=-1 - number)
+            views[name] = freed(view, mine)
     return views
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import Interned, NodeView, Snapshot
 from extender.fabric.sets import largest_joined
 from extender.model.claim import Claim, DeviceRequest, Result
 from extender.model.device import PoolKey
@@ -81,12 +81,12 @@ def by_giving_back(
         claims, given = holders_on(view, holders), list[Claim]()
         yield None
         empty = freed(view, _results(claims))
-        key = (demand.on(view.node).key, empty.appearance, empty.busy)
+        key = (demand.on(view.node).key, empty.state.appearance, empty.busy)
         if key in hopeless:
             continue
         tries += 1
         if isinstance((yield from in_pieces(partial(evaluate, empty, demand.on(view.node), rules))), Refusal):
-            hopeless |= {key} if blind and empty.appearance >= 0 else set()
+            hopeless |= {key} if blind and empty.state.appearance is not None else set()
             continue
         for claim in claims:
             given.append(claim)
@@ -127,12 +127,12 @@ def held_by(claim: Claim) -> str:
 
 def worth_trying(refused: Iterable[Alike]) -> Iterator[list[NodeView] | None]:
     """Steps that end with one node of each state that is refused for what others hold; those with most free first."""
-    by_busy: dict[int, dict[int, NodeView]] = {}
+    by_busy: dict[int, dict[Interned, NodeView]] = {}
     for position, alike in enumerate(refused):
         if position % _STATES == 0:
             yield None
         if alike.refusal.reason.code in CAN_BE_FREED:
-            by_busy.setdefault(alike.view.busy.bit_count(), {}).setdefault(alike.view.signature, alike.view)
+            by_busy.setdefault(alike.view.busy.bit_count(), {}).setdefault(alike.view.state.signature, alike.view)
     found: list[NodeView] = []
     for busy in sorted(by_busy):
         if len(found) < _NODES:
@@ -146,12 +146,12 @@ def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: b
     wanted = [o for spec in demand.specs for r in spec.requests for o in r.alternatives if o.mode == "ExactCount"]
     free: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
     linked: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
-    known: dict[tuple[object, int], list[tuple[DeviceRequest, int]]] = {}
+    known: dict[tuple[object, Interned | None], list[tuple[DeviceRequest, int]]] = {}
     for position, alike in enumerate(refused):
         if position % _STATES == 0 or demand.topology == "required":
             yield None
         local = demand.on(alike.view.node)
-        key = (local.key, alike.view.appearance)
+        key = (local.key, alike.view.state.appearance)
         masks = known.get(key) if blind else None
         if masks is None:
             masks = known[key] = list(_matching(alike.view, local, rules))

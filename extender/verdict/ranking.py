@@ -1,49 +1,44 @@
 """Verdicts shared by equal demands on equal nodes, and nodes ranked per demand.
 
-Nodes that a demand cannot tell apart form a group and share one verdict: a group is known by what is asked and what its
-nodes look like, never by names: (signature of the view, match masks of every request, the pattern of values that
-constraints compare). A ranking follows the snapshots: only nodes that changed are sorted again, and when facts about the
-fleet change, every group is judged once.
+Nodes that a demand cannot tell apart share one verdict. Most demands read no identity of a device: to them a class of
+nodes is a NodeState of the mirror, which knows its nodes, so a ranking of the mirror's newest snapshot keeps one
+verdict per state and nothing per node. Other demands, and rankings of older snapshots, keep NodeClasses of their own.
+A ranking follows the snapshots: only classes without a verdict are judged, and when facts about the fleet change,
+every grant is made anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from extender.allocation.view import Fleet, NodeView, Snapshot
+from extender.allocation.view import Fleet, NodeState, NodeView, Snapshot
+from extender.model.claim import DeviceRequest
 from extender.model.reasons import Code
+from extender.verdict.classes import NodeClass, NodeClasses
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate
 from extender.verdict.grants import Grant
 from extender.verdict.seen import is_blind, seen
 
-_STEP = 2  # nodes sorted between two steps
-_GATHERED = 60  # nodes gathered between two steps
-_PLACED = 250  # nodes in one state put into their group between two steps
+_NAME = itemgetter(0)
 _FIRST = 3  # nodes named per state
-_REFRESHED = 2  # groups judged again in one call when facts about the fleet changed
-_MAX_GROUPS = 50_000  # distinct states remembered per demand; real fleets have about a thousand
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Nodes that the demand cannot tell apart, in order of their names; empty ones are kept, their state often returns."""
-
-    view: NodeView  # one that looks as all of them do
-    demand: Demand  # as these nodes have to serve it
-    fleet: Fleet  # facts that the verdict is relative to
-    verdict: Verdict
-    names: list[str] = field(default_factory=list)
-
-
-Alike = Mapping[tuple[int, int], Mapping[str, None]]
-"""Names of nodes by (signature, appearance)."""
+_REFRESHED = 2  # classes judged again in one call when facts about the fleet changed
+_SORTED = 8  # nodes sorted between two steps
+# Estimated bytes, measured with tracemalloc over half-full fleets (docs/performance.md).
+_BASE_BYTES, _VERDICT_BYTES, _REFUSAL_BYTES, _GRANT_BYTES, _PICK_BYTES, _NODE_BYTES, _CLASS_BYTES = (
+    4096,
+    64,
+    640,
+    480,
+    112,
+    80,
+    320,
+)
 
 
 class State(NamedTuple):
@@ -54,56 +49,57 @@ class State(NamedTuple):
     first: list[str]  # the first few of them by name
 
 
-class _Reader:
-    """Somebody who reads states in steps; `before` are groups as they were before they changed meanwhile."""
-
-    def __init__(self, among: Container[str] | None, without: Collection[str]) -> None:
-        self._among = among
-        self._without = without
-        self.before: dict[_Group, State] = {}
-
-    def look(self, group: _Group) -> State:
-        names = group.names if self._among is None else [name for name in group.names if name in self._among]
-        if not self._without:
-            return State(group.verdict, len(names), names[:_FIRST])
-        left_out = [name for name in self._without if names[bisect_left(names, name) :][:1] == [name]]
-        first = [name for name in names[: _FIRST + len(left_out)] if name not in left_out]
-        return State(group.verdict, len(names) - len(left_out), first[:_FIRST])
-
-
 class Ranking:
-    """All nodes for one demand: verdict per node, and grants by falling score."""
+    """All nodes for one demand: verdict per class of nodes, and grants by falling score.
 
-    def __init__(self, demand: Demand) -> None:
+    With `as_of` it ranks the nodes of the very snapshots that it follows, which may be older than the mirror's newest.
+    `vacant` classes without nodes, or an eighth of those with nodes, keep their grants, and as many their refusals,
+    because their state often returns.
+    """
+
+    def __init__(self, demand: Demand, *, as_of: bool = False, vacant: int = 16) -> None:
         self.demand = demand
-        self._groups: dict[object, _Group] = {}
-        self._group_of: dict[str, _Group] = {}
-        self._by_score: dict[float, list[_Group]] = {}
-        self._scores: list[float] = []  # falling
-        self._blind: dict[object, bool] = {}  # by key of the demand as nodes have to serve it
+        self._as_of = as_of
+        self._vacant = vacant
+        self._room = 2 * vacant  # verdicts before those of vacant classes are dropped
+        self._classes: NodeClasses | None = None  # None: the states of the mirror
+        self._nodes: Mapping[int, NodeState | NodeClass] = {}  # classes that some node is in, by number
+        self._pending: dict[int, NodeView] = {}  # classes to judge, each with a view in it
+        self._refused: dict[int, Refusal] = {}
+        self._refusals: dict[str, Refusal] = {}  # by text: thousands of classes share one
+        self._granted: dict[int, Grant] = {}
+        self._order: list[int] = []  # those granted, by falling score
+        self._request: DeviceRequest | None = None  # the only one, where grants of other demands are shared
+        self._own_grants = 0  # those that are not shared
+        self._own_picks = 0  # devices in them
         self._version = -1
-        self._todo: set[str] = set()  # nodes that changed and are not sorted yet
-        self._runs = 0  # times that somebody began to catch up
-        self._latest: tuple[Mapping[str, NodeView], Rules] | None = None  # whoever works on, works on the newest
         self._fleet: Fleet | None = None
-        self._stale: list[_Group] = []  # judged by older facts about the fleet
-        self._readers: list[_Reader] = []
+        self._stale: list[int] = []  # granted by older facts about the fleet
+        self._blind: dict[object, bool] = {}  # by key of the demand as nodes have to serve it
         self.evaluations = 0  # searches made; the rest was remembered
 
     def follow(self, snapshot: Snapshot, rules: Rules, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Catch up with a snapshot; the work grows with what changed. False where `give_up` said so before the end: what
-        was done stays done. Facts about the fleet change scores only, so they reach the groups a few at a time."""
-        for _ in self._sort_all(snapshot, rules, snapshot.alike(snapshot.version)):
+        was done stays done. Facts about the fleet change scores only, so they reach the grants a few at a time."""
+        for _ in self._judge_all(snapshot, rules):
             if give_up():
                 return False
-        for _ in zip(range(_REFRESHED), self._refresh(), strict=False):
+        for _ in zip(range(_REFRESHED), self._refresh(snapshot, rules), strict=False):
             pass
         return True
 
     def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Catch up with everything in steps, for callers that others must not wait for."""
-        yield from self._sort_all(snapshot, rules, None)
-        yield from self._refresh()
+        """Catch up with everything in steps, for callers that others must not wait for. Once somebody follows a newer
+        snapshot between two steps, the rest is theirs."""
+        yield from self._judge_all(snapshot, rules)
+        yield from self._refresh(snapshot, rules)
+
+    def judge(self, view: NodeView, rules: Rules) -> Verdict:
+        """The verdict of a view, remembered for its class; the ranking itself stays where it is."""
+        self._begin(rules)
+        found = view.state.number if self._classes is None else self._classes.of_view(view)
+        verdict = self._known(found)
+        return verdict if verdict is not None else self._judge(found, view, rules)
 
     @property
     def stale(self) -> bool:
@@ -112,204 +108,162 @@ class Ranking:
 
     @property
     def left(self) -> int:
-        """Nodes that are not sorted yet."""
-        return len(self._todo)
+        """Nodes that have no verdict yet."""
+        return sum(len(self._names(one)) for one in self._pending) + (
+            self._classes.left if self._classes is not None else 0
+        )
 
-    def _sort_all(self, snapshot: Snapshot, rules: Rules, alike: Alike | None) -> Iterator[None]:
-        """`alike` are the snapshot's nodes by state, for those who read all of it at once."""
-        changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        self._latest = snapshot.views, rules
-        self._runs += 1
-        if rules.fleet is not self._fleet:
-            self._fleet = rules.fleet
-            self._stale = list(self._groups.values())
-        if alike is not None and self._is_bare(rules):
-            yield from self._place_all(snapshot, rules, alike)
-        elif changed is None:
-            yield from self._find_changes(snapshot, rules)
-        else:
-            self._todo = self._todo.union(changed) if self._todo else set(changed)  # an emptied set keeps the room it once had, and pop() searches it
-            self._version = snapshot.version
-        if alike is None and self._is_bare(rules):
-            yield from self._place_in_steps(snapshot, rules)
-        position = 0
-        while self._todo:
-            name = self._todo.pop()
-            views, rules = self._latest
-            judged = self.evaluations
-            self._sort(name, views.get(name), rules)
-            position += 1
-            if position % _STEP == 0 or self.evaluations != judged:
-                yield
+    def verdict(self, view: NodeView) -> Verdict | None:
+        """The verdict of a node; None for one that is not judged."""
+        found = view.state.number if self._classes is None else self._classes.of(view.node.name)
+        return self._known(found) if found is not None else None
 
-    def let_go(self) -> Iterator[None]:
-        """Forget everything in steps: at once it would take as long as many of them."""
-        self._by_score.clear()
-        for table in (self._groups, self._group_of):
-            while table:
-                for _ in range(min(_GATHERED, len(table))):
-                    table.popitem()
-                yield
-
-    def verdict(self, name: str) -> Verdict | None:
-        """The verdict of a node; None for one that is not known."""
-        group = self._group_of.get(name)
-        return group.verdict if group is not None else None
-
-    def states(self, among: Container[str] | None = None, without: Collection[str] = ()) -> Iterator[State]:
-        """All states of nodes, as they are when the first is taken: what changes before the last is not seen. With `among`,
-        other nodes do not count; those few `without` never do."""
-        reader = _Reader(among, without)
-        self._readers.append(reader)
-        try:
-            for group in list(self._groups.values()):
-                state = reader.before.pop(group, None) or reader.look(group)
-                if state.nodes:
-                    yield state
-        finally:
-            self._readers.remove(reader)
+    def states(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[State]:
+        """All states of nodes that have a verdict; a grant may name the request of an equal demand. With `among`, other
+        nodes do not count; those few `without` never do."""
+        verdicts = chain[tuple[int, Verdict]](self._granted.items(), self._refused.items())
+        found = (_state(verdict, self._names(one), among, without) for one, verdict in verdicts if one in self._nodes)
+        return [state for state in found if state.nodes]
 
     def reasons(self) -> dict[str, str]:
         """Why each node that cannot serve the demand cannot."""
         found: dict[str, str] = {}
-        for group in self._groups.values():
-            if isinstance(group.verdict, Refusal):
-                found.update(dict.fromkeys(group.names, group.verdict.text))
+        for one, refusal in self._refused.items():
+            found.update(dict.fromkeys(self._names(one), refusal.text))
         return found
 
     def refused(self) -> Counter[str]:
         """Nodes by the text of the reason why they cannot serve the demand."""
         found: Counter[str] = Counter()
-        for group in self._groups.values():
-            if group.names and isinstance(group.verdict, Refusal):
-                found[group.verdict.text] += len(group.names)
+        for one, refusal in self._refused.items():
+            found[refusal.text] += len(self._names(one))
         return found
 
     def main_refusal(self) -> Code | None:
         """The code of the reason that refuses most nodes; None where none is refused."""
         found: Counter[Code] = Counter()
-        for group in self._groups.values():
-            if isinstance(group.verdict, Refusal):
-                found[group.verdict.reason.code] += len(group.names)
+        for one, refusal in self._refused.items():
+            found[refusal.reason.code] += len(self._names(one))
         return max(found, key=lambda code: (found[code], code.name), default=None)
 
     @property
     def groups(self) -> int:
-        """Distinct states of nodes that are remembered."""
-        return len(self._groups)
+        """Verdicts that are remembered."""
+        return len(self._granted) + len(self._refused)
 
     @property
     def nodes(self) -> int:
         """Nodes that have a verdict."""
-        return len(self._group_of)
+        return sum(len(self._names(one)) for one in chain(self._granted, self._refused))
+
+    @property
+    def estimated_bytes(self) -> int:
+        """About what the ranking keeps in memory of its own; what others share is not counted."""
+        specs = sum(len(spec.content) for spec in self.demand.specs)
+        own = len(self._classes) * _NODE_BYTES + self.groups * _CLASS_BYTES if self._classes is not None else 0
+        verdicts = self.groups * _VERDICT_BYTES + len(self._refusals) * _REFUSAL_BYTES
+        return _BASE_BYTES + specs + own + verdicts + self._own_grants * _GRANT_BYTES + self._own_picks * _PICK_BYTES
 
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Grant]]:
         """The best nodes among `names` (None: all), ties by name."""
         found: list[tuple[str, Grant]] = []
-        for score in self._scores:
-            left = count - len(found)
-            equal: list[tuple[str, Verdict]] = []
-            for group in self._by_score[score]:
-                some = group.names if names is None else [name for name in group.names if name in names]
-                equal += [(name, group.verdict) for name in some[:left]]
-            found += sorted(equal, key=itemgetter(0))[:left]  # type: ignore[arg-type] # only grants have a score
-            if len(found) >= count:
-                break
-        return found
-
-    def _is_bare(self, rules: Rules) -> bool:
-        """Whether there is no node yet, and a group can be looked up once for all that look alike."""
-        return not self._group_of and self.demand.extended is None and self._is_blind(self.demand, rules)
-
-    def _place_all(self, snapshot: Snapshot, rules: Rules, alike: Alike) -> Iterator[None]:
-        """All nodes of a bare ranking, in steps between which nobody else goes on."""
-        self._todo = set()
-        for (_, appearance), names in alike.items():
-            if appearance < 0:
-                self._todo.update(names)
+        equal: list[tuple[str, Grant]] = []  # of one score
+        score = None
+        for one in self._order:
+            nodes = self._nodes.get(one)
+            if nodes is None:
                 continue
-            group = self._changing(self._group(snapshot.views[next(iter(names))], rules))
-            group.names = sorted([*group.names, *names])
-            self._group_of.update(dict.fromkeys(names, group))
-            yield
-        self._version = snapshot.version
+            grant = self._grant(one)
+            if grant.score != score:
+                found += sorted(equal, key=_NAME)[: count - len(found)]
+                if len(found) >= count:
+                    return found
+                equal, score = [], grant.score
+            some = nodes.names if names is None else [name for name in nodes.names if name in names]
+            equal += [(name, grant) for name in some[: count - len(found)]]
+        return found + sorted(equal, key=_NAME)[: count - len(found)]
 
-    def _place_in_steps(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """The same for who lets others in."""
-        views, mine = snapshot.views, self._runs
-        left: dict[tuple[int, int], Mapping[str, None]] = {}
-        for found in _by_state(views):
-            left = found
-            yield
-        while left:
-            (_, appearance), names = left.popitem()
-            for some in _batches(names if appearance >= 0 else (), _PLACED):
-                latest = self._latest[0] if self._latest is not None and mine != self._runs else None  # between two steps somebody went on
-                fresh = some if latest is None else [n for n in some if n in self._todo and latest.get(n) is views[n]]
-                if not fresh:
-                    continue
-                group = self._changing(self._group(views[fresh[0]], rules))
-                group.names = sorted([*group.names, *fresh])
-                self._group_of.update(dict.fromkeys(fresh, group))
-                self._todo.difference_update(fresh)
+    def _names(self, one: int) -> Sequence[str]:
+        found = self._nodes.get(one)
+        return found.names if found is not None else ()
+
+    def _falling(self, one: int) -> float:
+        return -self._granted[one].score
+
+    def _grant(self, one: int) -> Grant:
+        """The grant of a class, from now on with this demand's request: the best ones are few and are asked for
+        again."""
+        grant = self._granted[one]
+        if self._is_foreign(grant):
+            grant = self._granted[one] = self._told(grant)
+            self._count(grant, 1)
+        return grant
+
+    def _is_foreign(self, grant: Grant) -> bool:
+        """Whether it is the grant of another demand, which this one shares."""
+        return self._request is not None and grant.solution.picks[0][0].request is not self._request
+
+    def _told(self, grant: Grant) -> Grant:
+        return grant.to(self._request) if self._request is not None and self._is_foreign(grant) else grant
+
+    def _known(self, one: int) -> Verdict | None:
+        grant = self._granted.get(one)
+        return self._told(grant) if grant is not None else self._refused.get(one)
+
+    # -- following -------------------------------------------------------------------------------------------
+
+    def _begin(self, rules: Rules) -> None:
+        """What the first rules decide: whether the mirror's states tell all that the demand sees."""
+        if self._fleet is None and (
+            self._as_of or self.demand.extended is not None or not self._is_blind(self.demand, rules)
+        ):
+            self._classes = NodeClasses(lambda view: self._key(view, rules))
+            self._nodes = self._classes.occupied
+        if rules.fleet is not self._fleet:
+            self._fleet = rules.fleet
+            self._stale = list(self._order)
+
+    def _judge_all(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+        """Judge the classes without a verdict, one a step."""
+        if snapshot.version >= self._version:
+            self._begin(rules)
+            if self._classes is None:
+                self._find_states(snapshot)
+            else:
+                yield from self._find_classes(self._classes, snapshot)
+        while self._pending:
+            one, view = self._pending.popitem()
+            if one not in self._granted and one not in self._refused:
+                self._judge(one, view, rules)
                 yield
 
-    def _find_changes(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Nodes to sort, where nobody remembers which changed since: those whose state is no longer that of their group. The
-        version comes last: who goes on between two steps begins anew, and then nothing is left here."""
-        mine, self._version = self._runs, -1
-        for some in _batches(snapshot.views):
-            self._todo.update(some if not self._group_of else [n for n in some if not self._is_settled(n, snapshot.views[n], rules)])
-            yield
-            if mine != self._runs:
-                return
-        for some in _batches(self._group_of):
-            self._todo.update(name for name in some if name not in snapshot.views)
-            yield
-            if mine != self._runs:
-                return
+    def _find_states(self, snapshot: Snapshot) -> None:
+        """States of nodes that changed."""
+        changed = snapshot.changed_since(self._version) if self._version >= 0 else None
+        views, granted, refused = snapshot.views, self._granted, self._refused
+        self._nodes = snapshot.states
+        if changed is None and snapshot.is_newest(snapshot.version):
+            changed = [state.names[0] for state in snapshot.states.values()]
+        for name in views if changed is None else changed:
+            view = views.get(name)
+            if view is not None and view.state.number not in granted and view.state.number not in refused:
+                self._pending[view.state.number] = view
         self._version = snapshot.version
 
-    def _is_settled(self, name: str, view: NodeView, rules: Rules) -> bool:
-        """Whether a node surely belongs to the group that it is in."""
-        group = self._group_of.get(name)
-        return (
-            group is not None
-            and (view.signature, view.appearance) == (group.view.signature, group.view.appearance)
-            and view.appearance >= 0
-            and self.demand.extended is None
-            and self._is_blind(self.demand, rules)
-        )
+    def _find_classes(self, classes: NodeClasses, snapshot: Snapshot) -> Iterator[None]:
+        """Classes that nodes which changed are in now."""
+        self._version = snapshot.version
+        for position, (one, view) in enumerate(classes.follow(snapshot), 1):
+            if one not in self._granted and one not in self._refused:
+                self._pending[one] = view
+            if position % _SORTED == 0:
+                yield
 
-    def _sort(self, name: str, view: NodeView | None, rules: Rules) -> None:
-        """Put a node into the group that it belongs to now."""
-        old = self._group_of.pop(name, None)
-        if old is not None:
-            del self._changing(old).names[bisect_left(old.names, name)]
-        if view is not None:
-            group = self._group_of[name] = self._changing(self._group(view, rules))
-            insort(group.names, name)
-
-    def _group(self, view: NodeView, rules: Rules) -> _Group:
+    def _key(self, view: NodeView, rules: Rules) -> Hashable:
         demand = self.demand.on(view.node)
-        if view.appearance >= 0 and self._is_blind(demand, rules):
-            key: tuple[object, ...] = (demand.key, view.signature, view.appearance)
-        else:
-            key = (demand.key, view.signature, *seen(view, demand, rules))
-        group = self._groups.get(key)
-        if group is None:
-            if len(self._groups) >= _MAX_GROUPS:
-                self._drop_empty()
-            group = self._groups[key] = _Group(view, demand, rules.fleet, evaluate(view, demand, rules))
-            self.evaluations += 1
-            self._rank(group)
-        return group
-
-    def _changing(self, group: _Group) -> _Group:
-        for reader in self._readers:
-            if group not in reader.before:
-                reader.before[group] = reader.look(group)
-        return group
+        if view.state.appearance is not None and self._is_blind(demand, rules):
+            return demand.key, view.state.number
+        return demand.key, view.state.signature.number, *seen(view, demand, rules)
 
     def _is_blind(self, demand: Demand, rules: Rules) -> bool:
         """Whether the demand looks at no identity of a device."""
@@ -318,53 +272,78 @@ class Ranking:
             found = self._blind[demand.key] = is_blind(demand, rules)
         return found
 
-    def _rank(self, group: _Group) -> None:
-        if isinstance(group.verdict, Grant):
-            self._by_score.setdefault(group.verdict.score, []).append(group)
-            if len(self._by_score) != len(self._scores):
-                insort(self._scores, group.verdict.score, key=lambda score: -score)
+    def _judge(self, one: int, view: NodeView, rules: Rules) -> Verdict:
+        if self.groups >= self._room:
+            self._forget_vacant()
+        verdict = evaluate(view, self.demand.on(view.node), rules)
+        self.evaluations += 1
+        if isinstance(verdict, Refusal):
+            verdict = self._refused[one] = self._refusals.setdefault(verdict.text, verdict)
+        else:
+            self._rank(one, verdict)
+        return verdict
 
-    def _unrank(self, group: _Group) -> None:
-        if isinstance(group.verdict, Grant):
-            score = group.verdict.score
-            self._by_score[score].remove(group)
-            if not self._by_score[score]:
-                del self._by_score[score]
-                self._scores.remove(score)
+    def _refresh(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+        """Grant again by the newest facts about the fleet, one class a step."""
+        while self._stale and snapshot.version == self._version:
+            one = self._stale.pop()
+            self._forget(one)
+            # A class that no node of the snapshot is in is judged once one comes into it.
+            here = (
+                view
+                for name in self._names(one)
+                if (view := snapshot.views.get(name)) is not None and self._is_in(view, one)
+            )
+            view = next(here, None)
+            if view is not None:
+                self._judge(one, view, rules)
+                yield
 
-    def _refresh(self) -> Iterator[None]:
-        """Judge groups again by the newest facts about the fleet, one a step."""
-        while self._stale and self._latest is not None:
-            group, (_, rules) = self._stale.pop(), self._latest
-            if group.fleet is rules.fleet:
-                continue
-            self._unrank(self._changing(group))
-            group.verdict, group.fleet = evaluate(group.view, group.demand, rules), rules.fleet
-            self.evaluations += 1
-            self._rank(group)
-            yield
+    def _is_in(self, view: NodeView, one: int) -> bool:
+        return self._classes is not None or view.state.number == one
 
-    def _drop_empty(self) -> None:
-        self._groups = {key: group for key, group in self._groups.items() if group.names}
-        self._stale = [group for group in self._stale if group.names]
-        self._by_score.clear()
-        self._scores.clear()
-        for group in self._groups.values():
-            self._rank(group)
+    # -- remembering -----------------------------------------------------------------------------------------
+
+    def _rank(self, one: int, grant: Grant) -> None:
+        if grant.origin is not None and self.demand.extended is None:
+            self._request, grant = grant.solution.picks[0][0].request, grant.origin
+        else:
+            self._count(grant, 1)
+        self._granted[one] = grant
+        insort(self._order, one, key=self._falling)
+
+    def _count(self, grant: Grant, sign: int) -> None:
+        """One grant more, or less, that is not shared."""
+        self._own_grants += sign
+        self._own_picks += sign * sum(map(len, grant.solution.picks))
+
+    def _forget(self, one: int) -> None:
+        """Drop a verdict; the class is judged again once a node comes into it."""
+        self._refused.pop(one, None)
+        grant = self._granted.get(one)
+        if grant is not None:
+            position = bisect_left(self._order, -grant.score, key=self._falling)
+            del self._order[self._order.index(one, position)]
+            del self._granted[one]
+            if not self._is_foreign(grant):
+                self._count(grant, -1)
+        if self._classes is not None:
+            self._classes.forget(one)
+
+    def _forget_vacant(self) -> None:
+        """Drop the verdicts of classes that no node is in, but the newest few."""
+        kept = max(self._vacant, len(self._nodes) // 8)
+        for verdicts in (self._granted, self._refused):
+            for one in [one for one in verdicts if one not in self._nodes][:-kept]:
+                self._forget(one)
+        self._refusals = {refusal.text: refusal for refusal in self._refused.values()}
+        self._room = self.groups + 2 * kept
 
 
-def _by_state(views: Mapping[str, NodeView]) -> Iterator[dict[tuple[int, int], Mapping[str, None]]]:
-    """Steps that end with all nodes by state."""
-    found: defaultdict[tuple[int, int], dict[str, None]] = defaultdict(dict)
-    for some in _batches(views):
-        for name in some:
-            view = views[name]
-            found[view.signature, view.appearance][name] = None
-        yield found  # type: ignore[misc] # who reads it writes nothing into the values
-
-
-def _batches(names: Iterable[str], size: int = _GATHERED) -> Iterator[list[str]]:
-    """All of them as they are now, a few at a time."""
-    left = iter(list(names))
-    while some := list(islice(left, size)):
-        yield some
+def _state(verdict: Verdict, names: Sequence[str], among: Container[str] | None, without: Collection[str]) -> State:
+    some = names if among is None else [name for name in names if name in among]
+    if not without:
+        return State(verdict, len(some), list(some[:_FIRST]))
+    left_out = [name for name in without if some[bisect_left(some, name) :][:1] == [name]]
+    first = [name for name in some[: _FIRST + len(left_out)] if name not in left_out]
+    return State(verdict, len(some) - len(left_out), first[:_FIRST])

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from extender.allocation.view import Snapshot
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Rules
 from extender.verdict.ranking import Ranking
 
+# Five hundred demands on five thousand half-full nodes take about half of it; the whole process has 512 MiB.
+_LIMIT_BYTES = 128 << 20
+_RECOUNT = 64  # calls between two looks at how rankings grew
+
 
 class Rankings:
-    """A bounded set of rankings; the least recently asked demand goes first."""
+    """Rankings by demand, bounded by their estimated bytes; the least recently asked demand goes first. `as_of`: see
+    Ranking."""
 
-    def __init__(self, limit: int = 64) -> None:
-        self._limit = limit
+    def __init__(self, limit_bytes: int = _LIMIT_BYTES, *, as_of: bool = False) -> None:
+        self._limit_bytes = limit_bytes
+        self._as_of = as_of
         self._known: OrderedDict[object, Ranking] = OrderedDict()
         self._before = 0  # evaluations of rankings that are gone
+        self._calls = 0
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def __iter__(self) -> Iterator[Ranking]:
+        """The one asked for longest ago first."""
+        return iter(self._known.values())
 
     def of(self, demand: Demand, snapshot: Snapshot, rules: Rules) -> Ranking:
         """The ranking of a demand, with every node of the snapshot."""
@@ -30,17 +42,28 @@ class Rankings:
     def at_hand(self, demand: Demand) -> Ranking:
         """The ranking of a demand, which may lag behind."""
         ranking = self._known.get(demand.key)
+        self._calls += 1
         if ranking is None:
-            ranking = self._known[demand.key] = Ranking(demand)
-            if len(self._known) > self._limit:
-                self._before += self._known.popitem(last=False)[1].evaluations
-        else:
-            self._known.move_to_end(demand.key)
+            self._shrink()
+            ranking = self._known[demand.key] = Ranking(demand, as_of=self._as_of)
+            return ranking
+        self._known.move_to_end(demand.key)
+        if self._calls % _RECOUNT == 0:
+            self._shrink()
         return ranking
+
+    def peek(self, demand: Demand) -> Ranking | None:
+        """The ranking of a demand, if there is one. That it was looked at does not count as asked."""
+        return self._known.get(demand.key)
 
     def known(self, demand: Demand) -> bool:
         """Whether a ranking of the demand is at hand."""
         return demand.key in self._known
+
+    @property
+    def estimated_bytes(self) -> int:
+        """About what all rankings keep in memory."""
+        return sum(ranking.estimated_bytes for ranking in self._known.values())
 
     @property
     def evaluations(self) -> int:
@@ -55,3 +78,11 @@ class Rankings:
     def clear(self) -> None:
         self._before = self.evaluations
         self._known.clear()
+
+    def _shrink(self) -> None:
+        """Drop rankings until the rest is within the limit, but never the one asked for last."""
+        size = self.estimated_bytes
+        while size > self._limit_bytes and len(self._known) > 1:
+            _, oldest = self._known.popitem(last=False)
+            size -= oldest.estimated_bytes
+            self._before += oldest.evaluations

@@ -50,7 +50,7 @@ def _by_nearness(
     """The best nodes and all that are near, ranked with nearness counted."""
     grants = dict(best)
     for name in near.near_nodes(snapshot) & wanted:
-        verdict = ranking.verdict(name)
+        verdict = ranking.verdict(snapshot.views[name])
         if isinstance(verdict, Grant):
             grants[name] = verdict
     found = [(name, near.added(grant, snapshot.views[name], demand)) for name, grant in grants.items()]

@@ -8,13 +8,13 @@ from dataclasses import replace
 from extender.allocation.live import live_use, uses_of
 from extender.allocation.offline import consumed_counters
 from extender.allocation.problem import UNUSED, PoolUse, Usage, taken_mask
-from extender.allocation.view import NodeView
+from extender.allocation.view import NodeState, NodeView
 from extender.model.claim import Result
 from extender.model.device import PoolKey
 
 
 def freed(view: NodeView, results: Iterable[Result]) -> NodeView:
-    """The node if these allocated devices were free. Its signature says that it stands for no real node."""
+    """The node if these allocated devices were free, in a state of its own."""
     pools = dict(view.usage.pools)
     for result in results:
         key = PoolKey(result.device.driver, result.device.pool)
@@ -28,7 +28,8 @@ def freed(view: NodeView, results: Iterable[Result]) -> NodeView:
     usage = Usage(pools, lambda pool: counters.get(pool.key, {}))
     busy = taken_mask(view.inventory, usage)
     drift, overuse = live_use(view.inventory, usage, uses_of(view.fabric), view.gpu_bits, busy) if view.believed else (0, {})
-    return replace(view, usage=usage, busy=busy, held=view.held & busy, drift=drift, overuse=overuse, signature=-1)
+    state = NodeState(appearance=view.state.appearance, imagined=True)
+    return replace(view, usage=usage, busy=busy, held=view.held & busy, drift=drift, overuse=overuse, state=state)
 
 
 def _less(use: PoolUse, result: Result) -> PoolUse:

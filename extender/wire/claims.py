@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import orjson
+from cachetools import LRUCache
 
 from extender.model.claim import (
     EXTENDED_CLAIM_ANNOTATION,
@@ -43,6 +43,8 @@ from extender.wire.fields import (
     strings,
 )
 
+_SPEC_BYTES = 8 << 20  # of all specs remembered: three thousand usual ones
+_SPEC_OBJECT_BYTES = 2048  # of one spec besides its text
 _ALWAYS = 4  # fields that every result of an allocation has; most have no other
 
 
@@ -62,7 +64,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
     annotations = get(metadata, "annotations", dict, "metadata", {})
     return Claim(
         key, uid, get(metadata, "resourceVersion", str, "metadata", ""),
-        spec=_spec(orjson.dumps(get(obj, "spec", dict, "", {}), option=orjson.OPT_SORT_KEYS)),
+        spec=_SPECS.decode(orjson.dumps(get(obj, "spec", dict, "", {}), option=orjson.OPT_SORT_KEYS)),
         allocation=_allocation(status) if status.get("allocation") is not None else None,
         reserved_for=many(status, "reservedFor", "status", _consumer),
         devices=many(status, "devices", "status", _device_status),
@@ -76,10 +78,37 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
     )
 
 
-@lru_cache(maxsize=4096)
-def _spec(content: bytes) -> ClaimSpec:
-    """Thousands of claims are made from one template: they share one object."""
-    return replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
+class SpecCache:
+    """Specs by content, bounded by its bytes: thousands of claims are made from one template and share one object.
+    What a spec takes besides its content grows with it; one too large for the cache is decoded each time."""
+
+    def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
+        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def content_bytes(self) -> int:
+        """Of all specs."""
+        return sum(map(len, self._known))
+
+    def decode(self, content: bytes) -> ClaimSpec:
+        """The spec of this JSON."""
+        known = self._known.get(content)
+        if known is None:
+            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
+            if _spec_bytes(known) <= self._known.maxsize:
+                self._known[content] = known
+        return known
+
+
+def _spec_bytes(spec: ClaimSpec) -> int:
+    """Estimated: the content, as much again decoded, and the objects."""
+    return 2 * len(spec.content) + _SPEC_OBJECT_BYTES
+
+
+_SPECS = SpecCache()
 
 
 def _controller(metadata: Json, kind: str) -> Consumer:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from sys import intern
 from typing import Any
+from weakref import WeakValueDictionary
+
+from cachetools import LRUCache
 
 from extender.model.device import (
     NO_ATTRIBUTES,
+    NO_CAPACITY,
     Attributes,
+    Capacities,
     Capacity,
     CounterSet,
     CounterUse,
@@ -30,16 +35,20 @@ from extender.wire.fields import Json, get, many, need, node_selector, quantitie
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
 _LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
 _NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # of 1.37 and of 1.36
-_MAX_INTERNED = 4096  # distinct schemas or capacity sets kept; a fleet has dozens
+_ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
 
 
 class SliceDecoder:
-    """Decodes slices; keeps the tables that let equal devices share memory."""
+    """Decodes slices; keeps the tables that let equal devices share memory, as long as some device is there."""
 
-    def __init__(self) -> None:
-        self._schemas: dict[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = {}
-        self._capacities: dict[tuple[tuple[str, Capacity], ...], dict[str, Capacity]] = {}
-        self._orders: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    def __init__(self, orders: int = _ORDERS) -> None:
+        self._schemas: WeakValueDictionary[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = WeakValueDictionary()
+        self._capacities: WeakValueDictionary[frozenset[tuple[str, Capacity]], Capacities] = WeakValueDictionary()
+        self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = LRUCache(orders)
+
+    def interned(self) -> dict[str, int]:
+        """How many values of each kind are shared."""
+        return {"schemas": len(self._schemas), "capacities": len(self._capacities), "orders": len(self._orders)}
 
     def decode(self, obj: Json) -> Slice:
         """A slice. One that cannot be read becomes a slice with `problem`, so that its pool is known to be broken."""
@@ -96,9 +105,7 @@ class SliceDecoder:
         key = (qualified, tuple(kinds), problem)
         schema = self._schemas.get(key)
         if schema is None:
-            schema = Schema(*key)
-            if len(self._schemas) < _MAX_INTERNED:
-                self._schemas[key] = schema
+            schema = self._schemas[key] = Schema(*key)
         return Attributes(schema, tuple(values))
 
     def _in_order(self, driver: str, obj: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -108,18 +115,17 @@ class SliceDecoder:
         if known is None:
             names = tuple(sorted(obj))
             known = names, tuple(intern(name if "/" in name else f"{driver}/{name}") for name in names)
-            if len(self._orders) < _MAX_INTERNED:
-                self._orders[key] = known
+            self._orders[key] = known
         return known
 
-    def _capacity(self, obj: Json, path: str) -> dict[str, Capacity]:
+    def _capacity(self, obj: Json, path: str) -> Capacities:
+        if not obj:
+            return NO_CAPACITY
         capacity = {intern(name): _one_capacity(value, f"{path}[{name}]") for name, value in obj.items()}
-        key = tuple(sorted(capacity.items(), key=lambda item: item[0]))
+        key = frozenset(capacity.items())
         known = self._capacities.get(key)
         if known is None:
-            known = capacity
-            if len(self._capacities) < _MAX_INTERNED:
-                self._capacities[key] = capacity
+            known = self._capacities[key] = Capacities(capacity)
         return known
 
 

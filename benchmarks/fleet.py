@@ -1,0 +1,157 @@
+"""A cluster in memory for benchmarks: objects go in as the watches would bring them, pods are filtered, the clock is
+driven."""
+
+from __future__ import annotations
+
+import random
+
+from benchmarks.allocation import mig_slices
+from extender.allocation.features import Features
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Pod
+from extender.policy import Policy
+from extender.sandbox.cluster import GPU_CLASS
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.service.journal import Journal
+from extender.service.judge import FilterAnswer, Judge
+from extender.service.watching import kinds
+from extender.verdict.demand import Demand, demand_of
+from extender.verdict.rankings import Rankings
+from extender.wire.core import decode_pod
+
+MACHINES = [
+    carried_machines()[name] for name in ("hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")
+]
+MIG_DRIVER, GPU_DRIVER = "mig.example.com", "gpu.nvidia.com"
+MIG_CLASS = {
+    "metadata": {"name": MIG_DRIVER},
+    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{MIG_DRIVER}'"}}]},
+}
+
+
+class Fleet:
+    """Nodes of one kind ("mig" or "mixed") with their devices by name."""
+
+    def __init__(
+        self,
+        kind: str,
+        seed: int = 1,
+        ranking_bytes: int | None = None,
+        vacant_states: int = 1024,
+        remembered_pods: int = 4096,
+    ) -> None:
+        self.kind = kind
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.mirror = Mirror(Features(), vacant_states=vacant_states)
+        self.journal = Journal(lambda: "")
+        rankings = Rankings(ranking_bytes) if ranking_bytes is not None else None
+        self.judge = Judge(
+            self.mirror,
+            Policy(),
+            Features(),
+            lambda: self.now,
+            self.journal,
+            remembered_pods=remembered_pods,
+            rankings=rankings,
+        )
+        self._apply = {one.name: one.apply for one in kinds(self.mirror)}
+        self.devices: dict[str, list[str]] = {}  # by node
+        self._number = 0
+        self._apply["deviceclasses"](MIG_DRIVER, MIG_CLASS)
+        self._apply["deviceclasses"](GPU_DRIVER, GPU_CLASS)
+
+    @property
+    def driver(self) -> str:
+        return MIG_DRIVER if self.kind == "mig" else GPU_DRIVER
+
+    def apply(self, kind: str, key: str, obj: dict | None) -> None:
+        """An event of a watch."""
+        self._apply[kind](key, obj)
+        self.judge.forget_gone()
+
+    def slices(self, name: str, number: int) -> list[dict]:
+        """What the drivers and the agent of a node publish."""
+        if self.kind == "mig":
+            return mig_slices(name)
+        machine = MACHINES[number % len(MACHINES)]
+        return [gpu_slice(name, machine), fabric_slice(name, machine)]
+
+    def add_node(self) -> str:
+        """A node whose name was never used before."""
+        self._number += 1
+        name = f"node-{self._number:06}"
+        self.apply("nodes", name, node_object(name, MACHINES[0], {}))
+        found = self.slices(name, self._number)
+        for one in found:
+            self.apply("resourceslices", one["metadata"]["name"], one)
+        own = [
+            d["name"] for one in found if one["spec"]["driver"] == self.driver for d in one["spec"].get("devices", ())
+        ]
+        self.devices[name] = [d for d in own if self.kind != "mig" or "-1g-" in d]
+        return name
+
+    def heartbeat(self, name: str) -> None:
+        """The agent of a node says again what it said."""
+        one = self.slices(name, int(name.rpartition("-")[2]))[-1]
+        self.apply("resourceslices", one["metadata"]["name"], one)
+
+    def remove_node(self, name: str) -> None:
+        number = int(name.rpartition("-")[2])
+        for one in self.slices(name, number):
+            self.apply("resourceslices", one["metadata"]["name"], None)
+        self.apply("nodes", name, None)
+        del self.devices[name]
+
+    def touch_node(self, name: str, labels: dict[str, str]) -> None:
+        self.apply("nodes", name, node_object(name, MACHINES[0], labels))
+
+    def hold(self, number: int, node: str, devices: list[str]) -> str:
+        """A claim of another pod on some devices; the answer is its key."""
+        results = [{"request": "g", "driver": self.driver, "pool": node, "device": device} for device in devices]
+        status = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x{number}"}],
+        }
+        metadata = {"namespace": "held", "name": f"h{number}", "uid": f"h{number}", "resourceVersion": str(number + 1)}
+        self.apply(
+            "resourceclaims",
+            f"held/h{number}",
+            {"metadata": metadata, "spec": {"devices": {"requests": []}}, "status": status},
+        )
+        return f"held/h{number}"
+
+    def fill(self, nodes: int, share: float) -> None:
+        """Nodes on which so much of the devices is held."""
+        for number in range(nodes):
+            name = self.add_node()
+            taken = [device for device in self.devices[name] if self.rng.random() < share]
+            if taken:
+                self.hold(number, name, taken)
+
+    def pod(self, uid: str, shape: int, count: int) -> Pod:
+        """A pod of a shape: shapes differ in their selectors."""
+        selector = f"'{shape}' != '' && device.driver == '{self.driver}'"
+        exactly = {"deviceClassName": self.driver, "count": count, "selectors": [{"cel": {"expression": selector}}]}
+        metadata = {"namespace": "x", "name": uid, "uid": uid, "resourceVersion": "1"}
+        self.apply(
+            "resourceclaims",
+            f"x/{uid}",
+            {"metadata": metadata, "spec": {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}},
+        )
+        found = {"metadata": metadata, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": uid}]}}
+        self.apply("pods", f"x/{uid}", found)
+        return decode_pod(found)
+
+    def demand(self, pod: Pod) -> Demand:
+        found = demand_of(pod, self.mirror.present(), self.judge.policy)
+        assert isinstance(found, Demand), found
+        return found
+
+    def filter(self, pod: Pod) -> FilterAnswer:
+        return self.judge.filter(pod, list(self.devices))
+
+    def end(self, uid: str) -> None:
+        """A pod and its claim are gone."""
+        self.apply("pods", f"x/{uid}", None)
+        self.apply("resourceclaims", f"x/{uid}", None)

@@ -1,0 +1,273 @@
+"""Every cache has an end: each limit is reached here through the parameter that sets it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import soak
+from benchmarks.fleet import Fleet
+from extender.cel.masks import Masks
+from extender.fabric.sets import Graphs, RankedSets, ranked
+from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Node, ObjectKey
+from extender.model.device import NodeSelection, PoolKey, Slice
+from extender.model.fabric import Graph
+from extender.scoring.parts import Part
+from extender.service.journal import Journal
+from extender.verdict.explain import Candidate
+from extender.verdict.ranking import Ranking
+from extender.verdict.rankings import Rankings
+from extender.wire.claims import SpecCache
+from extender.wire.slices import SliceDecoder
+
+
+def counted(kind: str, events: int) -> dict[str, int]:
+    """After a short soak with few of everything."""
+    one = soak.Soak(kind, nodes=4, shapes=6, waiting=10)
+    rows = list(one.run(events, samples=1))
+    gc.collect()
+    return {**one.counted(), **rows[-1].counted}
+
+
+@pytest.mark.parametrize("kind", ["mig", "mixed"])
+def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None:
+    """Nodes come and go under names never used before, states change with every claim."""
+    found = counted(kind, 1500)
+    vacant_states, vacant_verdicts = 1024, 16
+    assert found["nodes"] == found["hardware"] == 4
+    assert found["states"] <= 4 + vacant_states
+    assert found["signatures"] <= found["states"] + found["grants"]
+    assert found["looks"] <= 4 and found["appearances"] <= 4 + vacant_states
+    assert found["verdicts"] <= 6 * (4 + 4 * vacant_verdicts)
+    assert found["counters"] <= 4 and found["silent"] <= 4 and found["agents"] <= 4
+    assert found["selectors"] <= 6 + 2 and found["masks"] <= (6 + 2) * 4 * 3
+    assert found["shortlists"] <= 11 and found["rejected"] <= 11
+
+
+def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
+    """A thousand and more states that no node is in any more, of which four are kept."""
+    fleet = Fleet("mixed", vacant_states=4)
+    fleet.fill(1, 0.0)
+    (node,) = fleet.devices
+    for number in range(1, 64):
+        taken = [device for bit, device in enumerate(fleet.devices[node]) if number >> bit & 1]
+        fleet.hold(0, node, taken)
+        fleet.mirror.present()
+    gc.collect()
+    found = fleet.mirror.interned()
+    assert (found["states"], found["signatures"], found["looks"], found["appearances"]) == (5, 5, 1, 1)
+
+
+def test_counters_of_a_pool_go_with_its_node() -> None:
+    fleet = Fleet("mig")
+    fleet.fill(2, 0.5)
+    fleet.mirror.present()
+    assert fleet.mirror.interned()["counters"] == 2
+    fleet.remove_node("node-000001")
+    fleet.mirror.present()
+    gc.collect()
+    found = fleet.mirror.interned()
+    assert found["counters"] == found["hardware"] == 1
+
+
+def test_agents_are_forgotten_with_their_nodes() -> None:
+    """Whichever goes first, and whether the agent was silent before."""
+    for slice_first, silent_before in itertools.product((True, False), repeat=2):
+        mirror = Mirror()
+        agent = Slice(f"{FABRIC_DRIVER}-n", PoolKey(FABRIC_DRIVER, "n"), 1, 1, NodeSelection(node_name="n"))
+
+        def go(kind: str, mirror: Mirror = mirror, agent: Slice = agent) -> None:
+            mirror.apply_slice(agent.name, None) if kind == "slice" else mirror.apply_node("n", None)
+
+        mirror.apply_node("n", Node("n"))
+        mirror.apply_slice(agent.name, agent)
+        mirror.expire(0.0)
+        if silent_before:
+            mirror.expire(2000.0)
+            assert mirror.store.silent_agents == {"n"}
+        go("slice" if slice_first else "node")
+        go("node" if slice_first else "slice")
+        mirror.expire(2001.0)
+        mirror.expire(9000.0)
+        assert not mirror.store.silent_agents and not mirror.oldest_agent(9000.0)
+        mirror.apply_slice(agent.name, agent)
+        mirror.apply_node("n", Node("n"))
+        mirror.expire(9001.0)
+        mirror.expire(20000.0)
+        assert mirror.store.silent_agents == {"n"}, "a node of that name came back, its agent did not"
+
+
+def test_a_ranking_keeps_few_verdicts_of_states_that_no_node_is_in() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(3, 0.0)
+    demand = fleet.demand(fleet.pod("p", 1, 1))
+    rankings = [Ranking(demand, vacant=2), Ranking(demand, vacant=2, as_of=True)]
+    for number in range(1, 64):
+        taken = [device for bit, device in enumerate(fleet.devices["node-000001"]) if number >> bit & 1]
+        fleet.hold(0, "node-000001", taken)
+        snapshot = fleet.mirror.snapshot()
+        for ranking in rankings:
+            assert ranking.follow(snapshot, fleet.judge.rules(snapshot))
+            assert ranking.groups <= 3 + 2 + 2 + 2 * 2
+    assert rankings[0].best(None, 9) == rankings[1].best(None, 9)
+
+
+def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(2, 0.5)
+    demands = [fleet.demand(fleet.pod(f"p{shape}", shape, 1)) for shape in range(6)]
+    snapshot = fleet.mirror.present()
+    rules = replace(fleet.judge.rules(snapshot), grants=None)  # or rankings would share them
+    alone = Rankings()
+    alone.of(demands[0], snapshot, rules)
+    rankings = Rankings(limit_bytes=int(2.5 * alone.estimated_bytes))
+    for which in (0, 1, 0, 2):
+        rankings.of(demands[which], snapshot, rules)
+    rankings.peek(demands[1])
+    for which in (3, 4):
+        rankings.of(demands[which], snapshot, rules)
+    assert [rankings.known(demand) for demand in demands] == [False, False, True, True, True, False]
+    assert rankings.evaluations == 10, "those of rankings that are gone count"
+    tiny = Rankings(limit_bytes=1)
+    for demand in demands:
+        assert tiny.of(demand, snapshot, rules).best(None, 1), "the one asked for is there, however large"
+    assert len(tiny) == 2
+
+
+def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
+    fleet = Fleet("mixed")
+    demand = fleet.demand(fleet.pod("p", 1, 1))
+    ranking, sizes = Ranking(demand), []
+    for _ in range(4):
+        fleet.fill(3, 0.5)
+        snapshot = fleet.mirror.present()
+        ranking.follow(snapshot, fleet.judge.rules(snapshot))
+        sizes.append(ranking.estimated_bytes)
+    assert sizes == sorted(set(sizes))
+
+
+def test_shortlists_and_rejected_pods_are_bounded() -> None:
+    fleet = Fleet("mixed", remembered_pods=3)
+    fleet.fill(1, 0.0)
+    for number in range(5):
+        assert fleet.filter(fleet.pod(f"fits-{number}", 1, 1)).passed
+        fleet.mirror.release(f"fits-{number}")
+        assert not fleet.filter(fleet.pod(f"waits-{number}", 2, 9)).passed
+    found = fleet.judge.remembered()
+    assert (found["shortlists"], found["rejected"]) == (3, 3)
+    assert fleet.judge.rejected() == ["waits-2", "waits-3", "waits-4"]
+
+
+def test_masks_are_bounded_as_a_product_by_bytes() -> None:
+    fleet = Fleet("mixed")
+    slices = [SliceDecoder().decode(fleet.slices(f"n{number}", number)[0]) for number in range(10)]
+    masks = Masks(selector_bytes=5 * 4200, mask_bytes=20 * 300)
+    for expression in range(8):
+        for one in slices:
+            assert masks.of(f"'{expression}' != ''", one).match
+    found = masks.remembered()
+    assert found["selectors"] <= 5 and 10 <= found["masks"] <= 23 and found["mask_bytes"] <= 20 * 300
+    assert masks.of("x" * 30_000, slices[0]).error, "an expression too large to be remembered is still judged"
+    for one in slices:
+        masks.forget(one.name)
+    assert masks.remembered()["masks"] == masks.remembered()["mask_bytes"] == 0
+
+
+def candidate(text: str) -> Candidate:
+    return Candidate("n", 1.0, (text,), 0.0, 0.0, "", (Part("link", 1.0, text),))
+
+
+def test_the_journal_is_bounded_by_pods_and_by_bytes() -> None:
+    few = Journal(lambda: "", pods=3)
+    for number in range(5):
+        few.attempted(ObjectKey("x", f"p{number}"), f"u{number}", 0, 1, [("why", 1)])
+    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"] and few.of(ObjectKey("x", "p1")) is None
+    small = Journal(lambda: "", limit_bytes=100_000)
+    for number in range(20):
+        for attempt in range(10):
+            small.attempted(ObjectKey("x", f"p{number}"), f"u{number}", 0, 1, [(f"{attempt}" * 1000, 1)])
+        small.decided(ObjectKey("x", f"p{number}"), f"u{number}", candidate("y" * 500), ("", 0.0))
+    kept = small.recent(99)
+    assert 5 <= len(kept) <= 9 and sum(entry.size for entry in kept) <= 100_000
+    small.attempted(ObjectKey("x", "large"), "large", 0, 1, [("z" * 200_000, 1)])
+    assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
+
+
+def graph(size: int, gbps: float = 20.0) -> Graph:
+    links = tuple(tuple(int(i != j) for j in range(size)) for i in range(size))
+    return Graph(links, (0,) * size, gbps, 10.0, links, (0,) * size)
+
+
+def test_graphs_are_bounded_and_equal_ones_are_one() -> None:
+    graphs = Graphs(limit=2)
+    first = graphs.intern(graph(4))
+    assert graphs.intern(graph(4)) is first
+    graphs.intern(graph(5))
+    graphs.intern(graph(6))
+    assert graphs.intern(graph(4)) is not first and graphs.intern(graph(4)) == first
+
+
+def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
+    """However many graphs are forgotten meanwhile: a key made of addresses would one day be equal."""
+    fleet = Fleet("mixed")
+    fleet.fill(5, 0.0)
+    states = {view.state.signature for view in fleet.mirror.present().views.values()}
+    assert len(states) == 4, "five machines, two of which are alike"
+
+
+def test_ranked_sets_are_bounded_by_bytes() -> None:
+    sets = RankedSets(limit_bytes=5000)
+    for free in range(1, 256):
+        assert sets.of(graph(8), free, 1) == ranked(graph(8), free, 1)
+    assert 1 < len(sets) <= 5000 // 256
+    assert len(RankedSets(limit_bytes=100).of(graph(8), 255, 4)) == 70, (
+        "a result too large to be remembered is still given"
+    )
+
+
+def test_what_the_decoder_shares_goes_with_the_slices() -> None:
+    decoder = SliceDecoder(orders=2)
+
+    def decode(number: int) -> Slice:
+        device = {
+            "name": "d",
+            "attributes": {f"a{number}": {"int": 1}},
+            "capacity": {"memory": {"value": f"{number + 1}Gi"}},
+        }
+        return decoder.decode(
+            {
+                "metadata": {"name": "s"},
+                "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]},
+            }
+        )
+
+    kept = [decode(number) for number in range(4)]
+    assert all(one.devices[0].capacity is one.devices[1].capacity for one in kept)
+    assert decode(0).devices[0].capacity is kept[0].devices[0].capacity
+    assert decoder.interned() == {"schemas": 4, "capacities": 4, "orders": 2}
+    kept.clear()
+    gc.collect()
+    assert decoder.interned() == {"schemas": 0, "capacities": 0, "orders": 2}
+
+
+def test_specs_are_bounded_by_their_bytes() -> None:
+    """Sixty claims of 640 KB once left 74 MB behind."""
+    cache = SpecCache(limit_bytes=100_000)
+
+    def content(number: int, size: int) -> bytes:
+        return b'{"devices":{"config":[{"opaque":{"driver":"d","parameters":{"a":"%s"}}}]},"n":%d}' % (
+            b"x" * size,
+            number,
+        )
+
+    assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
+    for number in range(60):
+        assert cache.decode(content(number, 10_000)).config
+    assert 1 < len(cache) <= 5 and cache.content_bytes <= 50_000
+    before = len(cache)
+    assert cache.decode(content(1, 640_000)).config and len(cache) == before, "too large to be remembered"
