@@ -110,7 +110,7 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_verdict() -> Non
         spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
         mirror.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
     views = mirror.snapshot().views
-    assert views["n"].signature != views["m"].signature and views["n"].appearance != views["m"].appearance
+    assert views["n"].state.signature != views["m"].state.signature and views["n"].state != views["m"].state
 
 
 def test_groups_declared_later_are_noticed() -> None:
