@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-cel bench-quality bench-e2e soak install-time chaos fuzz e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-cel bench-quality bench-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published t
 
 bench-e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
 	$(BIN)/python -m benchmarks.end_to_end
+
+bench-hostile: $(STAMP) ## honest pods a second with and without a hundred hostile ones beside them
+	$(BIN)/python -m benchmarks.hostile
 
 EVENTS ?= 1000000
 soak: $(STAMP) ## memory over EVENTS claim events on two fleets; fails where it grows after the first tenth

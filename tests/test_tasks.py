@@ -197,7 +197,7 @@ SERVICE = WATCHES | {
     "teller",
     "auditor",
     "shadow",
-    "finisher",
+    "continuation",
     "surveyor",
     "garbage-collection",
     "metrics",

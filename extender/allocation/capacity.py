@@ -96,3 +96,13 @@ def _off_step(amount: Quantity, policy: RequestPolicy, unit: int) -> bool:
         return False
     low = _units(policy.range_min, unit) if policy.range_min is not None else 0
     return (_units(amount, unit) - low) % _units(step, unit) != 0
+
+
+def short_of(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> str:
+    """The first capacity of which too little is left, in words."""
+    for name, amount in taken.items():
+        have = device.capacity[name].value
+        left = have.nanos - used.get(name, 0) - using.get(name, 0)
+        if amount.nanos > left:
+            return f"{name}: asks for {amount}, has {Quantity(max(left, 0), have.form)} of {have}"
+    return ""

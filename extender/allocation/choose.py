@@ -13,6 +13,7 @@ from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.plain import Plain, plain
 from extender.allocation.problem import Problem, Solution
 from extender.allocation.search import DEFAULT_BUDGET, EVERYTHING, Search
+from extender.model.budget import UNLIMITED, Budget
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.pieces import breathe
 
@@ -23,13 +24,14 @@ _SET_BUDGET = 500  # steps for one preferred set: it holds few more devices than
 
 
 def choose(
-    problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY
+    problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY,
+    call_budget: Budget = UNLIMITED,
 ) -> Solution | None:
-    """The preferred solution, or None where there is none. Raises InvalidClaim or OutOfBudget as Search does."""
+    """The preferred solution, or None where there is none. Raises what Search does."""
     simple = plain(problem) if observer is NOBODY else None  # who listens wants to hear of every device
     if simple is not None:
         return _preferred(simple, problem, preference)
-    search = Search(problem, budget=budget, observer=observer)
+    search = Search(problem, budget=budget, observer=observer, call_budget=call_budget)
     first = search.run()
     if first is None or preference is None:
         return first

@@ -16,14 +16,15 @@ from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
 from extender.allocation.taints import blocking_taint
 from extender.model.bits import lowest, members
+from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import MAX_RESULTS, DeviceRequest
-from extender.model.device import Device
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.pieces import breathe
 from extender.model.quantity import Quantity
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
 _PIECE = 4  # steps between two breaths
+_CHECKED = 32  # steps between two looks at the budget of the call
 _EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
 MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
 
@@ -43,11 +44,16 @@ class _ShortOfCounters(Exception):
 
 
 class Search:
-    """One search. Make a new object for each; `steps` tells afterwards how much work it was."""
+    """One search. Make a new object for each; `steps` tells afterwards how much work it was. After
+    `budget` steps the search gives up for good; `call_budget` decides only when the answer is found."""
 
-    def __init__(self, problem: Problem, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY) -> None:
+    def __init__(
+        self, problem: Problem, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY,
+        call_budget: Budget = UNLIMITED,
+    ) -> None:
         self._problem = problem
         self._budget = budget
+        self._call_budget = call_budget
         self._observer = observer
         self._allowed = EVERYTHING
         self._fixed: tuple[tuple[int, ...], ...] | None = None
@@ -65,13 +71,13 @@ class Search:
 
     def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], budget: int) -> Search:
         """The same search, once it ran, among some devices only and with these alternatives."""
-        found = Search(self._problem, budget=budget)
+        found = Search(self._problem, budget=budget, call_budget=self._call_budget)
         found._allowed, found._fixed = allowed, alternatives
         found._selections, found._all = self._selections, self._all
         return found
 
     def run(self) -> Solution | None:
-        """The first solution, or None. Raises InvalidClaim or OutOfBudget."""
+        """The first solution, or None. Raises InvalidClaim, OutOfBudget or BudgetSpent."""
         if not self._selections:
             self._validate()
         breathe()
@@ -261,6 +267,8 @@ class Search:
         self.steps += 1
         if self.steps % _PIECE == 0:
             breathe()
+        if self.steps % _CHECKED == 0:
+            self._call_budget.check(_CHECKED)
         if self.steps > self._budget:
             raise OutOfBudget
         if self.steps == _EASY:
@@ -310,7 +318,8 @@ class Search:
             self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
             return None
         if not capacity.fits(device, taken, self._used(bit), self._using.get(bit, capacity.NOTHING)):
-            self._reject(request, bit, "capacity", _short(device, taken, self._used(bit), self._using.get(bit, {})))
+            short = capacity.short_of(device, taken, self._used(bit), self._using.get(bit, {}))
+            self._reject(request, bit, "capacity", short)
             return None
         return taken
 
@@ -382,15 +391,6 @@ class Search:
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
         self._observer.rejected(request.name, bit, cause, detail)
         return False
-
-
-def _short(device: Device, taken: Mapping[str, Quantity], used: capacity.Amounts, using: capacity.Amounts) -> str:
-    for name, amount in taken.items():
-        have = device.capacity[name].value
-        left = have.nanos - used.get(name, 0) - using.get(name, 0)
-        if amount.nanos > left:
-            return f"{name}: asks for {amount}, has {Quantity(max(left, 0), have.form)} of {have}"
-    return ""
 
 
 def _union(masks: list[int]) -> int:

@@ -8,6 +8,7 @@ from extender.allocation.features import Features
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Selection
 from extender.cel.masks import Masks
+from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import DeviceClass, DeviceRequest
 from extender.model.errors import InvalidClaim
 from extender.model.pieces import breathe
@@ -30,9 +31,10 @@ def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceCl
 
 
 def select(
-    claim: str, request: DeviceRequest, class_: DeviceClass, inventory: Inventory, masks: Masks, features: Features
+    claim: str, request: DeviceRequest, class_: DeviceClass, inventory: Inventory, masks: Masks, features: Features,
+    budget: Budget = UNLIMITED,
 ) -> Selection:
-    """The masks of a request. A selector is asked only about devices that passed those before it."""
+    """The masks of a request. A selector is asked only about devices that passed those before. Raises BudgetSpent."""
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
         (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)
@@ -46,7 +48,7 @@ def select(
         for _, expression in sources:
             if not part:
                 break
-            mask = masks.of(expression, slice_)
+            mask = masks.of(expression, slice_, budget)
             failed |= part & mask.error
             part &= mask.match
         alive |= part << offset
@@ -55,7 +57,7 @@ def select(
     left_out = 0
     for _, devices in inventory.left_out:
         left_out |= matching & devices
-    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks), left_out)
+    return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, budget), left_out)
 
 
 def _bindable(devices: tuple[object, ...], features: Features) -> int:
@@ -68,10 +70,15 @@ def _bindable(devices: tuple[object, ...], features: Features) -> int:
     return everyone
 
 
-def _explainer(sources: list[tuple[str, str]], inventory: Inventory, masks: Masks) -> Callable[[int], str]:
+def _explainer(
+    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, budget: Budget
+) -> Callable[[int], str]:
     def explain(bit: int) -> str:
         place = inventory.places[bit]
+        slice_, offset = next((s, o) for s, o in reversed(inventory.offsets) if o <= bit)
         for where, expression in sources:
+            if not masks.of(expression, slice_, budget).error >> (bit - offset) & 1:
+                continue
             text = masks.error(expression, place.device, place.id.driver)
             if text:
                 return f"{where}: {cut(text, _ERROR_BYTES)}"

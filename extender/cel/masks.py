@@ -6,6 +6,7 @@ Only slices that changed are evaluated again: an entry is valid for the very sli
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -13,7 +14,9 @@ from cachetools import LRUCache
 
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
 from extender.cel.selector import STORED, Environment, Selector, compile_selector
+from extender.model.budget import UNLIMITED, Budget, BudgetSpent
 from extender.model.device import Device, Slice
+from extender.model.pieces import breathe
 
 # Estimated bytes, measured with tracemalloc (docs/performance.md).
 _EXPRESSION_BYTES, _CHARACTER_BYTES = 4096, 16  # of a selector, and of each character of its text
@@ -36,13 +39,23 @@ class _Compiled(NamedTuple):
     size: int
 
 
+class _Begun(NamedTuple):
+    """The masks of the first few devices of a slice."""
+
+    slice: Slice
+    devices: int
+    match: int
+    error: int
+
+
 class _OfSlices:
     """The masks of one expression."""
 
-    __slots__ = ("by_name", "exhausted", "size")
+    __slots__ = ("begun", "by_name", "exhausted", "size")
 
     def __init__(self) -> None:
         self.by_name: dict[str, tuple[Slice, Mask]] = {}
+        self.begun: dict[str, _Begun] = {}  # by name of the slice, where a budget ended before the last device
         self.exhausted = False  # the expression is too costly to be evaluated again
         self.size = 0  # estimated bytes
 
@@ -51,12 +64,24 @@ class _OfSlices:
         added = 0 if slice_.name in self.by_name else _MASK_BYTES + len(slice_.devices) // 4
         self.by_name[slice_.name] = slice_, mask
         self.size += added
+        return added - self._forget_begun(slice_.name)
+
+    def begin(self, begun: _Begun) -> int:
+        """Remember how far a slice was evaluated; the answer is how many bytes that adds."""
+        added = 0 if begun.slice.name in self.begun else _MASK_BYTES
+        self.begun[begun.slice.name] = begun
+        self.size += added
         return added
 
     def forget(self, slice_name: str) -> int:
         """Drop a mask; the answer is how many bytes that frees."""
         known = self.by_name.pop(slice_name, None)
         freed = _MASK_BYTES + len(known[0].devices) // 4 if known is not None else 0
+        self.size -= freed
+        return freed + self._forget_begun(slice_name)
+
+    def _forget_begun(self, slice_name: str) -> int:
+        freed = _MASK_BYTES if self.begun.pop(slice_name, None) is not None else 0
         self.size -= freed
         return freed
 
@@ -82,11 +107,13 @@ class Masks:
         masks = sum(len(one.by_name) for one in self._masks.values())
         return {"selectors": len(self._compiled), "masks": masks, "mask_bytes": self._bytes}
 
-    def selector(self, expression: str) -> Selector | CompileError:
-        """The compiled expression, or why it cannot be."""
+    def selector(self, expression: str, budget: Budget = UNLIMITED) -> Selector | CompileError:
+        """The compiled expression, or why it cannot be. Raises BudgetSpent."""
         known = self._compiled.get(expression)
         if known is not None:
             return known.selector
+        budget.check()
+        breathe()
         try:
             found: Selector | CompileError = compile_selector(expression, self._environment)
         except CompileError as error:
@@ -94,10 +121,12 @@ class Masks:
         size = _EXPRESSION_BYTES + _CHARACTER_BYTES * len(expression)
         if size <= self._compiled.maxsize:
             self._compiled[expression] = _Compiled(found, size)
+            budget.keep()
         return found
 
-    def of(self, expression: str, slice_: Slice) -> Mask:
-        """The masks of an expression over a slice. A compile error is an error on every device."""
+    def of(self, expression: str, slice_: Slice, budget: Budget = UNLIMITED) -> Mask:
+        """The masks of an expression over a slice. A compile error is an error on every device. Raises BudgetSpent;
+        the devices asked until then are remembered."""
         masks = self._masks.get(expression)
         if masks is None:
             masks = self._masks[expression] = _OfSlices()
@@ -106,12 +135,17 @@ class Masks:
         known = masks.by_name.get(slice_.name)
         if known is not None and known[0] is slice_:
             return known[1]
-        mask = self._evaluate(expression, slice_, masks)
-        self._bytes += masks.put(slice_, mask)
+        try:
+            mask = self._evaluate(expression, slice_, masks, budget)
+            self._bytes += masks.put(slice_, mask)
+        finally:
+            self._shrink()
+        return mask
+
+    def _shrink(self) -> None:
         while self._bytes > self._limit_bytes and len(self._masks) > 1:
             _, oldest = self._masks.popitem(last=False)
             self._bytes -= oldest.size
-        return mask
 
     def forget(self, slice_name: str) -> None:
         """Drop what is known about a slice that no longer exists."""
@@ -129,15 +163,18 @@ class Masks:
             return f"CEL runtime error: {error}"
         return ""
 
-    def _evaluate(self, expression: str, slice_: Slice, known: _OfSlices) -> Mask:
-        selector = self.selector(expression)
+    def _evaluate(self, expression: str, slice_: Slice, known: _OfSlices, budget: Budget) -> Mask:
+        selector = self.selector(expression, budget)
         everyone = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
             return Mask(0, everyone)
-        match = error = 0
+        begun = known.begun.get(slice_.name)
+        first, match, error = begun[1:] if begun is not None and begun.slice is slice_ else (0, 0, 0)
         driver = slice_.pool.driver
-        for position, device in enumerate(slice_.devices):
+        for position, device in enumerate(islice(slice_.devices, first, None), first):
             try:
+                budget.check()
+                breathe()
                 if selector.match(device, driver):
                     match |= 1 << position
             except BudgetExceeded:
@@ -146,4 +183,8 @@ class Masks:
                 return Mask(0, everyone)
             except CelError:
                 error |= 1 << position
+            except BudgetSpent:
+                self._bytes += known.begin(_Begun(slice_, position, match, error))
+                raise
+            budget.keep()
         return Mask(match, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -92,7 +93,7 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
 
 async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]:
     mirror, judge, journal = picture
-    explainer = Explainer(mirror, judge, journal, Turns())
+    explainer = Explainer(mirror, judge, journal, Turns(), work_seconds=inf)
     policy: Policy | None = load_policy(question["policy"]) if question["policy"] is not None else None
     snapshot = mirror.snapshot()
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]

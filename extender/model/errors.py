@@ -4,6 +4,7 @@ BerthError
  ├─ WireError           bytes or an object do not have the agreed shape: names the path
  ├─ InvalidClaim        the user's object is wrong: names object, field and value
  ├─ OutOfBudget         the search gave up; raised inside the search only
+ ├─ BudgetSpent         a call has worked long enough; a later one goes on (see extender.model.budget)
  └─ ClusterError        the API server said no (see extender.cluster.errors)
 
 Anything else that escapes is a bug.

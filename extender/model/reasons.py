@@ -33,6 +33,7 @@ class Code(Enum):
     POOL_INVALID = "resource pool is invalid: {0}"
     ELSEWHERE = "claim is allocated for other nodes"
     OUT_OF_BUDGET = "gave up searching: the claims allow too many combinations"
+    UNFINISHED = "gave up for now with {0} of {1} nodes judged; the work goes on while the pod exists: ask again"
     INVALID = "{0}"
     TOPOLOGY = "no free device set has the required topology"
     BANDWIDTH = "no free device set has the required bandwidth"
@@ -64,6 +65,7 @@ DESCRIPTIONS = {
     Code.POOL_INVALID: "The driver's slices contradict each other; the text names what is wrong.",
     Code.ELSEWHERE: "A claim of the pod is allocated already, and its devices are not on this node.",
     Code.OUT_OF_BUDGET: "The search used up its steps. Whether a solution exists is not known.",
+    Code.UNFINISHED: "The call worked for `evaluation_seconds`. It is the error of a filter call: no node is refused.",
     Code.INVALID: "The claim, class or slice is wrong; the text names the object and the field.",
     Code.TOPOLOGY: "The pod's annotation requires NVLink between its GPUs; no free set of this node has it.",
     Code.BANDWIDTH: "The pod's annotation requires a ring bandwidth that no free set of this node reaches.",

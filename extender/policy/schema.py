@@ -80,6 +80,9 @@ class Policy(_Strict):
         600, ge=1, le=86_400, description="seconds for binding conditions (in-tree: bindingTimeout)"
     )
     search_steps: int = Field(20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up")
+    evaluation_seconds: float = Field(
+        0.1, ge=0.005, le=2, description="seconds that one call may evaluate claims; the rest is done in the background"
+    )
     drift: Drift = Field(
         "penalise", description="GPUs in use that no claim holds: penalise lowers health, filter leaves them out, ignore"
     )

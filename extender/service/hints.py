@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import islice
 
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.view import NodeView
 from extender.mirror.mirror import Mirror
+from extender.model.budget import BudgetSpent
+from extender.model.selector import NodeSelector
 from extender.service.unschedulable import UnschedulablePods
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Rules, evaluate
@@ -20,12 +24,15 @@ class Hints:
     """Looks at every class of rejected pods on every node that changed since the look before."""
 
     def __init__(
-        self, mirror: Mirror, pods: UnschedulablePods, rankings: Rankings, rules: Callable[[Snapshot], Rules]
+        self, mirror: Mirror, pods: UnschedulablePods, rankings: Rankings,
+        evaluation: Callable[[Demand], AbstractContextManager[Rules]],
+        postpone: Callable[[Demand, Sequence[str]], None],
     ) -> None:
         self._mirror = mirror
         self._pods = pods
         self._rankings = rankings
-        self._rules = rules
+        self._evaluation = evaluation
+        self._postpone = postpone
         self._version = -1  # of the snapshot up to which changes were looked at
 
     def rejected(self, uid: str, demand: Demand, version: int) -> None:
@@ -53,36 +60,52 @@ class Hints:
             demand = self._pods.demand(key)
             if demand is None:
                 continue
-            rules = self._rules(self._mirror.present())
-            by_state = demand.extended is None and not demand.pins and is_blind(demand, rules)
-            for fits in self._looks(demand, of_each_state if by_state else views, rules):
+            try:
+                with self._evaluation(demand) as rules:
+                    by_state = demand.extended is None and not demand.pins and self._is_blind(demand, rules)
+                for fits in self._looks(demand, of_each_state if by_state else views):
+                    yield False
+                    if fits and self._waits(key):
+                        self._version = snapshot.version
+                        yield True
+                        return
+            except BudgetSpent:
+                self._postpone(demand, self._pods.pods(key))
                 yield False
-                if fits and self._waits(key):
-                    self._version = snapshot.version
-                    yield True
-                    return
             yield False
         self._version = snapshot.version
         yield False
 
-    def _looks(self, demand: Demand, views: Iterable[NodeView], rules: Rules) -> Iterator[bool]:
-        """Steps that say whether the demand fits on one of the nodes looked at since the step before."""
-        ranking, pins = self._rankings.peek(demand), demand.pins
-        for position, view in enumerate(views, 1):
+    def _looks(self, demand: Demand, views: Iterable[NodeView]) -> Iterator[bool]:
+        """Steps that say whether the demand fits on one of the nodes looked at since the step before.
+
+        Raises BudgetSpent.
+        """
+        pins, left = demand.pins, iter(views)
+        while some := list(islice(left, _STEP)):
+            while some:
+                with self._evaluation(demand) as rules:
+                    fits = self._look_at(demand, pins, some, rules)
+                yield fits
+
+    def _look_at(self, demand: Demand, pins: Sequence[NodeSelector], views: list[NodeView], rules: Rules) -> bool:
+        """Take nodes off the list until one fits or was evaluated."""
+        ranking = self._rankings.peek(demand)
+        while views:
+            view = views.pop()
             if not all(pin.matches(view.node.name, view.node.labels) for pin in pins):
-                verdict = None
-            elif ranking is not None:
-                judged = ranking.evaluations
-                verdict = ranking.judge(view, rules)
-                if ranking.evaluations != judged:
-                    yield False
-            else:
-                verdict = evaluate(view, demand.on(view.node), rules)
-                yield False
+                continue
+            judged = ranking.evaluations if ranking is not None else -1
+            verdict = ranking.judge(view, rules) if ranking is not None else evaluate(view, demand.on(view.node), rules)
             if isinstance(verdict, Grant) and self._is_as_seen(view):
-                yield True
-            elif position % _STEP == 0:
-                yield False
+                return True
+            if ranking is None or ranking.evaluations != judged:
+                break
+        return False
+
+    def _is_blind(self, demand: Demand, rules: Rules) -> bool:
+        ranking = self._rankings.peek(demand)
+        return ranking.is_blind(rules) if ranking is not None else is_blind(demand, rules)
 
     def _is_as_seen(self, view: NodeView) -> bool:
         """Whether the node has not changed meanwhile; one that has is in the next look."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 
 from extender.allocation.features import Features
-from extender.allocation.view import Snapshot
+from extender.allocation.view import NodeView, Snapshot
 from extender.cel.masks import Masks
 from extender.mirror.mirror import Mirror
+from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import Claim, ObjectKey, Pod
-from extender.model.reasons import Code
+from extender.model.reasons import Code, Reason
 from extender.policy import Policy
 from extender.service.hints import Hints
 from extender.service.journal import Journal
+from extender.service.throttle import Limits, Throttle
+from extender.service.unfinished import Unfinished, UnfinishedDemands
 from extender.service.unschedulable import UnschedulablePods
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Rules, Verdict, evaluate
@@ -27,7 +31,6 @@ from extender.verdict.rankings import Rankings
 from extender.verdict.verbs import held_by_claim, scores, shortlist
 from extender.wire.names import estimated_len
 
-_FILTER_SECONDS = 1.0  # for nodes never seen with this demand; kube-scheduler waits 5 s and schedules nothing else meanwhile
 _REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
 
 
@@ -45,7 +48,7 @@ class Judge:
 
     def __init__(
         self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float], journal: Journal,
-        remembered_pods: int = _REMEMBERED_PODS, rankings: Rankings | None = None,
+        remembered_pods: int = _REMEMBERED_PODS, rankings: Rankings | None = None, limits: Limits | None = None,
     ) -> None:
         self._mirror = mirror
         self._clock = clock
@@ -57,7 +60,12 @@ class Judge:
         self.refusals: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
         self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
         self._rejected = UnschedulablePods(remembered_pods)
-        self.hints = Hints(mirror, self._rejected, self.rankings, self.rules)
+        self.limits = limits or Limits()
+        self.throttle = Throttle(self.limits, clock)
+        self._unfinished = UnfinishedDemands(remembered_pods)
+        self.on_unfinished: Callable[[], None] = lambda: None
+        self.on_fits: Callable[[], None] = lambda: None  # a pod that was rejected, found out after the nodes changed
+        self.hints = Hints(mirror, self._rejected, self.rankings, self._evaluation, self._postpone)
         self.policy_generation = 0
         self.policy_problem = ""  # why the newest policy file is not in force
         self.use_policy(policy)
@@ -65,8 +73,6 @@ class Judge:
         self.on_unsuitable: Callable[[Claim], None] = lambda _: None
         self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
         self.on_decided: Callable[[Pod, Snapshot, Sequence[str], str, Grant], None] = lambda *_: None
-        self._unfinished: dict[object, Demand] = {}
-        self.on_unfinished: Callable[[], None] = lambda: None
         self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
     def use_policy(self, policy: Policy) -> None:
@@ -77,6 +83,7 @@ class Judge:
         self._mirror.live_memory_seconds = policy.live_memory_seconds
         self._mirror.on_sooner()
         self.rankings.clear()
+        self._unfinished.clear()
 
     def refuse_policy(self, problem: str) -> None:
         """The newest policy is wrong; the last good one stays in force."""
@@ -113,14 +120,11 @@ class Judge:
                 return self._shortlisted(pod, demand, snapshot, names)
 
     def _shortlisted(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> FilterAnswer:
-        ranking, until = self.rankings.at_hand(demand), self._clock() + _FILTER_SECONDS
-        if not ranking.follow(snapshot, self.rules(snapshot), lambda: self._clock() > until):
-            self._unfinished[demand.key] = demand
-            self.on_unfinished()
-            return FilterAnswer(error=f"berth still judges {ranking.left} of {len(snapshot.views)} nodes for pod {pod.key}: ask again")
-        if ranking.stale:
-            self._unfinished[demand.key] = demand
-            self.on_unfinished()
+        ranking = self.rankings.at_hand(demand)
+        if not self._follow(pod, demand, ranking, snapshot):
+            text = str(_unfinished(ranking, snapshot))
+            self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
+            return FilterAnswer(error=f"pod {pod.key}: {text}")
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             self.hints.rejected(pod.uid, demand, snapshot.version)
@@ -135,6 +139,62 @@ class Judge:
         self._hold(pod, demand, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
         return FilterAnswer([name for name, _ in found.nodes])
+
+    def _follow(self, pod: Pod, demand: Demand, ranking: Ranking, snapshot: Snapshot) -> bool:
+        """Judge every node within the budget of a call; False where that was not enough, or lately was not."""
+        namespace, seconds, known = pod.key.namespace, self.policy.evaluation_seconds, self._unfinished.get(demand)
+        if known is not None and known.gave_up and self._clock() < known.retry_at:
+            self._unfinished.add(demand, namespace, pod.uid)
+            return False
+        budget = self.throttle.budget(namespace, seconds, seconds)
+        done = ranking.follow(snapshot, self.rules(snapshot, budget))
+        self.throttle.charge(namespace, budget, seconds)
+        if not done:
+            self._postpone(demand, [pod.uid])
+        elif ranking.stale:
+            self._unfinished.add(demand, namespace, pod.uid).gave_up = False
+            self.on_unfinished()
+        elif known is not None:
+            self._unfinished.done(demand)
+        return done
+
+    def _postpone(self, demand: Demand, uids: Sequence[str]) -> None:
+        """A budget ended before the demand of these pods was evaluated: that goes on in slices."""
+        for uid in uids:
+            left = self._unfinished.add(demand, demand.namespace, uid)
+            left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
+        self.on_unfinished()
+
+    def go_on(self) -> bool:
+        """One slice of work on what calls left unfinished; whether some of it is still left."""
+        one = self._unfinished.next(self._may_go_on)
+        if one is None:
+            return bool(self._unfinished)
+        for uid in [uid for uid in one.pods if uid not in self._mirror.store.pods]:  # filtered after they had gone
+            self._unfinished.forget_pod(uid)
+        if one.pods:
+            self._go_on(one)
+        return bool(self._unfinished)
+
+    def _may_go_on(self, one: Unfinished) -> bool:
+        return not one.gave_up or self.throttle.has_tokens(one.namespace, self.policy.evaluation_seconds)
+
+    def _go_on(self, one: Unfinished) -> None:
+        seconds, snapshot = self.policy.evaluation_seconds, self._mirror.present()
+        ranking = self.rankings.at_hand(one.demand)
+        budget = self.throttle.budget(one.namespace, self.limits.slice_seconds, seconds)
+        if not one.gave_up:
+            budget = Budget(self.limits.slice_seconds, self.limits.steps, self._clock)
+        rules = self.rules(snapshot, budget)
+        done = ranking.follow(snapshot, rules)
+        if one.gave_up:
+            self.throttle.charge(one.namespace, budget, seconds)
+        if done and one.gave_up:
+            one.gave_up = False
+            if any(uid in self._rejected for uid in one.pods) and ranking.best(None, 1):
+                self.on_fits()
+        if done and ranking.refresh(snapshot, rules):
+            self._unfinished.done(one.demand)
 
     def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> None:
         """A claim that only this pod uses, allocated where the pod cannot go, is given back (in-tree: PostFilter).
@@ -165,7 +225,9 @@ class Judge:
         demand = demand_of(pod, snapshot, self.policy)
         if not isinstance(demand, Demand):
             return [(name, 0) for name in names]
-        ranking = self.rankings.of(demand, snapshot, self.rules(snapshot))
+        ranking = self.rankings.at_hand(demand)
+        if not self._follow(pod, demand, ranking, snapshot):
+            return [(name, 0) for name in names]
         return scores({name: grant.score for name, grant in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
@@ -183,25 +245,45 @@ class Judge:
         return self.rankings.at_hand(demand) if isinstance(demand, Demand) and self.rankings.known(demand) else None
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
-        """The verdict of one node on the newest snapshot, for bind; None for a node that is not known."""
+        """The verdict of one node on the newest snapshot, for bind; None for an unknown node. Raises BudgetSpent."""
         view = snapshot.views.get(node)
         if view is None:
             return None
-        rules, near = self.rules(snapshot), nearness(demand, snapshot)
-        verdict: Verdict | None
-        if self.rankings.known(demand):
-            verdict = self.rankings.of(demand, snapshot, rules).verdict(view)
-        else:
-            verdict = evaluate(view, demand.on(view.node), rules)
+        near, seconds = nearness(demand, snapshot), self.policy.evaluation_seconds
+        # A whole budget, whatever the namespace has left: filter let the pod pass.
+        budget = Budget(seconds, self.limits.steps, self._clock)
+        try:
+            verdict = self._evaluate(demand, view, self.rules(snapshot, budget))
+        finally:
+            self.throttle.charge(demand.namespace, budget, seconds)
         return near.added(verdict, view, demand) if near is not None and isinstance(verdict, Grant) else verdict
 
-    def finish(self) -> Iterator[bool | None]:
-        """Steps in which rankings that took too long for one call are finished; True at the end."""
-        while self._unfinished:
-            _, demand = self._unfinished.popitem()
-            snapshot = self._mirror.snapshot()
-            yield from self.rankings.at_hand(demand).catch_up(snapshot, self.rules(snapshot))
-        yield True
+    @contextmanager
+    def _evaluation(self, demand: Demand) -> Iterator[Rules]:
+        """The rules for one step of a look, with a budget of a call."""
+        seconds = self.policy.evaluation_seconds
+        budget = self.throttle.budget(demand.namespace, seconds, seconds)
+        try:
+            yield self.rules(self._mirror.present(), budget)
+        finally:
+            self.throttle.charge(demand.namespace, budget, seconds)
+
+    def _evaluate(self, demand: Demand, view: NodeView, rules: Rules) -> Verdict:
+        ranking = self.rankings.peek(demand)
+        return ranking.judge(view, rules) if ranking is not None else evaluate(view, demand.on(view.node), rules)
+
+    def unfinished(self, pod: Pod, snapshot: Snapshot) -> str:
+        """How far the evaluation of the pod's demand has come; '' where no call gave up on it."""
+        demand = demand_of(pod, snapshot, self.policy)
+        known = self._unfinished.get(demand) if isinstance(demand, Demand) else None
+        if known is None or not known.gave_up:
+            return ""
+        return str(_unfinished(self.rankings.at_hand(known.demand), snapshot))
+
+    @property
+    def unfinished_demands(self) -> int:
+        """Demands whose evaluation goes on in the background."""
+        return len(self._unfinished)
 
     def forget_gone(self) -> None:
         """Drop masks of slices, and what is known of pods, that are gone."""
@@ -229,6 +311,7 @@ class Judge:
         """The pod is bound or gone."""
         self._rejected.remove(uid)
         self._shortlists.pop(uid, None)
+        self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:
         """How much of everything is kept in memory."""
@@ -242,6 +325,10 @@ class Judge:
             **self._masks.remembered(),
         }
 
-    def rules(self, snapshot: Snapshot) -> Rules:
-        """What verdicts on a snapshot depend on."""
-        return Rules(self._masks, self._features, snapshot.fleet, self._grants)
+    def rules(self, snapshot: Snapshot, budget: Budget = UNLIMITED) -> Rules:
+        """What verdicts on a snapshot depend on, and how much work they may take."""
+        return Rules(self._masks, self._features, snapshot.fleet, self._grants, budget)
+
+
+def _unfinished(ranking: Ranking, snapshot: Snapshot) -> Reason:
+    return Reason(Code.UNFINISHED, (str(min(ranking.nodes, len(snapshot.views))), str(len(snapshot.views))))

@@ -21,6 +21,7 @@ _STEP = 5  # nodes between two looks at who else is waiting
 _PERIOD_SECONDS = 1.0  # between two updates to a page
 _DECISIONS = 100  # told in one update
 _EXPLAINED = 2  # pods whose nearest miss is looked for in one period
+_WORK_SECONDS = 0.1  # for one of them
 _PENDING = 50  # pods listed; the count says how many more there are
 MOST_WATCHERS = 64
 
@@ -101,7 +102,7 @@ class Overview:
         ]
         for entry in todo[:_EXPLAINED]:
             try:
-                found = await self._explainer.pod(entry.pod)
+                found = await self._explainer.pod(entry.pod, work_seconds=_WORK_SECONDS)
             except UnknownPod:
                 continue
             self._nearest[entry.uid] = entry.noted, next(iter(found.get("misses") or ()), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import time
 import uuid
@@ -25,6 +24,7 @@ from extender.service.auditing import Auditor
 from extender.service.binder import Binder, Surroundings
 from extender.service.calls import Calls
 from extender.service.collecting import Collector
+from extender.service.continuation import Continuation
 from extender.service.expiring import Expirer
 from extender.service.explaining import Explainer
 from extender.service.fence import Fence
@@ -66,7 +66,7 @@ class Service:
         writer = Writer(client, f"berth-{uuid.uuid4()}")
         self.turns = Turns()
         self.calls = Calls()
-        self.explainer = Explainer(self.mirror, self.judge, self.journal, self.turns, writer.read_pod)
+        self.explainer = Explainer(self.mirror, self.judge, self.journal, self.turns, writer.read_pod, clock=clock)
         self.overview = Overview(self.mirror, self.judge, self.journal, self.explainer, self.turns)
         self._progress = Progress()
         self.binder = Binder(
@@ -83,11 +83,12 @@ class Service:
         self.shadow = Shadow(self.judge, self.turns, _now_rfc3339, self.mirror.keep)
         self.judge.on_refused = self.teller.refused
         self.judge.on_decided = self.shadow.decided
-        self._unfinished = asyncio.Event()
-        self.judge.on_unfinished = self._unfinished.set
+        self.continuation = Continuation(self.judge.go_on, clock, self.judge.limits.rest)
+        self.judge.on_unfinished = self.continuation.unfinished
         self.judge.on_unsuitable = self.collector.unsuitable
         self.judge.on_stale_special = self.collector.stale_special
         self.waker = Waker(self.judge.hints.look, writer, _now_rfc3339)
+        self.judge.on_fits = self.waker.fits
         self.expirer = Expirer(self.mirror, clock)
         self.mirror.on_freed = self.waker.supply_changed
         self.mirror.on_sooner = self.expirer.sooner
@@ -103,7 +104,7 @@ class Service:
         for name, run in (
             ("heartbeat", self.heartbeat.run), ("waker", self.waker.run), ("expirer", self.expirer.run),
             ("collector", self.collector.run), ("teller", self.teller.run), ("auditor", self.auditor.run),
-            ("shadow", self.shadow.run), ("finisher", self._finish), ("surveyor", self._survey),
+            ("shadow", self.shadow.run), ("continuation", self.continuation.run), ("surveyor", self._survey),
             ("garbage-collection", partial(tidy, self.turns, self._settle_down)),
         ):
             self.supervisor.start(name, run)
@@ -181,12 +182,6 @@ class Service:
                 self.waker.supply_changed()
 
         return replace(kind, apply=apply)
-
-    async def _finish(self) -> None:
-        while True:
-            await self._unfinished.wait()
-            self._unfinished.clear()
-            await self.turns.run(self.judge.finish())
 
     async def _survey(self) -> None:
         await self._progress.until(lambda: not self.not_ready, float("inf"))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from extender.allocation.view import Snapshot
+from extender.model.budget import Budget, BudgetSpent
 from extender.model.claim import Pod
 from extender.model.errors import WireError
 from extender.model.pieces import in_pieces, run_out
 from extender.policy import Policy
 from extender.service.judge import Judge
+from extender.service.stopwatch import Stopwatch
 from extender.service.turns import Turns
 from extender.verdict.demand import Asked, Demand, demand_of
 from extender.verdict.explain import Candidate, candidate
@@ -23,6 +27,7 @@ from extender.verdict.verbs import shortlist
 
 _WAITING = 64  # decisions not compared yet; more are left out and counted
 _REMEMBERED = 512  # pods
+_WORK_SECONDS = 0.5  # of one comparison; a costlier one is left out
 _RANKINGS_BYTES = 32 << 20
 
 
@@ -44,7 +49,11 @@ class Comparison:
 class Shadow:
     """Runs beside the service; `decided` is called by the judge and only remembers."""
 
-    def __init__(self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str], keep: Callable[[Snapshot], Snapshot]) -> None:
+    def __init__(
+        self, judge: Judge, turns: Turns, now_rfc3339: Callable[[], str], keep: Callable[[Snapshot], Snapshot],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._keep = keep
         self._judge = judge
         self._turns = turns
@@ -91,7 +100,13 @@ class Shadow:
             while self._todo and self.policy is not None:
                 pod, demand, snapshot, names, node, grant = self._todo.popleft()
                 active, policy = candidate(snapshot.views[node], grant, snapshot), self.policy
-                (other,) = await self._turns.run(self._choose(demand, snapshot, names), chore=True)
+                watch = Stopwatch(self._clock)
+                try:
+                    steps = watch.timed(self._choose(demand, snapshot, names, watch))
+                    (other,) = await self._turns.run(steps, chore=True)
+                except BudgetSpent:
+                    self.left_out += 1
+                    continue
                 if self.policy is policy:
                     self._known[pod.uid] = Comparison(str(pod.key), self._now(), active, other)
                     self._known.move_to_end(pod.uid)
@@ -99,12 +114,16 @@ class Shadow:
                         self._known.popitem(last=False)
             self._something.clear()
 
-    def _choose(self, demand: Asked, snapshot: Snapshot, names: Sequence[str]) -> Iterator[tuple[Candidate | None] | None]:
+    def _choose(
+        self, demand: Asked, snapshot: Snapshot, names: Sequence[str], watch: Stopwatch
+    ) -> Iterator[tuple[Candidate | None] | None]:
         """Steps that end with what the candidate policy would have chosen."""
         if not isinstance(demand, Demand):
             yield (None,)
             return
-        rules = self._judge.rules(snapshot)
+        budget = Budget(_WORK_SECONDS, sys.maxsize, watch)
+        budget.keep()
+        rules = self._judge.rules(snapshot, budget)
         ranking = self._rankings.at_hand(demand)
         yield from in_pieces(partial(run_out, ranking.catch_up(snapshot, rules)))
         try:

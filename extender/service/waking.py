@@ -37,10 +37,16 @@ class Waker:
         self._stretch = stretch
         self._changed = asyncio.Event()
         self._log = structlog.get_logger("berth.wake")
+        self._asked = False  # a rejected pod fits, found out elsewhere
         self._owed = False  # a look found that waking helps, and the class is not touched yet
         self.touches = 0
 
     def supply_changed(self) -> None:
+        self._changed.set()
+
+    def fits(self) -> None:
+        """A rejected pod fits now: no look is needed."""
+        self._asked = True
         self._changed.set()
 
     async def run(self) -> None:
@@ -54,6 +60,7 @@ class Waker:
         self._changed.clear()
         done = False
         try:
+            self._owed, self._asked = self._owed or self._asked, False
             self._owed = self._owed or await self._helps()
             self._owed = self._owed and not await self._touch()
             done = not self._owed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from extender.allocation.view import NodeView, Snapshot
+from extender.model.budget import BudgetSpent
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +53,7 @@ class NodeClasses:
 
     def follow(self, snapshot: Snapshot) -> Iterator[tuple[int, NodeView]]:
         """Sort the nodes that changed, one a step, each with its class. It ends early once a newer snapshot is
-        followed."""
+        followed. Raises BudgetSpent; the rest is for the next time."""
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
         # An emptied set keeps the room that it once had, and pop() searches it: so each time a new one.
         self._todo = self._todo.union(changed) if changed is not None else {*snapshot.views, *self._class_of}
@@ -60,9 +61,14 @@ class NodeClasses:
         while self._todo and self._version == snapshot.version:
             name = self._todo.pop()
             view = snapshot.views.get(name)
+            try:
+                found = self._of_view(view) if view is not None else None
+            except BudgetSpent:
+                self._todo.add(name)
+                raise
             self._leave(name)
-            if view is not None:
-                yield self._enter(name, self._of_view(view)), view
+            if view is not None and found is not None:
+                yield self._enter(name, found), view
 
     def forget(self, number: int) -> None:
         """Drop a class that no node is in."""

@@ -137,6 +137,13 @@ class Demand:
         )
 
     @property
+    def namespace(self) -> str:
+        """That of the pod."""
+        if self.extended is not None:
+            return self.extended.pod.key.namespace
+        return next((claim.key.namespace for claim in (*self.open, *self.settled)), "")
+
+    @property
     def pins(self) -> tuple[NodeSelector, ...]:
         """Where the settled and the promised claims can be used."""
         shared = (*self.settled, *self.promised)

@@ -15,6 +15,7 @@ from extender.allocation.view import Fleet, NodeView
 from extender.cel.masks import Masks
 from extender.fabric.ring import is_joined
 from extender.fabric.sets import bandwidth
+from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import DeviceRequest
 from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.pieces import breathe
@@ -48,6 +49,7 @@ class Rules:
     features: Features
     fleet: Fleet
     grants: Grants | None = None  # those of equal states of nodes, where signatures of views mean something
+    budget: Budget = UNLIMITED  # decides when a verdict is found, never which
 
 
 def problem_for(view: NodeView, demand: Demand, rules: Rules) -> Problem:
@@ -59,7 +61,7 @@ def problem_for(view: NodeView, demand: Demand, rules: Rules) -> Problem:
         known = remembered.get((claim, request.name))
         if known is None:
             class_ = find_class(claim, request, classes.get)
-            known = select(claim, request, class_, view.inventory, rules.masks, rules.features)
+            known = select(claim, request, class_, view.inventory, rules.masks, rules.features, rules.budget)
             unwanted = unwanted_devices(view, demand)
             if unwanted and not request.admin_access:
                 known = known._replace(match=known.match & ~unwanted)
@@ -80,7 +82,7 @@ def unwanted_devices(view: NodeView, demand: Demand) -> int:
 
 
 def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = NOBODY) -> Verdict:
-    """The verdict of one node. Never raises for what users wrote: that is a refusal with its reason."""
+    """The verdict of one node. What users wrote wrongly is a refusal with its reason. Raises BudgetSpent."""
     if not demand.open:
         return Grant(Solution((), ()), (), 0.0, 0.0)
     problem = problem_for(view, demand, rules)
@@ -107,9 +109,13 @@ def _remembered(view: NodeView, demand: Demand, rules: Rules, problem: Problem) 
 
 
 def _judge(view: NodeView, demand: Demand, rules: Rules, problem: Problem, observer: Observer = NOBODY) -> Verdict:
-    solution = choose(problem, ByTopology(view, demand.policy), budget=demand.policy.search_steps, observer=observer)
+    rules.budget.check()
+    solution = choose(
+        problem, ByTopology(view, demand.policy), budget=demand.policy.search_steps, observer=observer,
+        call_budget=rules.budget,
+    )
     if solution is None:
-        return Refusal(_refusal(view, demand, problem))
+        return Refusal(_refusal(view, demand, problem, rules.budget))
     breathe()
     choice = Choice(view, problem, solution)
     unwanted = _topology(choice, demand)
@@ -135,13 +141,13 @@ def _topology(choice: Choice, demand: Demand) -> Reason | None:
     return None
 
 
-def _refusal(view: NodeView, demand: Demand, problem: Problem) -> Reason:
+def _refusal(view: NodeView, demand: Demand, problem: Problem, budget: Budget) -> Reason:
     """Search once more with a listener; only refusals pay for it. A plain problem has nothing to tell but numbers."""
     breathe()
     recorder = Recorder()
     if plain(problem) is not None:
         return explain_refusal(view, problem, recorder, demand.expected_bytes)
-    search = Search(problem, budget=demand.policy.search_steps, observer=recorder)
+    search = Search(problem, budget=demand.policy.search_steps, observer=recorder, call_budget=budget)
     try:
         search.run()
     except (InvalidClaim, OutOfBudget):

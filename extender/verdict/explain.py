@@ -12,6 +12,7 @@ from types import MappingProxyType
 from extender.allocation.observe import CAUSES, Recorder
 from extender.allocation.search import Search
 from extender.allocation.view import Interned, NodeView, Snapshot
+from extender.model.budget import BudgetSpent
 from extender.model.claim import Claim, Pod
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
 from extender.model.pieces import breathe, in_pieces, run_out
@@ -26,13 +27,13 @@ from extender.verdict.grants import Grant
 from extender.verdict.narrate import narrate
 from extender.verdict.nearest import Alike, Holders, Miss
 from extender.verdict.ranking import Ranking, State
-from extender.verdict.seen import is_blind
 from extender.verdict.terms import Look, TermFinding, term_findings
 from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
 _STEP = 4  # states of nodes looked at between two breaths
+_STEP_SECONDS = 0.02  # of work in one such step, see Budget
 _ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
 Views = Mapping[str, NodeView]
 _CAUSES = 4  # device-level causes named per group
@@ -141,7 +142,10 @@ def explain(
         case Blocked():
             yield Explanation(name, "blocked", f"pod {name} fits nowhere: {demand.reason}", len(snapshot.views))
         case Demand():
-            told = narrate(own.get(narrated) or _known(narrated, snapshot), demand, rules) if narrated else ()
+            told: tuple[str, ...] = ()
+            if narrated:
+                shown = own.get(narrated) or _known(narrated, snapshot)
+                told = yield from in_pieces(partial(narrate, shown, demand, rules))
             of_its_own = Ranking(demand, as_of=True)
             if ranking is None:
                 yield from in_pieces(partial(run_out, of_its_own.catch_up(snapshot, rules)))
@@ -158,8 +162,7 @@ def _known(node: str, snapshot: Snapshot) -> NodeView:
 def _explain(
     name: str, demand: Demand, snapshot: Snapshot, rules: Rules, ranking: Ranking, own: Views
 ) -> Iterator[Explanation | None]:
-    for _ in ranking.catch_up(snapshot, rules):
-        yield None
+    yield from _caught_up(ranking, snapshot, rules)
     allowed = _allowed(demand, snapshot) if demand.pins else None
     yield None
     verdicts: dict[str, Verdict] = {}
@@ -200,8 +203,8 @@ def _explain(
         yield Explanation(name, "fits", sentence, nodes, fitting, tuple(best), tuple(groups))
         return
     terms: list[TermFinding] = []
-    blind = is_blind(demand, rules)
-    for step in term_findings(demand, snapshot, refused.looks.values() if blind else None):
+    blind = ranking.is_blind(rules)
+    for step in term_findings(demand, snapshot, refused.looks.values() if blind else None, rules.budget):
         terms = step or terms
         yield None
     misses: list[Miss] = []
@@ -218,6 +221,19 @@ def _explain(
     yield Explanation(
         name, "refused", _why(name, groups, told), nodes, 0, (), tuple(groups), told, tuple(term.sentence() for term in terms)
     )
+
+
+def _caught_up(ranking: Ranking, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+    """Steps in which a ranking that filter uses, too, catches up. Nothing may come between while it finds a verdict,
+    so each step has a budget of its own. Raises BudgetSpent once that of all is spent."""
+    done = False
+    while not done:
+        try:
+            yield from ranking.catch_up(snapshot, replace(rules, budget=rules.budget.part(_STEP_SECONDS)))
+            done = True
+        except BudgetSpent:
+            rules.budget.check()
+        yield None
 
 
 def _best(ranking: Ranking, allowed: set[str] | None, own: Mapping[str, Verdict]) -> list[tuple[str, Grant]]:

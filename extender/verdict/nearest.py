@@ -154,7 +154,7 @@ def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: b
         key = (local.key, alike.view.state.appearance)
         masks = known.get(key) if blind else None
         if masks is None:
-            masks = known[key] = list(_matching(alike.view, local, rules))
+            masks = known[key] = yield from in_pieces(partial(_matching, alike.view, local, rules))
         for option, mask in masks:
             left = mask & ~alike.view.busy
             free[option.name][left.bit_count()] += alike.nodes
@@ -163,17 +163,18 @@ def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: b
     yield [miss for option in wanted if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
 
 
-def _matching(view: NodeView, demand: Demand, rules: Rules) -> Iterator[tuple[DeviceRequest, int]]:
-    problem = problem_for(view, demand, rules)
+def _matching(view: NodeView, demand: Demand, rules: Rules) -> list[tuple[DeviceRequest, int]]:
+    problem, found = problem_for(view, demand, rules), list[tuple[DeviceRequest, int]]()
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             for option in request.alternatives:
                 if option.mode != "ExactCount":
                     continue
                 try:
-                    yield option, problem.select(name, option).match
+                    found.append((option, problem.select(name, option).match))
                 except InvalidClaim:
-                    return
+                    return found
+    return found
 
 
 def _largest_joined(view: NodeView, free: int, wanted: int) -> int:

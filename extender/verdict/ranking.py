@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
 from extender.allocation.view import Fleet, NodeState, NodeView, Snapshot
+from extender.model.budget import BudgetSpent
 from extender.model.claim import DeviceRequest
 from extender.model.reasons import Code
 from extender.verdict.classes import NodeClass, NodeClasses
 from extender.verdict.demand import Demand
 from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate
 from extender.verdict.grants import Grant
-from extender.verdict.seen import is_blind, seen
+from extender.verdict.seen import IdentityCheck, seen
 
 _NAME = itemgetter(0)
 _FIRST = 3  # nodes named per state
@@ -74,18 +76,32 @@ class Ranking:
         self._own_picks = 0  # devices in them
         self._version = -1
         self._fleet: Fleet | None = None
+        self._rules: Rules | None = None  # of the call at hand
         self._stale: list[int] = []  # granted by older facts about the fleet
         self._blind: dict[object, bool] = {}  # by key of the demand as nodes have to serve it
+        self._checks: dict[object, IdentityCheck] = {}  # the same, where that is not known yet
         self.evaluations = 0  # searches made; the rest was remembered
 
-    def follow(self, snapshot: Snapshot, rules: Rules, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Catch up with a snapshot; the work grows with what changed. False where `give_up` said so before the end: what
-        was done stays done. Facts about the fleet change scores only, so they reach the grants a few at a time."""
-        for _ in self._judge_all(snapshot, rules):
-            if give_up():
-                return False
-        for _ in zip(range(_REFRESHED), self._refresh(snapshot, rules), strict=False):
-            pass
+    def follow(self, snapshot: Snapshot, rules: Rules) -> bool:
+        """Catch up with a snapshot; the work grows with what changed. False where the budget was spent before the end:
+        what was done stays done. Facts about the fleet change scores only, so they reach the grants a few at a time."""
+        try:
+            for _ in self._judge_all(snapshot, rules):
+                rules.budget.keep()
+        except BudgetSpent:
+            return False
+        with suppress(BudgetSpent):
+            for _ in zip(range(_REFRESHED), self._refresh(snapshot, rules), strict=False):
+                pass
+        return True
+
+    def refresh(self, snapshot: Snapshot, rules: Rules) -> bool:
+        """After `follow`: grant again by the newest facts about the fleet. False where the budget was spent before."""
+        try:
+            for _ in self._refresh(snapshot, rules):
+                rules.budget.keep()
+        except BudgetSpent:
+            return False
         return True
 
     def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
@@ -214,27 +230,37 @@ class Ranking:
 
     def _begin(self, rules: Rules) -> None:
         """What the first rules decide: whether the mirror's states tell all that the demand sees."""
+        self._rules = rules
         if self._fleet is None and (
             self._as_of or self.demand.extended is not None or not self._is_blind(self.demand, rules)
         ):
-            self._classes = NodeClasses(lambda view: self._key(view, rules))
+            self._classes = NodeClasses(self._key)
             self._nodes = self._classes.occupied
         if rules.fleet is not self._fleet:
             self._fleet = rules.fleet
             self._stale = list(self._order)
 
     def _judge_all(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Judge the classes without a verdict, one a step."""
+        """Judge the classes without a verdict, one a step. Those that an earlier call left come first: the search that
+        its budget cut off then has a whole budget."""
+        yield from self._judge_pending(rules)
         if snapshot.version >= self._version:
             self._begin(rules)
             if self._classes is None:
                 self._find_states(snapshot)
             else:
-                yield from self._find_classes(self._classes, snapshot)
+                yield from self._find_classes(self._classes, snapshot, rules)
+        yield from self._judge_pending(rules)
+
+    def _judge_pending(self, rules: Rules) -> Iterator[None]:
         while self._pending:
             one, view = self._pending.popitem()
             if one not in self._granted and one not in self._refused:
-                self._judge(one, view, rules)
+                try:
+                    self._judge(one, view, rules)
+                except BudgetSpent:
+                    self._pending[one] = view
+                    raise
                 yield
 
     def _find_states(self, snapshot: Snapshot) -> None:
@@ -250,17 +276,19 @@ class Ranking:
                 self._pending[view.state.number] = view
         self._version = snapshot.version
 
-    def _find_classes(self, classes: NodeClasses, snapshot: Snapshot) -> Iterator[None]:
-        """Classes that nodes which changed are in now."""
+    def _find_classes(self, classes: NodeClasses, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
+        """Judge the classes that nodes which changed are in now."""
         self._version = snapshot.version
         for position, (one, view) in enumerate(classes.follow(snapshot), 1):
             if one not in self._granted and one not in self._refused:
                 self._pending[one] = view
+                yield from self._judge_pending(rules)
             if position % _SORTED == 0:
                 yield
 
-    def _key(self, view: NodeView, rules: Rules) -> Hashable:
-        demand = self.demand.on(view.node)
+    def _key(self, view: NodeView) -> Hashable:
+        assert self._rules is not None, "classes are made and followed after the rules are known"
+        demand, rules = self.demand.on(view.node), self._rules
         if view.state.appearance is not None and self._is_blind(demand, rules):
             return demand.key, view.state.number
         return demand.key, view.state.signature.number, *seen(view, demand, rules)
@@ -269,13 +297,23 @@ class Ranking:
         """Whether the demand looks at no identity of a device."""
         found = self._blind.get(demand.key)
         if found is None:
-            found = self._blind[demand.key] = is_blind(demand, rules)
+            check = self._checks.setdefault(demand.key, IdentityCheck(demand))
+            found = self._blind[demand.key] = check.is_blind(rules)
+            del self._checks[demand.key]
         return found
+
+    def is_blind(self, rules: Rules) -> bool:
+        """Whether the demand looks at no identity of a device. Raises BudgetSpent."""
+        return self._is_blind(self.demand, rules)
 
     def _judge(self, one: int, view: NodeView, rules: Rules) -> Verdict:
         if self.groups >= self._room:
             self._forget_vacant()
-        verdict = evaluate(view, self.demand.on(view.node), rules)
+        verdict = self._remember(one, evaluate(view, self.demand.on(view.node), rules))
+        rules.budget.keep()
+        return verdict
+
+    def _remember(self, one: int, verdict: Verdict) -> Verdict:
         self.evaluations += 1
         if isinstance(verdict, Refusal):
             verdict = self._refused[one] = self._refusals.setdefault(verdict.text, verdict)
@@ -287,7 +325,6 @@ class Ranking:
         """Grant again by the newest facts about the fleet, one class a step."""
         while self._stale and snapshot.version == self._version:
             one = self._stale.pop()
-            self._forget(one)
             # A class that no node of the snapshot is in is judged once one comes into it.
             here = (
                 view
@@ -295,8 +332,14 @@ class Ranking:
                 if (view := snapshot.views.get(name)) is not None and self._is_in(view, one)
             )
             view = next(here, None)
-            if view is not None:
-                self._judge(one, view, rules)
+            try:
+                verdict = evaluate(view, self.demand.on(view.node), rules) if view is not None else None
+            except BudgetSpent:
+                self._stale.append(one)
+                raise
+            self._forget(one)
+            if verdict is not None:
+                self._remember(one, verdict)
                 yield
 
     def _is_in(self, view: NodeView, one: int) -> bool:

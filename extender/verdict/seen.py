@@ -14,20 +14,33 @@ from extender.verdict.evaluate import Rules, problem_for
 
 
 def is_blind(demand: Demand, rules: Rules) -> bool:
-    """Whether a demand looks at no identity of a device, such as its UUID."""
-    return not any(map(is_identity, _looked_at(demand, rules)))
+    """Whether a demand looks at no identity of a device, such as its UUID. Raises BudgetSpent."""
+    return IdentityCheck(demand).is_blind(rules)
 
 
-def _looked_at(demand: Demand, rules: Rules) -> Iterator[str]:
-    """Names of the attributes that selectors and constraints look at; 'uuid' where they look at all."""
-    selectors = [text for class_ in demand.classes for text in class_.selectors]
-    for spec in demand.specs:
-        yield from (constraint.attribute for constraint in spec.constraints)
-        selectors += [text for request in spec.requests for option in request.alternatives for text in option.selectors]
-    for text in selectors:
-        selector = rules.masks.selector(text)
-        for path in () if isinstance(selector, CompileError) else selector.reads:
-            yield "uuid" if path.startswith("attributes:") and path.endswith("*") else path
+class IdentityCheck:
+    """Whether a demand looks at no identity of a device; after BudgetSpent it goes on where it was."""
+
+    def __init__(self, demand: Demand) -> None:
+        constraints = [constraint.attribute for spec in demand.specs for constraint in spec.constraints]
+        self._blind = not any(map(is_identity, constraints))
+        self._selectors = [text for class_ in demand.classes for text in class_.selectors]
+        for spec in demand.specs:
+            options = (option for request in spec.requests for option in request.alternatives)
+            self._selectors += [text for option in options for text in option.selectors]
+
+    def is_blind(self, rules: Rules) -> bool:
+        """The answer. Raises BudgetSpent."""
+        while self._blind and self._selectors:
+            selector = rules.masks.selector(self._selectors[-1], rules.budget)
+            self._blind = isinstance(selector, CompileError) or not any(map(_is_identity, selector.reads))
+            self._selectors.pop()
+        return self._blind
+
+
+def _is_identity(path: str) -> bool:
+    """Of what a selector reads; all attributes together name a device, too."""
+    return (path.startswith("attributes:") and path.endswith("*")) or is_identity(path)
 
 
 def seen(view: NodeView, demand: Demand, rules: Rules) -> Iterator[object]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from extender.allocation.view import NodeView, Snapshot
 from extender.cel.errors import CelError, CompileError
 from extender.cel.selector import STORED, Selector, compile_selector
 from extender.cel.terms import seen_value, split_terms
+from extender.model.budget import UNLIMITED, Budget
 from extender.model.device import Device, Slice
+from extender.model.pieces import breathe, in_pieces
 from extender.verdict.demand import Demand
 
 _SHOWN_VALUES = 3
@@ -55,9 +57,11 @@ Look = tuple[NodeView, int]
 """One of some nodes whose devices look the same, and how many they are."""
 
 
-def term_findings(demand: Demand, snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[list[TermFinding] | None]:
+def term_findings(
+    demand: Demand, snapshot: Snapshot, looks: Collection[Look] | None, budget: Budget = UNLIMITED
+) -> Iterator[list[TermFinding] | None]:
     """Steps that end with the findings of every request; None stands for a breath in between. `looks` are all nodes by how
-    their devices look to the terms, where only that counts: one of each is then asked for all."""
+    their devices look to the terms, where only that counts: one of each is then asked for all. Raises BudgetSpent."""
     devices: Devices = {}
     for position, found in enumerate(_slices(snapshot, looks)):
         if found is not None:
@@ -75,7 +79,8 @@ def term_findings(demand: Demand, snapshot: Snapshot, looks: Collection[Look] | 
                 for key, some in alive.items():
                     kept[key] = []
                     for start in range(0, len(some), _CHUNK):
-                        _judge(finding, key, some[start : start + _CHUNK], kept[key])
+                        chunk = some[start : start + _CHUNK]
+                        yield from in_pieces(partial(_judge, finding, key, chunk, kept[key], budget))
                         yield None
                 findings.append(finding)
                 alive = kept
@@ -116,7 +121,9 @@ def _slices(snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[tupl
 Read = tuple[str, Callable[[Device, str], object]]
 
 
-def _judge(finding: TermFinding, key: tuple[str, int], devices: list[Device], kept: list[Device]) -> None:
+def _judge(
+    finding: TermFinding, key: tuple[str, int], devices: list[Device], kept: list[Device], budget: Budget
+) -> None:
     """Devices that look the same to a term are asked once."""
     driver, weight = key
     finding.asked += weight * len(devices)
@@ -126,6 +133,8 @@ def _judge(finding: TermFinding, key: tuple[str, int], devices: list[Device], ke
         finding.passed += weight * len(devices)
         return
     for group in _alike(_reads(selector), driver, devices):
+        breathe()
+        budget.check()
         _judge_group(finding, selector, key, group, kept)
 
 

@@ -1,0 +1,71 @@
+"""How much one call may work: seconds and steps, shared by all nodes, selectors and searches that it evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from extender.model.errors import BerthError
+
+
+class BudgetSpent(BerthError):
+    """The call has used up its budget. What it did stays done, so a later call goes on from there."""
+
+    def __init__(self) -> None:
+        super().__init__("the claims are costly, and this call has worked long enough; a later one goes on from here")
+
+
+class Budget:
+    """Seconds and steps. A step is one selector on one device, one selector compiled, or one step of a search.
+
+    `check` comes before a piece of work, and `keep` after one whose result is remembered. A budget that is not empty
+    from the start lets one such piece end in any case: otherwise a piece that takes longer than a budget would be begun
+    anew by every call and never end.
+    """
+
+    __slots__ = ("_clock", "_progressed", "_steps", "_until", "began", "exhausted", "seconds")
+
+    def __init__(self, seconds: float, steps: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.began = clock()
+        self.seconds = seconds
+        self._until = self.began + seconds
+        self._steps = steps
+        self._progressed = seconds <= 0
+        self.exhausted = False
+
+    def check(self, steps: int = 1) -> None:
+        """Count work. Raises BudgetSpent where none is left."""
+        self._steps -= steps
+        if self._progressed and (self._steps < 0 or self._clock() >= self._until):
+            self.exhausted = True
+            raise BudgetSpent
+
+    def keep(self) -> None:
+        """The result of a piece of work is remembered."""
+        self._progressed = True
+
+    def part(self, seconds: float) -> Budget:
+        """A budget of some of what is left, for work that others are let in between."""
+        return Budget(min(seconds, self._until - self._clock()), self._steps, self._clock)
+
+
+class _Unlimited(Budget):
+    """For work that nobody else waits for, as that of the command line."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(1.0, 0, lambda: 0.0)
+
+    def check(self, steps: int = 1) -> None:
+        """There is always some left."""
+
+    def keep(self) -> None:
+        """Nothing depends on it."""
+
+    def part(self, seconds: float) -> Budget:  # noqa: ARG002 - the name is that of the class above
+        """Without a clock there are no parts."""
+        return self
+
+
+UNLIMITED = _Unlimited()

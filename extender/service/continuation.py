@@ -1,0 +1,31 @@
+"""Going on with what calls left unfinished: a slice of work, then a rest many times as long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+_LEAST_SECONDS = 0.02  # of a rest, also while every namespace has used up its share
+
+
+class Continuation:
+    """Runs beside the service. `work` does one slice and says whether some is left; `rest` is in times of the slice."""
+
+    def __init__(self, work: Callable[[], bool], clock: Callable[[], float], rest: float) -> None:
+        self._work = work
+        self._clock = clock
+        self._rest = rest
+        self._something = asyncio.Event()
+
+    def unfinished(self) -> None:
+        """There is something to go on with."""
+        self._something.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._something.wait()
+            began = self._clock()
+            if not self._work():
+                self._something.clear()
+            await asyncio.sleep(max(_LEAST_SECONDS, self._rest * (self._clock() - began)))
