@@ -51,7 +51,9 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         if kind == "extended":
             a.cluster.apply(extended("mine", WHOLE_NODE))
         elif kind == "group":
-            owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": "uid-g"}
+            group = a.cluster.apply({"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {}})
+            uid = group["metadata"]["uid"]
+            owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "g", "uid": uid}
             of_group = claim("mine", WHOLE_NODE)
             of_group["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
             a.cluster.apply(of_group)
@@ -70,7 +72,7 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         order = ("mine", "other") if first == "mine" else ("other", "mine")
         for name in order:
             binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
-            holder = "uid-g" if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
+            holder = owner["uid"] if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
             await eventually(lambda: reserved(a, holder) or binds[name].done())
             assert not binds[name].done(), f"{binds[name].result()!r} before the watch showed the write"
 

@@ -30,7 +30,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "add_finalizer": (Claim(KEY, "c", "1"), "g"), "take_over": (ALLOCATED,), "allocate": (ALLOCATED, Allocation(), CONSUMER),
     "reserve": (ALLOCATED, Consumer("other", "y")), "deallocate": (ALLOCATED,), "unreserve": (ALLOCATED, "uid"),
     "bind_pod": (KEY, "uid", "n", {}), "create_special_claim": (POD, ClaimSpec()), "map_special_claim": (POD, ALLOCATED, ()),
-    "delete_claim": (KEY,), "touch_class": (MARKER_CLASS, "a", "v"), "tell": ("Pod", KEY, "uid", "Reason", "note"),
+    "delete_claim": (ALLOCATED,),
+    "touch_class": (MARKER_CLASS, "a", "v"), "tell": ("Pod", KEY, "uid", "Reason", "note"),
 }
 _VERB = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 Call = tuple[str, str, str, str]  # API group, resource with subresource, verb, name

@@ -133,7 +133,7 @@ class Snapshot:
     classes_version: int
     changes: ChangeLog = field(default_factory=ChangeLog)
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
-    special_claims: Mapping[str, ObjectKey] = field(default_factory=dict)  # pod UID to its extended-resource claim
+    special_claims: Mapping[tuple[str, str], ObjectKey] = field(default_factory=dict)  # by a pod's namespace and UID
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID: what is held or being written
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
     groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes

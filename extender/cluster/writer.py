@@ -20,6 +20,7 @@ from extender.model.claim import (
     Consumer,
     ObjectKey,
     Pod,
+    special_claim_prefix,
 )
 from extender.model.text import cut
 from extender.wire.claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
@@ -120,7 +121,7 @@ class Writer:
         body: Json = {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {
-                "generateName": f"{pod.key.name}-extended-resources-",
+                "generateName": special_claim_prefix(pod.key.name),
                 "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity}, "ownerReferences": [owner],
                 "finalizers": [FINALIZER],
             },
@@ -137,14 +138,15 @@ class Writer:
         body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
         await self._client.patch(f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status", body, MERGE_PATCH)
 
-    async def delete_claim(self, key: ObjectKey) -> None:
-        """Deallocate, drop our finalizer, delete: a special claim ends with its attempt."""
-        claim = await self.read_claim(key)
+    async def delete_claim(self, claim: Claim) -> None:
+        """Deallocate, drop our finalizer, delete: a special claim ends with its attempt. Every write is guarded by the
+        version that the one before has left."""
         if claim.allocation is not None or claim.reserved_for:
             claim = await self.deallocate(claim)
-        body = {"metadata": {**_guard(claim), "finalizers": [f for f in claim.finalizers if f != FINALIZER]}}
-        await self._client.patch(claim_path(key), body, MERGE_PATCH)
-        await self._client.delete(claim_path(key), {"preconditions": {"uid": claim.uid}})
+        if FINALIZER in claim.finalizers:
+            body = {"metadata": {**_guard(claim), "finalizers": [f for f in claim.finalizers if f != FINALIZER]}}
+            claim = decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+        await self._client.delete(claim_path(claim.key), {"preconditions": _guard(claim)})
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
         """Change one annotation of the marker DeviceClass: it wakes pods that an extender rejected."""

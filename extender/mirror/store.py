@@ -42,7 +42,7 @@ class Store:
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
         self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
-        self.special_claims: dict[str, ObjectKey] = {}  # pod UID to its extended-resource claim
+        self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
         self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
@@ -164,10 +164,10 @@ class Store:
         return [self.claims[self._key_of[uid]] for uid in self._usage.claims(pool)]
 
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
-        if old is not None and old.extended and self.special_claims.get(old.owner_pod_uid) == key:
-            del self.special_claims[old.owner_pod_uid]
-        if new is not None and new.extended and new.owner_pod_uid:
-            self.special_claims[new.owner_pod_uid] = key
+        if old is not None and self.special_claims.get((key.namespace, old.special_for)) == key:
+            del self.special_claims[key.namespace, old.special_for]
+        if new is not None and new.special_for:
+            self.special_claims[key.namespace, new.special_for] = key
 
     def _index_group(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
         if old is not None and old.group:

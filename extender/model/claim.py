@@ -19,6 +19,8 @@ DECISION_ANNOTATION = "berth.dev/decision"  # on a pod, by its Binding
 GROUP_ANNOTATION = "berth.dev/group"  # on pods that want to be near each other; copied to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
+_GENERATED_PREFIX = 58  # characters of metadata.generateName that an API server keeps
+_GENERATED_SUFFIX = 5  # characters that it puts behind
 
 
 class ObjectKey(NamedTuple):
@@ -174,6 +176,22 @@ class Claim:
     def is_reserved_for(self, pod_uid: str) -> bool:
         return any(consumer.uid == pod_uid for consumer in self.reserved_for)
 
+    @property
+    def special_for(self) -> str:
+        """UID of the pod that this is the special claim of, or ''. Annotation, owner and generated name say so, and a
+        tenant can write all of them; but only a scheduler writes status.reservedFor, which names that pod alone."""
+        if not self.extended or len(self.reserved_for) != 1:
+            return ""
+        (consumer,) = self.reserved_for
+        generated = self.key.name[:-_GENERATED_SUFFIX] == special_claim_prefix(consumer.name)[:_GENERATED_PREFIX]
+        is_owner = consumer.resource == "pods" and consumer.uid == self.owner_pod_uid
+        return consumer.uid if generated and is_owner else ""
+
+
+def special_claim_prefix(pod_name: str) -> str:
+    """metadata.generateName of a pod's special claim, as kube-scheduler has it."""
+    return f"{pod_name}-extended-resources-"
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
@@ -246,6 +264,10 @@ class Pod:
     extended_claim: str = ""  # status.extendedResourceClaimStatus.resourceClaimName
     group: str = ""
     resource_version: str = ""
+
+    def names(self, claim_name: str) -> bool:
+        """Whether the pod asks for a claim of this name in its own namespace, be it made from a template."""
+        return claim_name in self.claim_statuses.values() or any(c.claim_name == claim_name for c in self.claims)
 
     @property
     def may_need_devices(self) -> bool:

@@ -18,13 +18,14 @@ import structlog
 from extender.cluster.errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
-from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod, PodGroup
+from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.model.reasons import Code, Reason
 from extender.service.binding import BindError, Unsure, Waiting, Work, check_stored, is_same_write, note_of, unchanged
 from extender.service.fence import DeviceLost, Fence
 from extender.service.journal import Journal
 from extender.service.judge import Judge
+from extender.service.pod_groups import pod_group_of
 from extender.service.progress import Progress
 from extender.service.special import SpecialClaims
 from extender.service.supervisor import Supervisor
@@ -35,7 +36,7 @@ from extender.verdict.evaluate import Refusal
 from extender.verdict.explain import Candidate, candidate
 from extender.verdict.verbs import plan
 from extender.verdict.waiting import Readiness, readiness
-from extender.wire.core import decode_pod, decode_pod_group
+from extender.wire.core import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
@@ -118,7 +119,7 @@ class Binder:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-        work = Work(pod, node, pod_group=await self._pod_group(pod))
+        work = Work(pod, node, pod_group=await pod_group_of(self._writer, pod, demand))
         demand = await self._after_others(pod, demand)
         released = self._mirror.release(uid)
         try:
@@ -139,14 +140,6 @@ class Binder:
                 raise BindError(str(demand.reason))
             case Demand():
                 await self._bind_with_claims(work, demand)
-
-    async def _pod_group(self, pod: Pod) -> PodGroup | None:
-        """The pod's PodGroup, where the pod names a claim that the group may list. What a template made says itself
-        whose it is."""
-        if not pod.group or not any(entry.claim_name for entry in pod.claims):
-            return None
-        found = await self._writer.read_pod_group(ObjectKey(pod.key.namespace, pod.group))
-        return None if found is None else decode_pod_group(found)
 
     async def _after_others(self, pod: Pod, demand: Asked) -> Asked:
         """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was
@@ -196,6 +189,8 @@ class Binder:
                 await self._fence(work, demand)
             shown = True
             await self._devices_ready(work, demand)
+            for claim in work.allocated:
+                self._give_way(work, claim)  # drivers may have taken long
             second = self._judge.runner_up(work.pod.uid, work.node)
             with self._surroundings.span(work.pod.uid, "write binding"):
                 await self._bind_pod(work, note_of(chosen, second))
@@ -246,7 +241,7 @@ class Binder:
             )
             if claim.extended:
                 claim = await self._writer.create_special_claim(work.pod, claim.spec)  # noqa: PLW2901 - the placeholder becomes real
-                work.special = claim.key
+                work.special = claim
             await self._allocate(work, claim, stamped, work.consumer(claim))
             if claim.extended:
                 await self._special.map(work.pod, claim, demand.mappings)
@@ -333,7 +328,8 @@ class Binder:
     async def _still_ours(self, work: Work) -> None:
         """Before a Binding is sent again: by now another process may have taken our claims over, and back."""
         for claim in work.allocated:
-            if (await self._read_again(claim)).writer != self._writer.identity:
+            fresh = unchanged(claim, await self._read_again(claim), work.consumer(claim))
+            if fresh.writer != self._writer.identity:
                 raise BindError(f"claim {claim.key} was taken over by another process")
 
     def _give_way(self, work: Work, claim: Claim) -> None:

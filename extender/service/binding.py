@@ -20,19 +20,19 @@ class Work:
     node: str
     allocated: list[Claim] = field(default_factory=list)
     reserved: list[Claim] = field(default_factory=list)
-    special: ObjectKey | None = None  # the claim made for extended resources
+    special: Claim | None = None  # the claim made for extended resources, as it was created
     group: str = ""
-    pod_group: PodGroup | None = None  # where the pod has claims by name that may be the PodGroup's
+    pod_group: PodGroup | None = None  # where the pod has claims that may be the PodGroup's
     lost: set[ObjectKey] = field(default_factory=set)  # claims with a device that an earlier write has
 
     def consumer(self, claim: Claim) -> Consumer:
-        """The entry of status.reservedFor for a claim: the pod, or its PodGroup."""
-        if claim.owner_group is not None and claim.owner_group.name == self.pod.group:
-            return claim.owner_group
-        listed = self.pod_group.claims if self.pod_group is not None else ()
-        if self.pod_group is not None and any(c.claim_name == claim.key.name and c in self.pod.claims for c in listed):
-            return self.pod_group.consumer
-        return Consumer(self.pod.uid, self.pod.key.name)
+        """The entry of status.reservedFor for a claim: the pod, or its PodGroup where that owns the claim or lists
+        it."""
+        own = Consumer(self.pod.uid, self.pod.key.name)
+        if self.pod_group is None:
+            return own
+        listed = any(c.claim_name == claim.key.name and c in self.pod.claims for c in self.pod_group.claims)
+        return self.pod_group.consumer if listed or claim.owner_group == self.pod_group.consumer else own
 
     def is_of_group(self, claim: Claim) -> bool:
         """Whether a claim is reserved for the pod's PodGroup: other members may rely on its allocation and write

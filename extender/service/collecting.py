@@ -14,9 +14,9 @@ from extender.cluster.errors import ClusterError, NotFound
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey
+from extender.service.proving import in_use, read_unchanged
 from extender.service.special import SpecialClaims
 from extender.service.supervisor import Supervisor
-from extender.wire.core import decode_pod
 
 _GRACE_SECONDS = 60.0  # far longer than a bind, whose own time-out is 30 s
 _ROUND_SECONDS = 5.0
@@ -36,12 +36,13 @@ class Collector:
         self._grace = grace_seconds
         self._since: dict[str, float] = {}
         self._special = SpecialClaims(writer)
-        self._stale_since: dict[ObjectKey, float] = {}
+        self._leftovers: dict[str, tuple[ObjectKey, float]] = {}  # by claim UID: since when
         self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
         self._log = structlog.get_logger("berth.collect")
         self.deallocated = 0  # allocations on nodes that no longer fit
         self.collected = 0  # allocations of ours that nobody reserved
         self.removed = 0  # special claims of attempts that ended half way
+        self.kept = 0  # claims that a fresh read showed to be changed or in use
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -61,11 +62,9 @@ class Collector:
             if now - since >= self._grace:
                 self._start(key, self._collect(claim))
         self._since = waiting
-        store = self._mirror.store
-        self._stale_since = {key: since for key, since in self._stale_since.items() if key in store.claims}
-        for key in self._stale_since:
-            if store.claims[key].owner_pod_uid in store.pods:
-                self.stale_special(key)
+        self._leftovers = {uid: known for uid, known in self._leftovers.items() if self._leftover(known[0], uid)}
+        for key, _ in list(self._leftovers.values()):
+            self.stale_special(key)
 
     def unsuitable(self, claim: Claim) -> None:
         """A pod's claim is allocated where the pod cannot go, and nobody else uses it."""
@@ -76,11 +75,16 @@ class Collector:
         """A special claim is left of an attempt that ended half way. Where another process of Berth made it, that process
         may still bind the pod: it has the grace period for that."""
         claim = self._mirror.store.claims.get(key)
-        if claim is None or claim.owner_pod_uid in self._mirror.ledger.in_flight.values():
+        if claim is None or not claim.special_for or claim.special_for in self._mirror.ledger.in_flight.values():
             return
-        since = self._stale_since.setdefault(key, self._clock())
+        _, since = self._leftovers.setdefault(claim.uid, (key, self._clock()))
         if claim.writer in ("", self._writer.identity) or self._clock() - since >= self._grace:
             self._start(key, self._remove(claim))
+
+    def _leftover(self, key: ObjectKey, uid: str) -> bool:
+        """Whether the claim still is the special claim of a pod that the mirror knows."""
+        claim = self._mirror.store.claims.get(key)
+        return claim is not None and claim.uid == uid and claim.special_for in self._mirror.store.pods
 
     def _start(self, key: ObjectKey, work: Coroutine[Any, Any, None]) -> None:
         if key in self._busy:
@@ -99,25 +103,33 @@ class Collector:
             self._log.warning("could not take back", claim=str(key), problem=str(error))
 
     async def _deallocate(self, claim: Claim) -> None:
-        await self._writer.deallocate(claim)
+        fresh = await read_unchanged(self._writer, claim)
+        if fresh is None or await in_use(self._writer, fresh):
+            self._keep(claim)
+            return
+        await self._writer.deallocate(fresh)
         self.deallocated += 1
         self._log.info("deallocated: the pod cannot go where the claim is allocated", claim=str(claim.key))
 
     async def _collect(self, claim: Claim) -> None:
-        await self._writer.deallocate(claim)
+        fresh = await read_unchanged(self._writer, claim)
+        if fresh is None or not fresh.ours:
+            self._keep(claim)
+            return
+        await self._writer.deallocate(fresh)
         self.collected += 1
         self._log.info("collected an allocation that nobody reserved", claim=str(claim.key))
 
     async def _remove(self, claim: Claim) -> None:
-        if not await self._waits(claim.owner_pod_uid):
-            return  # the pod was bound after all and uses the claim, or it is gone and its claim goes with it
-        await self._special.remove(claim.key)
+        (consumer,) = claim.reserved_for
+        pod = ObjectKey(claim.key.namespace, consumer.name)
+        unchanged = await read_unchanged(self._writer, claim) is not None
+        if not unchanged or not await self._special.remove(claim, pod, consumer.uid):
+            self._keep(claim)
+            return
         self.removed += 1
+        self._log.info("deleted the special claim of an earlier attempt", claim=str(claim.key), pod=str(pod))
 
-    async def _waits(self, pod_uid: str) -> bool:
-        """Whether a pod is not bound, as the API server has it now."""
-        known = self._mirror.store.pods.get(pod_uid)
-        if known is None:
-            return False
-        pod = decode_pod(await self._writer.read_pod(known.key))
-        return pod.uid == pod_uid and not pod.node_name
+    def _keep(self, claim: Claim) -> None:
+        self.kept += 1
+        self._log.info("not taken back: changed or in use by now", claim=str(claim.key))

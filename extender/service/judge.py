@@ -22,7 +22,7 @@ from extender.service.journal import Journal
 from extender.service.throttle import Limits, Throttle
 from extender.service.unfinished import Unfinished, UnfinishedDemands
 from extender.service.unschedulable import UnschedulablePods
-from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
+from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of, leftover_claim
 from extender.verdict.evaluate import Rules, Verdict, evaluate
 from extender.verdict.grants import Grant, Grants
 from extender.verdict.grouping import nearness
@@ -110,8 +110,9 @@ class Judge:
                 return FilterAnswer(error=demand.message)
             case Blocked():
                 text = str(demand.reason)
-                if demand.reason.code is Code.EXTENDED_STALE:
-                    self.on_stale_special(snapshot.special_claims[pod.uid])
+                leftover = leftover_claim(pod, snapshot)
+                if demand.reason.code is Code.EXTENDED_STALE and leftover is not None:
+                    self.on_stale_special(leftover)
                 self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
                 self.refusals[demand.reason.code.name] += 1
                 self.on_refused(pod.key, pod.uid)

@@ -9,6 +9,7 @@ from extender.cluster.errors import Conflict, NotFound, TooMany, Unavailable
 from extender.cluster.writer import Writer
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.service.binding import BindError
+from extender.service.proving import read_pod
 from extender.wire.core import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
@@ -46,18 +47,34 @@ class SpecialClaims:
             other = await self._writer.read_claim(named)
         except NotFound:
             return  # of an attempt that ended
-        if other.uid != claim.uid and other.owner_pod_uid == pod.uid and not other.deleting:
+        if other.uid != claim.uid and other.special_for == pod.uid:
             raise BindError(f"pod {pod.key} has the extended-resource claim {named} of another process")
 
-    async def remove(self, key: ObjectKey) -> None:
-        """Take back the allocation of a special claim and delete it. Raises ClusterError where that fails again and again."""
+    async def remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
+        """Take back the allocation of a pod's special claim and delete it; False where the claim is in use. Raises
+        ClusterError where that fails again and again."""
         for attempt in range(_TRIES):
             try:
-                await self._writer.delete_claim(key)
-                return
+                return await self._remove(claim, pod_key, pod_uid)
             except NotFound:
-                return
+                return True
             except (Conflict, Unavailable, TooMany):
                 if attempt == _TRIES - 1:
                     raise
                 await asyncio.sleep(_RETRY_SECONDS * (attempt + 1))
+        raise AssertionError("the last try returns or raises")
+
+    async def _remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
+        """The claim is the pod's by its UID, or by its status. The pod uses it where the pod has a node and its status
+        names the claim; other pods may have it reserved by its name."""
+        fresh = await self._writer.read_claim(claim.key)
+        pod = await read_pod(self._writer, pod_key, pod_uid)
+        name = claim.key.name
+        uses = pod is not None and (pod.names(name) or (pod.node_name and pod.extended_claim == name))
+        if fresh.uid != claim.uid or uses:
+            return False
+        if any(consumer.uid != pod_uid for consumer in fresh.reserved_for):
+            await self._writer.unreserve(fresh, pod_uid)
+            return False
+        await self._writer.delete_claim(fresh)
+        return True

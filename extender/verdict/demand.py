@@ -159,7 +159,7 @@ def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> Asked:
     extended = _extended_resources(pod, snapshot)
     if not pod.claims and not extended:
         return NOT_OURS
-    if extended and pod.uid in snapshot.special_claims:
+    if extended and leftover_claim(pod, snapshot) is not None:
         return Blocked(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
     if isinstance(claims, NotReady):
@@ -168,6 +168,13 @@ def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> Asked:
     if blocked is not None:
         return Blocked(blocked)
     return _demand(pod, claims, extended, snapshot, policy)
+
+
+def leftover_claim(pod: Pod, snapshot: Snapshot) -> ObjectKey | None:
+    """The special claim that an earlier attempt to bind the pod left: reserved for this pod alone, which does not ask
+    for it by name."""
+    key = snapshot.special_claims.get((pod.key.namespace, pod.uid))
+    return None if key is None or pod.names(key.name) else key
 
 
 def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:

@@ -106,6 +106,8 @@ READINGS = (
             "Allocations by Berth that nobody reserved, taken back", lambda s: s.collector.collected),
     Reading("berth_extended_claims_removed_total", COUNTER,
             "Special claims of extended resources left by attempts that ended half way, deleted", lambda s: s.collector.removed),
+    Reading("berth_claims_kept_total", COUNTER,
+            "Claims not taken back, as a fresh read showed them changed or in use", lambda s: s.collector.kept),
     Reading("berth_call_seconds", HISTOGRAM, "Seconds to answer a call of kube-scheduler, by verb and HTTP status",
             lambda s: s.calls.values(), ("verb", "status")),
 )

@@ -78,7 +78,7 @@ class ApiServer:
         if method == "PATCH":
             return 200, registry.patch(resource, key, body, subresource, strategic=content.startswith(_STRATEGIC))
         if method == "DELETE":
-            return 200, registry.delete(resource, key)
+            return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
 
     def _list(self, resource: Resource, namespace: str, query: dict[str, str]) -> Json:

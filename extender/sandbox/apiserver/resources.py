@@ -97,9 +97,10 @@ class Registry:
         new = patch.strategic(old, change) if strategic else patch.merge(old, change)
         return self._write(resource, key, old, new, subresource)
 
-    def delete(self, resource: Resource, key: Key) -> Json:
-        """Objects with finalizers are marked, others go at once."""
+    def delete(self, resource: Resource, key: Key, preconditions: Json | None = None) -> Json:
+        """Objects with finalizers are marked, others go at once. `preconditions` are a uid and a resourceVersion."""
         old = self.get(resource, key)
+        self._guard(resource, old, preconditions or {})
         if old["metadata"].get("finalizers"):
             if old["metadata"].get("deletionTimestamp"):
                 return old

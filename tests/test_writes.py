@@ -1,0 +1,88 @@
+"""Every write of Berth has its guard, and its row in SECURITY.md with a test that exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.cluster.writer import Writer
+from extender.model.claim import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from tests.berthing import claim
+
+ROOT = Path(__file__).resolve().parents[1]
+KEY = ObjectKey("ns", "x")
+POD = Pod(KEY, "pod-uid", resource_version="7")
+CONSUMER = Consumer("pod-uid", "x")
+OPEN = Claim(KEY, "claim-uid", "7")
+ALLOCATED = Claim(KEY, "claim-uid", "7", allocation=Allocation(), reserved_for=(CONSUMER,), finalizers=(FINALIZER,))
+OF_CLAIM, OF_POD = {"uid": "claim-uid", "resourceVersion": "7"}, {"uid": "pod-uid", "resourceVersion": "7"}
+AFTER = {"uid": "claim-uid", "resourceVersion": "8"}  # as the write before left it
+
+# What is sent as a precondition, by request.
+GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
+    "add_finalizer": ((OPEN, "g"), [OF_CLAIM]),
+    "take_over": ((ALLOCATED,), [OF_CLAIM]),
+    "allocate": ((OPEN, Allocation(), CONSUMER), [OF_CLAIM]),
+    "reserve": ((ALLOCATED, Consumer("other", "y")), [OF_CLAIM]),
+    "deallocate": ((ALLOCATED,), [OF_CLAIM]),
+    "unreserve": ((ALLOCATED, "pod-uid"), [{"uid": "claim-uid"}]),  # one entry by its UID, whatever else changed
+    "bind_pod": ((KEY, "pod-uid", "n", {}), [{"uid": "pod-uid"}]),
+    "create_special_claim": ((POD, ClaimSpec()), [{}]),
+    "map_special_claim": ((POD, ALLOCATED, ()), [OF_POD]),
+    "delete_claim": ((ALLOCATED,), [OF_CLAIM, AFTER, AFTER]),
+    "touch_class": (("berth.dev", "a", "v"), [{}]),
+    "tell": (("Pod", KEY, "pod-uid", "Reason", "note"), [{}]),
+}
+UNGUARDED = {"create_special_claim", "touch_class", "tell"}  # new objects, and one annotation
+
+
+def writes() -> set[str]:
+    names = {name for name in vars(Writer) if not name.startswith("_")}
+    return {name for name in names if not name.startswith("read_")}
+
+
+class Recording:
+    """An API client that keeps the preconditions of each request and answers with the next version of the claim."""
+
+    def __init__(self) -> None:
+        self.guards: list[dict[str, str]] = []
+
+    def __getattr__(self, _: str) -> Any:
+        async def call(__: str, body: dict[str, Any], *___: object) -> dict[str, Any]:
+            sent = body.get("preconditions") or body.get("metadata") or {}
+            self.guards.append({key: sent[key] for key in ("uid", "resourceVersion") if key in sent})
+            answer = claim("x")
+            answer["metadata"] |= {"uid": "claim-uid", "resourceVersion": "8", "finalizers": [FINALIZER]}
+            return answer
+
+        return call
+
+
+@pytest.mark.parametrize("name", sorted(GUARDS))
+async def test_every_write_is_guarded(name: str) -> None:
+    client, (arguments, guards) = Recording(), GUARDS[name]
+    await getattr(Writer(client), name)(*arguments)  # type: ignore[arg-type]
+    assert client.guards == guards
+    assert all("uid" in guard for guard in guards) or name in UNGUARDED
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """First and last cell of each row of the table of writes."""
+    section = (ROOT / "SECURITY.md").read_text().split("## Writes, and what proves that Berth may")[1].split("\n## ")[0]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[0].startswith("`"):
+            yield cells[0].strip("`"), cells[3]
+
+
+def test_every_write_has_its_row_with_tests_that_exist() -> None:
+    assert {name for name, _ in rows()} == writes() == set(GUARDS)
+    texts = [path.read_text() for path in ROOT.glob("tests/**/test_*.py")]
+    known = {name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)}
+    for name, tests in rows():
+        named = set(re.findall(r"`(test_\w+)`", tests))
+        assert named and named <= known, (name, named - known)
