@@ -18,7 +18,7 @@ import yaml
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CONTROLLERS = ("resourceclaim-controller", "garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller",
-               "serviceaccount-token-controller")
+               "serviceaccount-token-controller", "clusterrole-aggregation-controller")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -1,0 +1,187 @@
+"""Attacks of tests/test_tenant.py on a real control plane, with the rights of ClusterRole `edit` in one namespace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from tests.e2e.control_plane import ControlPlane, needs
+
+pytestmark = [
+    needs("kubectl"), pytest.mark.timeout(600),
+    # urllib leaves closed sockets to the collector when a poll is refused.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+
+Json = dict
+OURS, VICTIMS = "team-a", "team-b"
+SPECIAL = "resource.kubernetes.io/extended-resource-claim"
+PROTECTION = "resource.kubernetes.io/delete-protection"
+GATE = [{"name": "tests.example/wait"}]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
+        if int(started.get("/version")["minor"].rstrip("+")) < 36:
+            pytest.skip("DRAExtendedResource is alpha and off before 1.36")
+        for obj in (GPU_CLASS, MARKER_CLASS, *(namespace(name) for name in (OURS, VICTIMS))):
+            started.create(obj)
+        machine = carried_machines()["t4-4"]
+        for name in ("n1", "n2"):
+            node = node_object(name, machine, {})
+            node["status"]["capacity"] = node["status"]["allocatable"]
+            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+            for obj in (node, gpu_slice(name, machine), fabric_slice(name, machine)):
+                started.create(obj)
+        binding = ("rolebinding", "tenant", "--clusterrole=edit", "--user=tenant", f"--namespace={OURS}")
+        kubectl(started, "create", *binding)
+        started.wait(lambda: may(started, "create", "resourceclaims"), 30)
+        started.start_scheduler(started.start_berth(sys.executable))
+        yield started
+
+
+def namespace(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def kubectl(plane: ControlPlane, *args: str, body: object = None) -> str:
+    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *args]
+    done = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{args}: {done.stderr}"
+    return done.stdout
+
+
+def may(plane: ControlPlane, verb: str, resource: str, subresource: str = "", where: str = OURS) -> bool:
+    command = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", "auth", "can-i", verb, resource]
+    asked = [*command, f"--subresource={subresource}", "--as=tenant", f"--namespace={where}"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip() == "yes"
+
+
+def create(plane: ControlPlane, obj: Json) -> Json:
+    """As the tenant."""
+    made = kubectl(plane, "create", "--as=tenant", f"--namespace={OURS}", "-f", "-", "-o", "json", body=obj)
+    return json.loads(made)
+
+
+def patch(plane: ControlPlane, kind: str, name: str, change: Json) -> None:
+    """As the tenant."""
+    kubectl(plane, "patch", kind, name, "--as=tenant", f"--namespace={OURS}", "--type=merge", "-p", json.dumps(change))
+
+
+def ungate(plane: ControlPlane, name: str, where: str = OURS) -> None:
+    change = json.dumps({"spec": {"schedulingGates": []}})
+    kubectl(plane, "patch", "pod", name, f"--namespace={where}", "--type=merge", "-p", change)
+
+
+def pod(name: str, *claims: str, gates: list = []) -> Json:  # noqa: B006 - never changed
+    """With claims by name; without any, one GPU as an extended resource."""
+    gpu = {} if claims else {"nvidia.com/gpu": "1"}
+    container = {"name": "c", "image": "pause", "resources": {"limits": gpu, "requests": gpu}}
+    spec = {
+        "schedulerName": "berth-scheduler", "automountServiceAccountToken": False, "containers": [container],
+        "resourceClaims": [{"name": f"c{i}", "resourceClaimName": one} for i, one in enumerate(claims)],
+        "schedulingGates": gates,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def claim(name: str, **metadata: object) -> Json:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, **metadata},
+        "spec": {"devices": {"requests": [request]}},
+    }
+
+
+def forged(owner: Json, *finalizers: str) -> Json:
+    """Metadata that makes a claim look like the special claim of a pod."""
+    name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
+    notes = {SPECIAL: "true", "berth.dev/allocator": "berth-forged"}
+    return {"annotations": notes, "ownerReferences": [reference], "finalizers": [PROTECTION, *finalizers]}
+
+
+def read(plane: ControlPlane, kind: str, name: str, where: str = OURS) -> Json:
+    base = "/api/v1" if kind == "pods" else "/apis/resource.k8s.io/v1"
+    return plane.get(f"{base}/namespaces/{where}/{kind}/{name}")
+
+
+def bound(plane: ControlPlane, name: str, where: str = OURS) -> None:
+    plane.wait(lambda: read(plane, "pods", name, where)["spec"].get("nodeName"), 60)
+
+
+def held(plane: ControlPlane) -> list[tuple[str, str]]:
+    claims = plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]
+    results = [r for c in claims for r in c["status"].get("allocation", {}).get("devices", {}).get("results", [])]
+    return [(r["pool"], r["device"]) for r in results]
+
+
+def test_what_a_tenant_may_write(plane: ControlPlane) -> None:
+    """What the proofs in SECURITY.md rest on: everything but the status of claims and pods, and bindings."""
+    assert all(may(plane, verb, kind) for verb in ("create", "patch", "delete") for kind in ("resourceclaims", "pods"))
+    for kind, sub in (("resourceclaims", "status"), ("resourceclaims", "binding"), ("pods", "status")):
+        assert not may(plane, "update", kind, sub) and not may(plane, "patch", kind, sub), (kind, sub)
+    assert not may(plane, "create", "pods", "binding") and not may(plane, "create", "bindings")
+    assert not may(plane, "get", "pods", where=VICTIMS)
+
+
+@pytest.mark.parametrize("name", ["loot", "waits-2-extended-resources-abcde"])
+def test_a_claim_in_use_that_is_marked_as_special_stays(plane: ControlPlane, name: str) -> None:
+    number = "1" if name == "loot" else "2"
+    create(plane, claim(name))
+    create(plane, pod(f"runs-{number}", name))
+    bound(plane, f"runs-{number}")
+    before = read(plane, "resourceclaims", name)
+    waits = create(plane, pod(f"waits-{number}", gates=GATE))
+    patch(plane, "resourceclaim", name, {"metadata": forged(waits)})
+    ungate(plane, f"waits-{number}")
+    bound(plane, f"waits-{number}")
+    after = read(plane, "resourceclaims", name)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"] and "deletionTimestamp" not in after["metadata"]
+    assert after["status"] == before["status"]
+    assert len(held(plane)) == len(set(held(plane)))
+
+
+def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect(plane: ControlPlane) -> None:
+    victim = plane.create(pod("victim", gates=GATE), VICTIMS)
+    name = "victim-extended-resources-abcde"
+    create(plane, claim(name, **forged(victim, "tests.example/keep")))
+    ungate(plane, "victim", VICTIMS)
+    bound(plane, "victim", VICTIMS)
+    patch(plane, "resourceclaim", name, {"metadata": {"finalizers": []}})
+
+
+def test_a_leftover_with_a_finalizer_of_the_tenants_stops_nothing(plane: ControlPlane) -> None:
+    """A process died between the allocation of the special claim and the Binding; the tenant keeps the claim from being
+    deleted. Its devices are free again, and the pod is bound with a new claim."""
+    owner = create(plane, pod("crashed", gates=GATE))
+    name = "crashed-extended-resources-abcde"
+    metadata = forged(owner, "tests.example/keep") | {"annotations": {SPECIAL: "true"}}
+    create(plane, claim(name, **metadata))
+    free = sorted({(node, f"gpu-{i}") for node in ("n1", "n2") for i in range(4)} - set(held(plane)))[0]
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": free[0], "device": free[1]}
+    entry = {"resource": "pods", "name": "crashed", "uid": owner["metadata"]["uid"]}
+    status = {"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [entry]}}
+    path = f"/apis/resource.k8s.io/v1/namespaces/{OURS}/resourceclaims/{name}/status"
+    plane.request("PATCH", path, status, "application/merge-patch+json")
+    ungate(plane, "crashed")
+    bound(plane, "crashed")
+    kept = read(plane, "resourceclaims", name)
+    assert kept["metadata"]["deletionTimestamp"] and kept["metadata"]["finalizers"] == ["tests.example/keep"]
+    assert "allocation" not in kept.get("status", {})
+    mapped = read(plane, "pods", "crashed")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    assert mapped != name and read(plane, "resourceclaims", mapped)["status"]["allocation"]
+    patch(plane, "resourceclaim", name, {"metadata": {"finalizers": []}})
+
+
+def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
+    """After the tests above: no write that the server refused."""
+    lines = (plane.folder / "berth.log").read_text().splitlines()
+    said = [line for line in lines if '"level": "warning"' in line or '"level": "error"' in line]
+    assert not said, said[:3]
