@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -97,9 +98,10 @@ class Fleet:
         self.judge.forget_gone()
 
 
+_GPU = 'device.attributes["gpu.nvidia.com"]'
 _SHAPES = [
     {},
-    {"selectors": ('device.attributes["gpu.nvidia.com"].uuid != "x"', 'device.attributes["gpu.nvidia.com"].index > 1')},
+    {"selectors": (f'{_GPU}.uuid != "x"', f'{_GPU}.productName != "T4"')},
     {"selectors": ('device.attributes["gpu.nvidia.com"].none == "x"',)},
     {"selectors": ('device.attributes["gpu.nvidia.com"].uuid.startsWith(',)},
     {"constraint": "gpu.nvidia.com/productName", "count": 3},
@@ -150,7 +152,7 @@ def test_a_mask_goes_on_where_its_budget_ended() -> None:
     """No device is asked twice, and nothing of the half-made mask is left."""
     fleet, masks = Fleet(), Masks()
     slice_ = fleet.mirror.present().views["n1"].inventory.offsets[0][0]
-    text, ended, found = 'device.attributes["gpu.nvidia.com"].index > 3', 0, None
+    text, ended, found = 'device.attributes["gpu.nvidia.com"].productName.endsWith("4")', 0, None
     while found is None:
         try:
             found = masks.of(text, slice_, Budget(1.0, 0, lambda: 0.0))
@@ -168,7 +170,7 @@ def test_half_made_masks_are_bounded_with_the_others() -> None:
     for number in range(50):
         for _ in range(3):
             with suppress(BudgetSpent):
-                masks.of(f'device.attributes["gpu.nvidia.com"].index > {number}', slice_, Budget(1.0, 0, lambda: 0.0))
+                masks.of(f'{_GPU}.productName != "{number}"', slice_, Budget(1.0, 0, lambda: 0.0))
         assert masks.remembered()["mask_bytes"] <= 2000
 
 
@@ -185,14 +187,14 @@ def test_a_filter_call_ends_with_its_budget_and_says_so() -> None:
 
 def test_a_costly_search_ends_with_the_call_and_comes_to_its_end_later() -> None:
     """The search is cut off where the budget of the call ends, but not the first of a call, so each ends some time."""
-    fleet = Fleet(nodes=60)
+    fleet = Fleet(nodes=60, policy=Policy(evaluation_seconds=0.05))
     asked = claim("search")
     asked["metadata"] |= {"namespace": "hostile", "uid": "claim-search"}
     one = asked["spec"]["devices"]["requests"][0]["exactly"]
     names = [f"r{i}" for i in range(6)]
     asked["spec"]["devices"] = {
         "requests": [{"name": name, "exactly": one} for name in names],
-        "constraints": [{"matchAttribute": "gpu.nvidia.com/index", "requests": names[-2:]}],
+        "constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}],
     }
     decoded = decode_claim(asked)
     fleet.mirror.apply_claim(decoded.key, decoded)
@@ -380,8 +382,8 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
             asked = claim(name, selectors=[{"cel": {"expression": text}} for text in texts])
             b.cluster.apply(asked)
             b.cluster.apply(pod(name, name))
-        b.cluster.apply(claim("light"))
-        b.cluster.apply(pod("light", "light"))
+        for one in (claim("light"), pod("light", "light")):
+            b.cluster.apply({**one, "metadata": {**one["metadata"], "namespace": "honest"}})
         await b.settled()
         names = ["n0", "n1"]
         judge = b.app.service.judge
@@ -389,12 +391,16 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
             assert "gave up for now with" in (await _filtered(b, name, names))["Error"]
         explained = (await b.client.get("/v1/explain/default/costly")).json()
         assert explained["outcome"] == "unfinished" and "gave up for now" in explained["sentence"]
-        assert (await _filtered(b, "light", names))["NodeNames"]
+        while not (await _filtered(b, "light", names, "honest"))["NodeNames"]:
+            await asyncio.sleep(0.01)  # on a slow machine its own few milliseconds are too short, too
         b.cluster.store.remove("pods", ("default", "gone"))
         await eventually(lambda: judge.unfinished_demands == 1)
         await eventually(lambda: judge.unfinished_demands == 0)
         assert (await _filtered(b, "costly", names))["NodeNames"]
 
 
-async def _filtered(b: Berthing, name: str, names: list[str]) -> dict:
-    return (await b.client.post("/filter", json={"Pod": b.pod(name), "Nodes": None, "NodeNames": names})).json()
+async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "default") -> dict:
+    found = b.cluster.store.get("pods", (namespace, name))
+    assert found is not None
+    asked = {key: value for key, value in found.items() if key not in ("kind", "apiVersion")}
+    return (await b.client.post("/filter", json={"Pod": asked, "Nodes": None, "NodeNames": names})).json()
