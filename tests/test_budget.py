@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -327,11 +328,13 @@ def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
     assert began < 1
 
 
-def test_light_calls_count_for_nothing() -> None:
+def test_calls_that_come_to_their_end_count_for_nothing() -> None:
     clock = Clock()
     throttle = Throttle(Limits(), clock)
     for _ in range(1000):
-        throttle.charge("busy", throttle.budget("busy", 0.1, 0.1), 0.1)
+        budget = throttle.budget("busy", 0.1, 0.1)
+        clock.now += 0.09
+        throttle.charge("busy", budget, 0.1)
     assert throttle.budget("busy", 0.1, 0.1).seconds == 0.1 and len(throttle) == 0
 
 
@@ -340,7 +343,10 @@ def test_namespaces_remembered_are_bounded() -> None:
     throttle = Throttle(Limits(namespaces=4), clock)
     for number in range(20):
         budget = throttle.budget(f"n{number}", 0.1, 0.1)
+        budget.keep()
         clock.now += 1
+        with pytest.raises(BudgetSpent):
+            budget.check()
         throttle.charge(f"n{number}", budget, 0.1)
     assert len(throttle) == 4
 

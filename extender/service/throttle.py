@@ -17,7 +17,6 @@ class Limits:
     steps: int = 100_000  # of one call, see Budget
     share: float = 0.1  # of the time, for a namespace whose demands are heavy
     burst: float = 5.0  # whole calls that such a namespace may make before
-    light: float = 0.1  # of the seconds of one call: below that a call counts for nothing
     retry_seconds: float = 5.0  # until a demand that spent its budget is tried again
     slice_seconds: float = 0.002  # of work between two calls
     rest: float = 9.0  # times as long as such a slice took
@@ -54,15 +53,13 @@ class Throttle:
         return self._tokens(namespace, most) > 0
 
     def charge(self, namespace: str, budget: Budget, most: float) -> None:
-        """The work with a budget is over. Most calls are light and leave the bucket as it is."""
-        now = self._clock()
-        took = now - budget.began
-        if budget.exhausted:
-            self.exhausted += 1
-        elif took <= self._limits.light * most:
+        """The work with a budget is over. Work that came to its end is remembered and not done again, so it leaves the
+        bucket as it is: a namespace with many kinds of honest claims is not slowed down when Berth starts."""
+        if not budget.exhausted:
             return
-        tokens = self._tokens(namespace, most)
-        self._buckets[namespace] = _Bucket(tokens - took, now)
+        self.exhausted += 1
+        now = self._clock()
+        self._buckets[namespace] = _Bucket(self._tokens(namespace, most) - (now - budget.began), now)
 
     def _tokens(self, namespace: str, most: float) -> float:
         full, bucket = self._limits.burst * most, self._buckets.get(namespace)
