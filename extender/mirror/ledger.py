@@ -91,7 +91,7 @@ class Ledger:
         if self.state(claim_uid) is State.HELD:
             heappush(self._deadlines, (deadline, claim_uid))
             if len(self._deadlines) > 2 * len(self.reservations) + _FEW:
-                self._deadlines = [entry for entry in self._deadlines if self._is_held(*entry)]
+                self._deadlines = [entry for entry in set(self._deadlines) if self._is_held(*entry)]
                 heapify(self._deadlines)
         return touched
 
