@@ -60,7 +60,7 @@ def test_policy_in_the_readme_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("candidates: 0", "candidates: Input should be greater"), ("weights: {links: 1}", "weights.links"), ("[1]", "must be a mapping"),
+    ("candidates: 0", "candidates: Input should be greater"), ("weights: {links: 1}", "weights.links"), ("hold_seconds: yes", "must not be true or false (is True"), ("[1]", "must be a mapping"),
     ("a: [", "not YAML"), ("headroom: big", "headroom"),
 ])
 def test_bad_policy_names_the_field(text: str, words: str) -> None:

@@ -314,3 +314,25 @@ async def test_one_line_per_decision() -> None:
     assert bound["seconds"] >= 0 and bound["generation"] > 0
     (refused,) = [line for line in lines if line["event"] == "not placed"]
     assert refused["pod"] == "default/q" and refused["because"].startswith("pod default/q fits nowhere")
+
+
+async def test_extended_resources_that_no_node_has_are_explained() -> None:
+    """Which request stands for them differs by node, so the demand itself does not list it."""
+    async with berthing({"n1": "t4-4"}) as b:
+        resources = {"limits": {"nvidia.com/gpu": "9"}, "requests": {"nvidia.com/gpu": "9"}}
+        b.cluster.apply(pod("many", containers=[{"name": "main", "image": "pause", "resources": resources}]))
+        await b.settled()
+        assert not (await b.filter("many"))["NodeNames"]
+        reply = await b.client.get("/v1/explain/default/many")
+        assert reply.status_code == 200 and reply.json()["outcome"] == "refused", reply.text
+
+
+async def test_a_selector_that_does_not_compile_is_named() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim("c", selector="9" * 100))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        reply = await b.client.get("/v1/explain/default/p")
+        assert reply.status_code == 200, reply.text
+        (finding,) = [text for text in reply.json()["terms"] if "does not compile" in text]
+        assert "request gpu" in finding and "invalid int literal" in finding and "\n" not in finding

@@ -9,6 +9,7 @@ import pytest
 
 from tests.berthing import Berthing, claim, pod
 from tests.replicas import Gate, replicas
+from tests.test_dra import asks, custom, mig
 from tests.waiting import eventually
 
 WHOLE_NODE = 4  # GPUs of the only node
@@ -113,3 +114,28 @@ async def test_a_claim_deleted_while_the_fence_waits_is_not_bound() -> None:
         a.cluster.store.forget_history()
         gate.open()
         assert await bind == f"claim {key[0]}/{key[1]} was deleted in the meantime"
+
+
+async def test_partitions_of_one_gpu_are_devices_of_their_own_and_share_its_counters() -> None:
+    """`mine` takes the whole GPU, `other` a quarter of it: other devices, and together more than the GPU has."""
+    counters = {f"memory-slice-{i}": {"value": "1"} for i in range(4)}
+    profile = "device.attributes['d.example.com'].profile == '{}g'"
+    async with replicas({"n1": "t4-4"}) as ((a, b), gates):
+        custom(a, [mig("whole", [0, 1, 2, 3], 80), mig("small", [0], 20)], [{"name": "gpu-0", "counters": counters}])
+        for name, size in (("mine", 4), ("other", 1)):
+            a.cluster.apply(asks(name, selectors=[{"cel": {"expression": profile.format(size)}}]))
+            a.cluster.apply(pod(name, name))
+        await asyncio.gather(a.settled(), b.settled())
+        assert (await a.filter("mine"))["NodeNames"] == (await b.filter("other"))["NodeNames"] == ["n1"]
+        for gate in gates:
+            gate.close()
+        binds = {}
+        for one, name in ((a, "mine"), (b, "other")):
+            binds[name] = asyncio.create_task(one.bind(name, "n1"))
+            uid = one.pod(name)["metadata"]["uid"]
+            await eventually(lambda uid=uid: reserved(a, uid))
+        for gate in gates:
+            gate.open()
+        answers = {name: await bind for name, bind in binds.items()}
+        assert answers["mine"] == "" and "was allocated to another claim first" in answers["other"]
+        assert a.node_of("mine") == "n1" and not a.node_of("other")

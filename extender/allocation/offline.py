@@ -49,6 +49,22 @@ def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey,
     return found
 
 
+def newest(slices: Iterable[Slice]) -> list[Slice]:
+    """The slices of the newest generation of a pool."""
+    known = list(slices)
+    latest = max((slice_.generation for slice_ in known), default=0)
+    return [slice_ for slice_ in known if slice_.generation == latest]
+
+
+def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:
+    """Shared counters of which these devices of a pool consume more than its current slices have."""
+    limits = {(s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()}
+    if not limits:
+        return []
+    consumed = consumed_counters(slices, PoolUse(devices))
+    return sorted(counter for counter, amount in consumed.items() if amount > limits.get(counter, amount))
+
+
 def problem_of(
     node: Node,
     slices: Sequence[Slice],

@@ -20,9 +20,13 @@ _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
 @lru_cache(maxsize=512)
 def split_terms(expression: str) -> tuple[str, ...]:
-    """The texts of a && b && c; the whole expression where it is not such a chain."""
+    """The texts of a && b && c; the whole expression where it is not such a chain, or does not even have tokens."""
     depth, start, found = 0, 0, []
-    for token in tokens(expression):
+    try:
+        parts = list(tokens(expression))
+    except CompileError:
+        return (expression.strip(),)
+    for token in parts:
         if token.text in _OPEN:
             depth += 1
         elif token.text in _CLOSE:

@@ -17,7 +17,7 @@ from extender.cli.fleet import Output
 from extender.cli.objects import policy_text
 from extender.cli.server import SERVER, PolicyDiff, PolicyStatus, Server, Token, ask
 from extender.files import name_of
-from extender.policy import Policy, PolicyError, load_policy
+from extender.policy import Policy, PolicyError, UnreadablePolicy, load_policy
 
 policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
 
@@ -26,20 +26,20 @@ policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
 def check_command(
     files: Annotated[list[Path], typer.Argument(help="Policy files, or manifests with a ConfigMap that has policy.yaml.")],
 ) -> None:
-    """Check policies offline, as before a merge. Exit code 1 where one is wrong.
+    """Check policies offline, as before a merge. Exit code 1 where one is wrong, 2 where one cannot be read.
 
     Example: berth policy check manifests/base/policy.yaml
     """
-    wrong = False
+    code = 0
     for path in files:
         try:
             _policy(path)
             typer.echo(f"{name_of(path)}: good")
         except PolicyError as error:
-            wrong = True
+            code = max(code, 2 if isinstance(error, UnreadablePolicy) else 1)
             typer.echo(str(error), err=True)
-    if wrong:
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
 
 
 @policy_app.command("show")
@@ -115,7 +115,7 @@ def _policy(path: Path) -> Policy:
     try:
         return load_policy(policy_text(path))
     except PolicyError as error:
-        raise PolicyError(f"{name_of(path)}: {error}") from error
+        raise type(error)(f"{name_of(path)}: {error}") from error
 
 
 def _choice(chosen: dict[str, Any], *, wide: bool) -> str:

@@ -5,11 +5,10 @@ The findings say what is wrong whoever did it; nothing is repaired here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extender.allocation.offline import consumed_counters
-from extender.allocation.problem import PoolUse
+from extender.allocation.offline import newest, overdrawn_counters
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Result
 from extender.model.device import Device, DeviceId, PoolKey, Slice
@@ -55,7 +54,7 @@ def audit(mirror: Mirror) -> Iterator[list[Finding] | None]:
     for position, (key, devices) in enumerate(pools.items()):
         if position % _POOLS == 0:
             yield None
-        found += _pool(key, devices, _newest(store.pools.get(key, {})))
+        found += _pool(key, devices, newest(store.pools.get(key, {}).values()))
     yield sorted(found)
 
 
@@ -70,11 +69,6 @@ def _nodes(mirror: Mirror) -> list[Finding]:
         for node, problem in mirror.unbuilt.items()
     ]
     return found
-
-
-def _newest(slices: Mapping[str, Slice]) -> list[Slice]:
-    newest = max((slice_.generation for slice_ in slices.values()), default=0)
-    return [slice_ for slice_ in slices.values() if slice_.generation == newest]
 
 
 def _pool(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:
@@ -105,11 +99,7 @@ def _capacity(
 
 
 def _counters(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:
-    limits = {(s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()}
-    if not limits:
-        return
-    consumed = consumed_counters(slices, PoolUse(frozenset(used)))
-    over = sorted(counter for counter, amount in consumed.items() if amount > limits.get(counter, amount))
+    over = overdrawn_counters(slices, frozenset(used))
     if over:
         claims = tuple(sorted({claim.key for entries in used.values() for claim, _ in entries}))
         names = ", ".join(f"{counter_set}/{name}" for counter_set, name in over)

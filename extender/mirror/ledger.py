@@ -35,6 +35,12 @@ class Event(Enum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.NONE, Event.HOLD): State.HELD,
+    # What the cluster does to claims without a reservation is no news, and an undo may come after the watch confirmed.
+    (State.NONE, Event.RELEASE): State.NONE,
+    (State.NONE, Event.CONFIRM): State.NONE,
+    (State.NONE, Event.GONE): State.NONE,
+    (State.NONE, Event.UNDO): State.NONE,
+    (State.HELD, Event.UNDO): State.HELD,  # another bind's failure ends no hold
     (State.HELD, Event.EXPIRE): State.NONE,
     (State.HELD, Event.RELEASE): State.NONE,
     (State.HELD, Event.GONE): State.NONE,
@@ -105,7 +111,7 @@ class Ledger:
 
     def release_claim(self, claim_uid: str) -> set[PoolKey]:
         """End the hold of a claim: a pod that shares it is bound, and chooses its devices on the newest picture."""
-        return self._happened(claim_uid, Event.RELEASE) if claim_uid in self.reservations else set()
+        return self._happened(claim_uid, Event.RELEASE)
 
     def release_node(self, node: str) -> set[PoolKey]:
         """End all holds on a node: a bind that has arrived is worth more than a promise that may never be used."""
@@ -122,15 +128,15 @@ class Ledger:
 
     def confirm(self, claim_uid: str) -> set[PoolKey]:
         """The watch showed the claim with an allocation: from now on the claim speaks for itself."""
-        return self._happened(claim_uid, Event.CONFIRM) if claim_uid in self.reservations else set()
+        return self._happened(claim_uid, Event.CONFIRM)
 
     def gone(self, claim_uid: str) -> set[PoolKey]:
         """The claim does not exist any more."""
-        return self._happened(claim_uid, Event.GONE) if claim_uid in self.reservations else set()
+        return self._happened(claim_uid, Event.GONE)
 
     def undo(self, claim_uid: str) -> set[PoolKey]:
         """The bind that wrote the claim failed. The watch may have confirmed the write before."""
-        return self._happened(claim_uid, Event.UNDO) if claim_uid in self.in_flight else set()
+        return self._happened(claim_uid, Event.UNDO)
 
     def _is_held(self, deadline: float, claim_uid: str) -> bool:
         reservation = self.reservations.get(claim_uid)

@@ -141,8 +141,8 @@ class Mirror:
         return self._touch(self.ledger.release(pod_uid))
 
     def release_claim(self, claim_uid: str) -> None:
-        """End the hold of a claim, which is about to be allocated."""
-        self._touch(self.ledger.release_claim(claim_uid))
+        """End the hold of a claim, which is about to be allocated, perhaps on another node."""
+        self._freed(self.ledger.release_claim(claim_uid))
 
     def release_node(self, node: str) -> None:
         """End all holds on a node."""

@@ -1,5 +1,14 @@
 """The policy: what the ConfigMap may say. Schema and defaults live here; reading files does not."""
 
-from extender.policy.schema import MOST_POLICY, Intent, Policy, PolicyError, Weights, faults_of, load_policy
+from extender.policy.schema import (
+    MOST_POLICY,
+    Intent,
+    Policy,
+    PolicyError,
+    UnreadablePolicy,
+    Weights,
+    faults_of,
+    load_policy,
+)
 
-__all__ = ["MOST_POLICY", "Intent", "Policy", "PolicyError", "Weights", "faults_of", "load_policy"]
+__all__ = ["MOST_POLICY", "Intent", "Policy", "PolicyError", "UnreadablePolicy", "Weights", "faults_of", "load_policy"]

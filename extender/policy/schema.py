@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from extender.model.errors import BerthError, WireError
 from extender.model.text import one_line, shown
@@ -18,8 +18,20 @@ class PolicyError(BerthError):
     """The policy does not fit the schema; the text names each field and value."""
 
 
+class UnreadablePolicy(PolicyError):
+    """The text is no policy at all: not UTF-8, no YAML, more than one document, beyond a limit."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean(cls, value: object) -> object:
+        """No setting is a boolean, and YAML's `yes` must not count as 1."""
+        if isinstance(value, bool):
+            raise ValueError("must not be true or false")  # noqa: TRY004 - pydantic reports ValueErrors
+        return value
 
 
 class Weights(_Strict):
@@ -124,9 +136,9 @@ def load_policy(content: str | bytes) -> Policy:
     try:
         found = one_value(content, "the policy", MOST_POLICY, places)
     except WireError as error:
-        raise PolicyError(str(error)) from error
+        raise UnreadablePolicy(str(error)) from error
     if not isinstance(found, dict):
-        raise PolicyError(f"the policy must be a mapping, is {type(found).__name__}")
+        raise UnreadablePolicy(f"the policy must be a mapping, is {type(found).__name__}")
     try:
         return Policy.model_validate(found)
     except ValidationError as error:

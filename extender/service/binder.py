@@ -124,10 +124,9 @@ class Binder:
         released = self._mirror.release(uid)
         try:
             await self._carry_out(work, demand)
-        except BerthError:
+        finally:  # also where the pod is bound: the scheduler may have chosen another node than the held one
             if released:
                 self._mirror.on_freed()
-            raise
         self._judge.forget_pod(uid)
 
     async def _carry_out(self, work: Work, demand: Asked) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from extender.allocation.offline import newest, overdrawn_counters
 from extender.mirror.mirror import Mirror
 from extender.mirror.usage import CLAIM
 from extender.model.claim import Claim, Result
@@ -70,12 +71,32 @@ class Fence:
 
 
 def lost_device(mirror: Mirror, claim: Claim) -> DeviceId | None:
-    """The first device of the claim that an earlier write holds, or None."""
+    """The first device of the claim that an earlier write holds, or whose shared counters earlier writes have used up."""
     results = claim.allocation.results if claim.allocation is not None else ()
     for result in results:
-        if not result.admin_access and _lost(mirror, claim.uid, result):
+        if not result.admin_access and (_lost(mirror, claim.uid, result) or _lost_counters(mirror, claim.uid, results, result)):
             return result.device
     return None
+
+
+def _lost_counters(mirror: Mirror, uid: str, results: tuple[Result, ...], result: Result) -> bool:
+    """Whether partitions of earlier writes leave too little of a shared counter that this device consumes."""
+    pool = PoolKey(result.device.driver, result.device.pool)
+    slices = newest(mirror.store.pools.get(pool, {}).values())
+    device = next((device for s in slices for device in s.devices if device.name == result.device.device), None)
+    if device is None or not device.consumes:
+        return False
+    written = mirror.store.allocated_at
+    mine = written.get(uid, math.inf)
+    earlier = [
+        other
+        for claim in mirror.store.claims_on(pool)
+        if claim.uid != uid and written.get(claim.uid, 0) < mine and claim.allocation is not None
+        for other in claim.allocation.results
+    ]
+    used = frozenset(one.device.device for one in (*earlier, *results) if PoolKey(*one.device[:2]) == pool and not one.admin_access)
+    drawn = {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
+    return bool(earlier) and not drawn.isdisjoint(overdrawn_counters(slices, used))
 
 
 def _lost(mirror: Mirror, uid: str, result: Result) -> bool:

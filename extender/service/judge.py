@@ -96,7 +96,7 @@ class Judge:
         self._mirror.expire(self._clock())
         released = self._mirror.release(pod.uid)
         answer = self._judged(pod, names)
-        if released and not answer.passed:
+        if released:  # the pod may hold other devices now
             self._mirror.on_freed()
         return answer
 

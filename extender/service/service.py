@@ -131,21 +131,22 @@ class Service:
 
     @property
     def degraded(self) -> str:
-        """'' while every watch is heard of and no task keeps failing, else the watches and tasks that are at fault.
-        Calls are answered nevertheless: a bind ends only once the watch has shown what it wrote."""
+        """'' while every watch is heard of, else the silent ones. Calls are answered nevertheless: a bind ends only once
+        the watch has shown what it wrote."""
         silent = [
             f"the watch of {name} has been silent for {reflector.silence:.0f} s"
+            + (f" ({reflector.problem})" if reflector.problem else "")
             for name, reflector in self.reflectors.items()
             if reflector.listed and reflector.silence > _SILENT_SECONDS
         ]
-        failing = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
-        return "; ".join((*silent, *failing))
+        return "; ".join(silent)
 
     @property
     def warnings(self) -> list[str]:
         """What is wrong although Berth is ready, a sentence each; the nodes are named, at most _NAMED of them."""
         unbuilt = self.mirror.unbuilt
-        told = [f"the view of node {name} cannot be built: {why}" for name, why in islice(unbuilt.items(), _NAMED)]
+        told = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
+        told += [f"the view of node {name} cannot be built: {why}" for name, why in islice(unbuilt.items(), _NAMED)]
         return told + ([f"and of {len(unbuilt) - _NAMED} more nodes"] if len(unbuilt) > _NAMED else [])
 
     def watched(self, uid: str, resource_version: str) -> Pod | None:

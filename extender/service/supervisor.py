@@ -84,7 +84,7 @@ class Supervisor:
             await asyncio.sleep(seconds)
             problem = await self._run(run)
 
-    async def _run(self, run: Callable[[], Awaitable[None]]) -> Exception | None:
+    async def _run(self, run: Callable[[], Awaitable[None]]) -> BaseException | None:
         """Why one run ended; None where it was told to end and did so by returning."""
         try:
             await run()
@@ -94,7 +94,9 @@ class Supervisor:
             problem = EndedEarly("it was cancelled from inside")
             problem.__cause__ = error
             return problem
-        except Exception as error:  # noqa: BLE001 - the supervisor exists for whatever a task may raise
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - GeneratorExit and GreenletExit end a task as errors do
             return error
         return None if _told_to_end() else EndedEarly("it returned")
 

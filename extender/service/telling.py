@@ -84,3 +84,5 @@ class Teller:
             return
         except ClusterError as error:
             self._log.warning("could not write an event", pod=str(pod), problem=str(error))
+        except Exception:  # noqa: BLE001 - the next pod has an Event to get
+            self._log.exception("could not explain a pod", pod=str(pod))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -143,9 +143,9 @@ def worth_trying(refused: Iterable[Alike]) -> Iterator[list[NodeView] | None]:
 def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: bool) -> Iterator[list[Miss] | None]:
     """Steps that end with how many free devices the best nodes have, where a request counts more. A `blind` demand matches
     the same devices on nodes that look alike."""
-    wanted = [o for spec in demand.specs for r in spec.requests for o in r.alternatives if o.mode == "ExactCount"]
-    free: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
-    linked: dict[str, Counter[int]] = {option.name: Counter() for option in wanted}
+    wanted: dict[str, DeviceRequest] = {}  # those of extended resources differ by node, so each node adds its own
+    free: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
     known: dict[tuple[object, Interned | None], list[tuple[DeviceRequest, int]]] = {}
     for position, alike in enumerate(refused):
         if position % _STATES == 0 or demand.topology == "required":
@@ -156,11 +156,13 @@ def by_count(demand: Demand, refused: Iterable[Alike], rules: Rules, *, blind: b
         if masks is None:
             masks = known[key] = yield from in_pieces(partial(_matching, alike.view, local, rules))
         for option, mask in masks:
+            wanted.setdefault(option.name, option)
             left = mask & ~alike.view.busy
             free[option.name][left.bit_count()] += alike.nodes
             if demand.topology == "required":
                 linked[option.name][_largest_joined(alike.view, left, option.count)] += alike.nodes
-    yield [miss for option in wanted if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
+    options = wanted.values()
+    yield [miss for option in options if (miss := _short(option, free[option.name], linked[option.name], demand)) is not None]
 
 
 def _matching(view: NodeView, demand: Demand, rules: Rules) -> list[tuple[DeviceRequest, int]]:

@@ -14,6 +14,7 @@ from extender.cel.terms import seen_value, split_terms
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.device import Device, Slice
 from extender.model.pieces import breathe, in_pieces
+from extender.model.text import cut, one_line
 from extender.verdict.demand import Demand
 
 _SHOWN_VALUES = 3
@@ -33,9 +34,12 @@ class TermFinding:
     failed: int = 0  # devices on which the term has no value
     instead: Counter[str] = field(default_factory=Counter)  # what the devices that did not pass have
     published: dict[str, int] = field(default_factory=dict)  # attribute or capacity read, by how many devices have it
+    problem: str = ""  # why the selector does not compile: then no device was asked
 
     def sentence(self) -> str:
         """What to tell a person."""
+        if self.problem:
+            return f"{self.source}: `{cut(self.term)}` does not compile: {one_line(self.problem)}"
         others = ", ".join(f"{count} have {value}" for value, count in self.instead.most_common(_SHOWN_VALUES))
         missing = [name for name, count in self.published.items() if not count]
         found = f"{self.source}: `{self.term}` matches {self.passed or 'none'} of {self.asked} devices"
@@ -73,6 +77,10 @@ def term_findings(
     for source, expressions in _sources(demand):
         alive = devices
         for expression in expressions:
+            problem = _problem(expression)
+            if problem:
+                findings.append(TermFinding(source, expression, problem=problem))
+                break
             for term in split_terms(expression):
                 finding = TermFinding(source, term)
                 kept: Devices = {}
@@ -85,6 +93,15 @@ def term_findings(
                 findings.append(finding)
                 alive = kept
     yield findings
+
+
+def _problem(expression: str) -> str:
+    """Why an expression does not compile; '' where it does."""
+    try:
+        compile_selector(expression)
+    except CompileError as error:
+        return str(error)
+    return ""
 
 
 def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:

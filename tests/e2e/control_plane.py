@@ -84,6 +84,7 @@ class ControlPlane:
         self.wait(lambda: self.get("/readyz", raw=True) == "ok", 60)
         self.start("kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
                    "--controllers=" + ",".join(CONTROLLERS), f"--service-account-private-key-file={key}",
+                   f"--root-ca-file={self.folder / 'certs' / 'apiserver.crt'}",
                    "--kube-api-qps=500", "--kube-api-burst=1000")
 
     def __exit__(self, *_: object) -> None:
