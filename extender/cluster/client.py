@@ -11,10 +11,12 @@ from typing import Any, Self
 
 import aiohttp
 import orjson
+from aiohttp.http_exceptions import LineTooLong
 
 from extender.cluster.credentials import Credentials, TokenCache
-from extender.cluster.errors import Unavailable, error_for
+from extender.cluster.errors import Gone, Unavailable, error_for
 from extender.model.text import one_line
+from extender.wire.lenient import lenient_loads
 
 Json = dict[str, Any]
 
@@ -24,7 +26,7 @@ _JSON = "application/json"
 _MOST_TOLD = 500  # bytes of what the server says about a refusal
 _REQUEST_SECONDS = 15.0  # one write; a bind has a handful and the scheduler's time-out for it is 30 s
 _OPEN_SECONDS = 30.0  # until a watch is accepted; an API server under load keeps it in a queue for 15
-_MAX_LINE = 4 * 1024 * 1024  # an object is at most about 1.5 MiB in etcd
+_READ_BYTES = 5 * 1024 * 1024  # half of the longest line: an object has 1.5 MiB in etcd, and JSON writes `<` in six bytes
 _CONNECTIONS = 64  # writes in flight; the API server's default limit for mutations is 200
 
 
@@ -43,7 +45,7 @@ class ApiClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS + 16, ssl=tls),  # 16 watches beside the writes
             headers={"User-Agent": self._user_agent, "Accept": _JSON},
-            read_bufsize=_MAX_LINE,
+            read_bufsize=_READ_BYTES,
         )
         return self
 
@@ -85,14 +87,15 @@ class ApiClient:
                 if response.status >= 300:  # noqa: PLR2004 - anything but success
                     told = _message(content) or f"{method} {path} is answered {response.status}"
                     raise error_for(response.status, told, _retry_after(response))
-                return _object(content)
+                return await _object(content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self.answers[method, ""] += 1
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
 
     async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncGenerator[bytes, None]:
         """The lines of a watch, after an empty one that says that the server has accepted it. Ends when the server ends
-        it, and when the server says nothing for so many seconds. Close it where it is not read to its end."""
+        it, and when the server says nothing for so many seconds. Close it where it is not read to its end. Raises Gone
+        where a line is too long: only a list shows that object."""
         headers = await self._headers(_JSON)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silence_seconds)
         try:
@@ -107,6 +110,8 @@ class ApiClient:
                 with suppress(aiohttp.SocketTimeoutError):
                     async for line in response.content:
                         yield line
+        except LineTooLong as error:
+            raise Gone(f"watch {path}: an event is longer than {2 * _READ_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
 
@@ -122,9 +127,18 @@ class ApiClient:
         return found
 
 
-def _object(content: bytes) -> Json:
+async def decode_json(content: bytes) -> Any:
+    """The value of a JSON text from the API server, see lenient_loads: a thread mends what orjson refuses, which takes
+    long for large texts. Raises ValueError."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return await asyncio.to_thread(lenient_loads, content)
+
+
+async def _object(content: bytes) -> Json:
     """An answer of the API server. Raises ValueError where it is no JSON object: a proxy may have answered."""
-    found = orjson.loads(content)
+    found = await decode_json(content)
     if not isinstance(found, dict):
         words = one_line(content[:_MOST_TOLD].decode("utf-8", "replace"))
         raise ValueError(f"the answer is no JSON object: {words}")  # noqa: TRY004 - as orjson for what is no JSON

@@ -10,11 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import structlog
 
 from extender.cluster.backoff import Backoff, Delays
-from extender.cluster.client import ApiClient
+from extender.cluster.client import ApiClient, decode_json
 from extender.cluster.errors import ClusterError, Gone, NotFound, TooMany, Unavailable
 from extender.model.errors import WireError
 
@@ -24,6 +23,7 @@ _PAGE = 200  # objects per list request: larger ones leave their pieces all over
 _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
 _SHORT_SECONDS = 10.0  # a watch that ends sooner has failed
 _SLICE_SECONDS = 0.0002  # of applying objects, until other work gets a turn
+_SHOWN = 200  # characters of a problem that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,14 @@ class Timing:
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - it is frozen
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A version of an object that could not be applied, and why; the last version that could stays in force."""
+
+    version: str
+    problem: str
+
+
 class Reflector:
     """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen. Where many objects
     come at once, `give_way` is awaited between them."""
@@ -74,6 +82,7 @@ class Reflector:
         self._backoff = Backoff(timing.delays)
         self._worked_since = 0.0
         self._known: set[str] = set()
+        self.unreadable: dict[str, Unreadable] = {}  # by key; no more than the server has objects
         self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
         self.version = ""
         self.listed = False
@@ -119,9 +128,7 @@ class Reflector:
 
     async def _wait_for_api(self) -> None:
         """A server that does not know the kind has none of it, until it is asked again."""
-        for key in self._known:
-            self.kind.apply(key, None)
-        self._known = set()
+        self._known = {key for key in self._known if not self._apply(key, None, self.kind.apply)}
         self._served, self.listed, self.problem = False, True, ""
         self._on_progress()
         await asyncio.sleep(self._absent_seconds)
@@ -133,17 +140,16 @@ class Reflector:
         while True:
             params = self._params(limit=str(_PAGE), **({"continue": token} if token else {}))
             page = await self._client.get(self._path, params)
-            metadata = page.get("metadata") or {}
-            for item in page.get("items") or ():
-                seen.add(self._apply(item, self.kind.listed or self.kind.apply))
+            for item in _items(page):
+                key = _key(item)
+                seen.add(key)
+                self._apply(key, item, self.kind.listed or self.kind.apply)
                 await self._breathe()
-            version = str(metadata.get("resourceVersion") or version)
-            token = metadata.get("continue") or ""
+            version = _text(page, "resourceVersion") or version
+            token = _text(page, "continue")
             if not token:
                 break
-        for key in self._known - seen:
-            self.kind.apply(key, None)
-        self._known = seen
+        self._known = seen | {key for key in self._known - seen if not self._apply(key, None, self.kind.apply)}
         self.version, self.listed, self._served = version, True, True
         self._well()
         self.relists += 1
@@ -159,7 +165,7 @@ class Reflector:
             async for line in lines:
                 self._heard = self._clock()
                 if line:
-                    self._event(_decode(line))
+                    self._event(await _decode(line))
                     self._well()
                     await self._breathe()
         lasted = time.monotonic() - began
@@ -183,22 +189,36 @@ class Reflector:
             self.version = ""  # as client-go: what the server could not send is in the next list
             raise ClusterError(message)
         if kind == "DELETED":
-            key = _key(obj)
-            self._known.discard(key)
-            self.kind.apply(key, None)
+            if self._apply(_key(obj), None, self.kind.apply):
+                self._known.discard(_key(obj))
         elif kind != "BOOKMARK":
-            self._known.add(self._apply(obj, self.kind.apply))
-        self.version = str((obj.get("metadata") or {}).get("resourceVersion") or self.version)
+            self._known.add(_key(obj))
+            self._apply(_key(obj), obj, self.kind.apply)
+        self.version = _text(obj, "resourceVersion") or self.version
         self._on_progress()
 
-    def _apply(self, obj: Json, apply: Callable[[str, Json | None], None]) -> str:
-        key = _key(obj)
+    def _apply(self, key: str, obj: Json | None, apply: Callable[[str, Json | None], None]) -> bool:
+        """Whether it could be applied. Where not, the ones after it are applied nevertheless; a deletion that could not
+        be applied comes again with the next list."""
         try:
+            if obj is not None and not isinstance(obj, dict):
+                raise WireError("", f"must be an object, is {type(obj).__name__}")
             apply(key, obj)
         except WireError as error:
-            # An object that cannot even be named must not stop the ones after it.
-            self._log.warning("unreadable object", key=key, problem=str(error))
-        return key
+            self._cannot_apply(key, obj, str(error), trace=False)
+        except Exception as error:  # noqa: BLE001 - a bug that one object shows must not stop the others
+            self._cannot_apply(key, obj, f"{type(error).__name__}: {error}", trace=True)
+        else:
+            self.unreadable.pop(key, None)
+            return True
+        return False
+
+    def _cannot_apply(self, key: str, obj: Json | None, problem: str, *, trace: bool) -> None:
+        """Remember it, and log it once for each version."""
+        found = Unreadable(_text(obj, "resourceVersion") if obj is not None else "", " ".join(problem.split())[:_SHOWN])
+        if self.unreadable.get(key) != found:
+            self.unreadable[key] = found
+            self._log.warning("unreadable object", key=key, problem=found.problem, exc_info=trace)
 
     async def _back_off(self, error: ClusterError) -> None:
         self.failures += 1
@@ -215,18 +235,33 @@ class Reflector:
         return extra
 
 
-def _decode(line: bytes) -> Json:
+async def _decode(line: bytes) -> Json:
     """An event of a watch. Raises Unavailable where the line was cut."""
     try:
-        event = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        event = await decode_json(line)
+    except ValueError as error:
         raise Unavailable(f"the watch was cut within an event: {error}") from error
     if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
         raise Unavailable(f"the watch sent no event: {line[:200].decode('utf-8', 'replace')}")
     return event
 
 
-def _key(obj: Json) -> str:
-    metadata = obj.get("metadata") or {}
-    namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
-    return f"{namespace}/{name}" if namespace else str(name)
+def _items(page: Json) -> list[Any]:
+    """The objects of a page. Raises Unavailable where the answer is no list."""
+    items = page.get("items")
+    if items is not None and not isinstance(items, list):
+        raise Unavailable(f"the list has items of type {type(items).__name__}")
+    return items or []
+
+
+def _text(obj: object, field: str) -> str:
+    """A field of the metadata; '' where it is absent or no text."""
+    metadata = obj.get("metadata") if isinstance(obj, dict) else None
+    value = metadata.get(field) if isinstance(metadata, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _key(obj: object) -> str:
+    """namespace/name, or the name; '' where the object has none."""
+    namespace, name = _text(obj, "namespace"), _text(obj, "name")
+    return f"{namespace}/{name}" if namespace else name

@@ -24,7 +24,7 @@ from extender.model.claim import Node
 from extender.model.demand import Mix
 from extender.model.device import Device, DeviceId, PoolKey, Slice
 from extender.model.fabric import Fabric, Graph
-from extender.model.quantity import NANO
+from extender.model.quantity import whole
 
 T = TypeVar("T")
 Interns = WeakValueDictionary[Hashable, Interned]
@@ -322,4 +322,4 @@ def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: Mix) -> Fleet:
 
 def _memory(view: NodeView, bit: int) -> int:
     device = view.inventory.places[bit].device
-    return next((device.capacity[n].value.nanos // NANO for n in _MEMORY if n in device.capacity), 0)
+    return next((whole(device.capacity[n].value.nanos) for n in _MEMORY if n in device.capacity), 0)

@@ -65,6 +65,11 @@ class Quantity:
         return -(-self.nanos // NANO)
 
 
+def whole(nanos: int) -> int:
+    """An amount in whole units for scores and people, at most MAX_INT64: quantities have no limit, but floats do."""
+    return min(nanos // NANO, MAX_INT64)
+
+
 def from_int(value: int, form: str = DECIMAL_SI) -> Quantity:
     """A whole amount."""
     return Quantity(value * NANO, form, 0)

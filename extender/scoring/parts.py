@@ -11,7 +11,7 @@ from extender.allocation.view import Fleet, NodeView
 from extender.fabric.sets import bandwidth, best_gbps, links_inside
 from extender.model.bits import members
 from extender.model.demand import WHOLE, Mix
-from extender.model.quantity import NANO
+from extender.model.quantity import whole
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
@@ -118,7 +118,7 @@ def _headroom(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int)
 def memory_bytes(view: NodeView, bit: int) -> int:
     """The memory of a device, used or not; 0 where it publishes none."""
     capacity = view.inventory.places[bit].device.capacity
-    return next((capacity[name].value.nanos // NANO for name in _MEMORY if name in capacity), 0)
+    return next((whole(capacity[name].value.nanos) for name in _MEMORY if name in capacity), 0)
 
 
 def unclaimed_bytes(view: NodeView, bit: int) -> int:
@@ -129,7 +129,7 @@ def unclaimed_bytes(view: NodeView, bit: int) -> int:
     for name in _MEMORY:
         capacity = place.device.capacity.get(name)
         if capacity is not None:
-            return max(capacity.value.nanos - shares.get(name, 0), 0) // NANO
+            return whole(max(capacity.value.nanos - shares.get(name, 0), 0))
     return 0
 
 
@@ -138,7 +138,7 @@ def _wanted_bytes(amounts: object) -> int:
     for name in _MEMORY:
         amount = amounts.get(name)
         if amount is not None:
-            return int(amount.nanos // NANO)
+            return whole(amount.nanos)
     return 0
 
 
@@ -167,7 +167,7 @@ def _left(view: NodeView, bit: int) -> int:
     place = view.inventory.places[bit]
     shares = view.usage.pools[view.inventory.pools[place.pool].key].shares[place.id.device]
     total = memory_bytes(view, bit)
-    used = max((shares.get(name, 0) for name in _MEMORY), default=0) // NANO
+    used = whole(max((shares.get(name, 0) for name in _MEMORY), default=0))
     return WHOLE * max(total - used, 0) // total if total else 0
 
 

@@ -143,11 +143,17 @@ class Service:
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong although Berth is ready, a sentence each; the nodes are named, at most _NAMED of them."""
+        """What is wrong although Berth is ready, a sentence each; nodes and objects of a kind are named, at most _NAMED
+        of each."""
         unbuilt = self.mirror.unbuilt
         told = [f"task {name} keeps failing: {problem}" for name, problem in self.supervisor.failing.items()]
         told += [f"the view of node {name} cannot be built: {why}" for name, why in islice(unbuilt.items(), _NAMED)]
-        return told + ([f"and of {len(unbuilt) - _NAMED} more nodes"] if len(unbuilt) > _NAMED else [])
+        told += [f"and of {len(unbuilt) - _NAMED} more nodes"] if len(unbuilt) > _NAMED else []
+        for kind, reflector in self.reflectors.items():
+            found = reflector.unreadable
+            told += [f"{kind} {key} cannot be read: {one.problem}" for key, one in islice(found.items(), _NAMED)]
+            told += [f"and {len(found) - _NAMED} more {kind}"] if len(found) > _NAMED else []
+        return told
 
     def watched(self, uid: str, resource_version: str) -> Pod | None:
         """The pod as the watch showed it, where that is exactly this version of it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from cachetools import LRUCache
@@ -34,6 +35,7 @@ from extender.model.quantity import Quantity
 from extender.model.text import REASON_BYTES, cut
 from extender.wire.fields import (
     Json,
+    dumped,
     encode_node_selector,
     get,
     many,
@@ -43,6 +45,7 @@ from extender.wire.fields import (
     strings,
 )
 
+T = TypeVar("T")
 _SPEC_BYTES = 8 << 20  # of all specs remembered: three thousand usual ones
 _SPEC_OBJECT_BYTES = 2048  # of one spec besides its text
 _ALWAYS = 4  # fields that every result of an allocation has; most have no other
@@ -56,7 +59,40 @@ def decode_claim(obj: Json) -> Claim:
     try:
         return _claim(obj, metadata, key, uid)
     except WireError as error:
-        return Claim(key, uid, get(metadata, "resourceVersion", str, "metadata", ""), problem=cut(str(error), REASON_BYTES))
+        version = get(metadata, "resourceVersion", str, "metadata", "")
+        allocation, reserved_for = _occupied(_inner(obj, "status"))
+        return Claim(key, uid, version, allocation=allocation, reserved_for=reserved_for, problem=cut(str(error), REASON_BYTES))
+
+
+def _occupied(status: Json) -> tuple[Allocation | None, tuple[Consumer, ...]]:
+    """What a claim that cannot be used holds all the same, because another allocator may have read more of it: the
+    results and consumers that can be read."""
+    allocation = _inner(status, "allocation")
+    results = _readable(_inner(allocation, "devices"), "results", _occupant)
+    return (Allocation(results) if allocation else None), _readable(status, "reservedFor", _consumer)
+
+
+def _inner(obj: Json, key: str) -> Json:
+    value = obj.get(key)
+    return value if type(value) is dict else {}
+
+
+def _readable(obj: Json, key: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
+    """The objects of a list that can be read."""
+    items = obj.get(key)
+    found: list[T] = []
+    for item in items if type(items) is list else ():
+        with suppress(WireError):
+            found += many({key: [item]}, key, "", read)
+    return tuple(found)
+
+
+def _occupant(obj: Json, path: str) -> Result:
+    """A result, or the whole device where no more than the device can be read."""
+    try:
+        return _result(obj, path)
+    except WireError:
+        return Result("", _device_id(obj, path))
 
 
 def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
@@ -64,7 +100,7 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
     annotations = get(metadata, "annotations", dict, "metadata", {})
     return Claim(
         key, uid, get(metadata, "resourceVersion", str, "metadata", ""),
-        spec=_SPECS.decode(orjson.dumps(get(obj, "spec", dict, "", {}), option=orjson.OPT_SORT_KEYS)),
+        spec=_SPECS.decode(dumped(get(obj, "spec", dict, "", {}), "spec", orjson.OPT_SORT_KEYS)),
         allocation=_allocation(status) if status.get("allocation") is not None else None,
         reserved_for=many(status, "reservedFor", "status", _consumer),
         devices=many(status, "devices", "status", _device_status),
@@ -206,7 +242,8 @@ def _config(obj: Json, path: str) -> Config:
     requests = strings(obj, "requests", path)
     if type(opaque) is not dict:
         return Config("", "", requests, source, known=False)
-    return Config(get(opaque, "driver", str, path, ""), orjson.dumps(opaque.get("parameters")).decode(), requests, source)
+    parameters = dumped(opaque.get("parameters"), f"{path}.opaque.parameters").decode()
+    return Config(get(opaque, "driver", str, path, ""), parameters, requests, source)
 
 
 def _allocation(status: Json) -> Allocation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.model.claim import Container, Node, ObjectKey, Pod, PodClaim, PodGroup
 from extender.model.quantity import NANO, parse_quantity
-from extender.wire.fields import Json, get, many, need
+from extender.wire.fields import Json, get, many, need, texts
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -23,7 +23,7 @@ def decode_pod(obj: Json) -> Pod:
         claim_statuses=dict(many(status, "resourceClaimStatuses", "status", _claim_status)),
         containers=_containers(spec),
         annotations={
-            k: v for k, v in get(metadata, "annotations", dict, "metadata", {}).items() if k.startswith("berth.dev/")
+            k: v for k, v in texts(metadata, "annotations", "metadata").items() if k.startswith("berth.dev/")
         },
         node_name=get(spec, "nodeName", str, "spec", ""),
         scheduler=get(spec, "schedulerName", str, "spec", ""),
@@ -99,9 +99,9 @@ def decode_node(obj: Json) -> Node:
     status = get(obj, "status", dict, "", {})
     offered = get(status, "allocatable", dict, "status", {})
     scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value))
-    return Node(need(metadata, "name", "metadata"), dict(get(metadata, "labels", dict, "metadata", {})), scalars)
+    return Node(need(metadata, "name", "metadata"), dict(texts(metadata, "labels", "metadata")), scalars)
 
 
 def decode_labels(obj: Json) -> dict[str, str]:
     """The labels of any object."""
-    return dict(get(get(obj, "metadata", dict, "", {}), "labels", dict, "metadata", {}))
+    return dict(texts(get(obj, "metadata", dict, "", {}), "labels", "metadata"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from extender.model.claim import ObjectKey, Pod
 from extender.model.errors import WireError
 from extender.model.text import REASON_BYTES, cut
 from extender.wire.core import decode_pod, may_need_devices
-from extender.wire.fields import Json, get, need, wrong
+from extender.wire.fields import Json, dumped, get, many, need, wrong
 from extender.wire.names import NodeNames, Places, checked_names
 
 _REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply: 16,384 nodes get theirs in full
@@ -130,7 +130,7 @@ def encode_filter(args: Args, names: Iterable[str], failed: dict[str, str]) -> b
     """ExtenderFilterResult in the form that was asked: names for names, nodes for nodes. Never null by accident."""
     if args.nodes is None:
         return _filter_result(orjson.dumps(list(names)), b"null", failed)
-    return _filter_result(b"null", orjson.dumps({"metadata": {}, "items": [args.nodes[name] for name in names]}), failed)
+    return _filter_result(b"null", dumped({"metadata": {}, "items": [args.nodes[name] for name in names]}, "Nodes"), failed)
 
 
 def encode_passed(args: Args) -> bytes:
@@ -166,20 +166,27 @@ def encode_bind(error: str) -> bytes:
 
 
 def encode_preempt(body: bytes) -> bytes:
-    """ExtenderPreemptionResult: Berth neither adds nor removes victims (see docs/limits.md)."""
+    """ExtenderPreemptionResult: Berth neither adds nor removes victims (see docs/limits.md). Raises WireError."""
     found = _object(body)
-    victims = found.get("NodeNameToMetaVictims")
-    if victims is None:
+    meta = get(found, "NodeNameToMetaVictims", dict, "", None)
+    if meta is not None:
+        victims = {name: _victims(value, f"NodeNameToMetaVictims[{name}]", _uid) for name, value in meta.items()}
+    else:
         full = get(found, "NodeNameToVictims", dict, "", {})
-        victims = {name: _meta(value, f"NodeNameToVictims[{name}]") for name, value in full.items()}
-    if type(victims) is not dict:
-        raise wrong("NodeNameToMetaVictims", dict, victims)
+        victims = {name: _victims(value, f"NodeNameToVictims[{name}]", _uid_of_pod) for name, value in full.items()}
     return orjson.dumps({"NodeNameToMetaVictims": victims})
 
 
-def _meta(value: object, path: str) -> Json:
+def _victims(value: object, path: str, uid: Callable[[Json, str], str]) -> Json:
     if type(value) is not dict:
         raise wrong(path, dict, value)
-    pods = get(value, "Pods", list, path, [])
-    uids = [{"UID": get(get(p, "metadata", dict, path, {}), "uid", str, path, "")} for p in pods if isinstance(p, dict)]
-    return {"Pods": uids, "NumPDBViolations": get(value, "NumPDBViolations", int, path, 0)}
+    uids = many(value, "Pods", path, uid)
+    return {"Pods": [{"UID": one} for one in uids], "NumPDBViolations": get(value, "NumPDBViolations", int, path, 0)}
+
+
+def _uid(obj: Json, path: str) -> str:
+    return get(obj, "UID", str, path, "")
+
+
+def _uid_of_pod(obj: Json, path: str) -> str:
+    return get(get(obj, "metadata", dict, path, {}), "uid", str, f"{path}.metadata", "")

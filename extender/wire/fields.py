@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import orjson
 
 from extender.model.errors import WireError
 from extender.model.quantity import Quantity, parse_quantity
@@ -17,7 +20,20 @@ _NAMES = {str: "a string", int: "an integer", bool: "a boolean", dict: "an objec
 
 def wrong(path: str, wanted: type, value: object) -> WireError:
     """The error for a value of another type."""
-    return WireError(path, f"must be {_NAMES[wanted]}, is {value!r:.80}")
+    return WireError(path, f"must be {_NAMES[wanted]}, is {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """A value as Python writes it, the first 80 characters; a large or deep one is not written as a whole."""
+    return reprlib.repr(value)[:80] if isinstance(value, dict | list) else f"{value!r:.80}"
+
+
+def dumped(value: object, path: str, option: int | None = None) -> bytes:
+    """The value as JSON. Raises WireError where it is nested too deep to be written."""
+    try:
+        return orjson.dumps(value, option=option)
+    except orjson.JSONEncodeError as error:
+        raise WireError(path, f"cannot be written as JSON: {error}") from error
 
 
 def get(obj: Json, key: str, kind: type[T], path: str, default: T) -> T:
@@ -34,7 +50,7 @@ def need(obj: Json, key: str, path: str) -> str:
     """A string that must be there."""
     value = obj.get(key)
     if type(value) is not str or not value:
-        raise WireError(f"{path}.{key}", f"must be a non-empty string, is {value!r:.80}")
+        raise WireError(f"{path}.{key}", f"must be a non-empty string, is {_shown(value)}")
     return value
 
 
@@ -68,12 +84,21 @@ def string_list(obj: Json, key: str, path: str) -> list[str]:
     return items
 
 
+def texts(obj: Json, key: str, path: str) -> dict[str, str]:
+    """A map of strings, such as labels and annotations."""
+    items: dict[str, str] = get(obj, key, dict, path, {})
+    for name, value in items.items():
+        if type(value) is not str:
+            raise wrong(f"{path}.{key}[{name}]", str, value)
+    return items
+
+
 def quantity(value: object, path: str) -> Quantity:
     """A quantity written as text or number."""
     if type(value) in (int, float):
         value = str(value)
     if type(value) is not str:
-        raise WireError(path, f"must be a quantity, is {value!r:.80}")
+        raise WireError(path, f"must be a quantity, is {_shown(value)}")
     try:
         return parse_quantity(value)
     except ValueError as error:

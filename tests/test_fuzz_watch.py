@@ -1,0 +1,225 @@
+"""Every field of every kind that Berth watches, made wrong, through the real watch: nothing but WireError comes out of a
+decoder, other objects go on, filter answers, and once the object is good again everything is as before.
+`make fuzz` runs it for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from extender.cluster.errors import NotFound
+from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.mirror.audit import audit
+from extender.policy import Policy
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.service.service import Service
+from extender.verdict.overview import row
+from extender.web.metrics import Metrics
+from extender.wire.core import decode_pod
+from extender.wire.lenient import lenient_loads
+from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
+from tests.nasty import spots
+
+OTHER = carried_machines()["t4-4"]
+NAMES = [f"{kind}/{name}" for kind, objects in OBJECTS.items() for name in objects]
+SHARE = 1 if IS_LONG else 8  # every so many texts in place of each field, others for the next field
+LOOKS = 1 if IS_LONG else 16  # every so many objects, what pages make of them
+
+
+class Script:
+    """An API server for reflectors: lists what there is, then sends `lines` on the watch of one kind."""
+
+    def __init__(self, kind: str, lines: AsyncIterator[bytes] | None = None) -> None:
+        self.lists = {name: list(objects.values()) for name, objects in OBJECTS.items()}
+        self.lists["nodes"] = [*self.lists["nodes"], *(node_object(name, OTHER, {}) for name in ("n2", "n3"))]
+        self.lists["resourceslices"] = [*self.lists["resourceslices"], gpu_slice("n2", OTHER), fabric_slice("n2", OTHER)]
+        self._kind, self._lines = kind, lines
+        self.answers: dict[tuple[str, str], int] = {}
+
+    async def get(self, path: str, params: Any = None) -> Json:
+        found = self.lists.get(path.rpartition("/")[2])
+        if found is None:
+            raise NotFound(path)
+        return {"metadata": {"resourceVersion": "5"}, "items": found}
+
+    async def lines(self, path: str, params: Any, silence_seconds: float) -> AsyncIterator[bytes]:
+        yield b""
+        if self._lines is not None and path.endswith(f"/{self._kind}"):
+            async for line in self._lines:
+                yield line
+        await asyncio.Event().wait()
+
+
+class World:
+    """A service whose watches are real and whose API server is a script."""
+
+    def __init__(self, name: str) -> None:
+        self.kind, _, self.name = name.partition("/")
+        self.good = OBJECTS[self.kind][self.name]
+        self.service = Service(Script(self.kind, self._lines()), Policy(), clock=lambda: 0.0)
+        self._metrics = Metrics(self.service)
+        self.reflector = self.service.reflectors[self.kind]
+        self.pod = decode_pod(OBJECTS["pods"]["pod"])
+        self._bodies: list[bytes] = []
+        self._looks = 0
+        self._done = asyncio.Event()
+        self._more = asyncio.Event()
+        self._fault: BaseException | None = None
+        self.tasks: list[asyncio.Task] = []
+
+    async def __aenter__(self) -> World:
+        self.tasks = [asyncio.create_task(one.run()) for one in self.service.reflectors.values()]
+        while self.service.not_ready:
+            await asyncio.sleep(0)
+        self.before = self.state()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def feed(self, bodies: list[bytes]) -> None:
+        """Each of them on the watch, and the good object after it."""
+        self._bodies = bodies
+        self._done.clear()
+        self._more.set()
+        await self._done.wait()
+        if self._fault is not None:
+            raise self._fault
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        """What the watch sends; the reflector comes back for the next line once it has applied the last."""
+        body = b""
+        try:
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                for body in self._bodies:
+                    for line in self._events(body):
+                        yield line
+                self._done.set()
+        except BaseException as error:  # told to the test and not to the reflector, which would try again
+            error.add_note(repr(body))
+            self._fault = error
+            self._done.set()
+            raise
+
+    def _events(self, body: bytes) -> Iterator[bytes]:
+        other = self.other()
+        yield _event(b"MODIFIED", body)
+        if self.name == "agent's" and _says_its_own(body):
+            assert self.other() is other
+        self.state()
+        self._looks += 1
+        if self._looks % LOOKS == 0:
+            self.look()
+        if not self._keeps_name(body):
+            yield _event(b"DELETED", body)
+        yield _event(b"MODIFIED", orjson.dumps(self.good))
+        self.good_again()
+
+    def _keeps_name(self, body: bytes) -> bool:
+        found = lenient_loads(body).get("metadata")
+        mine = self.good["metadata"]
+        return isinstance(found, dict) and all(found.get(key) == mine.get(key) for key in ("name", "namespace"))
+
+    def look(self) -> None:
+        """What auditor, scrapes and pages make of it."""
+        mirror = self.service.mirror
+        for _ in audit(mirror):
+            pass
+        for _ in self._metrics.text():
+            pass
+        orjson.dumps([self.service.overview.claims(), [row(view) for view in mirror.present().views.values()]])
+
+    def good_again(self) -> None:
+        assert not self.reflector.unreadable
+        assert self.state() == self.before
+
+    def other(self) -> object:
+        """The view of the node that the object is not about."""
+        return self.service.mirror.present().views["n2"]
+
+    def state(self) -> dict[str, object]:
+        """What filter answers and holds, and what readiness warns of."""
+        answer = self.service.filter(self.pod, ["n1", "n2"])
+        mirror = self.service.mirror
+        assert not mirror.unbuilt
+        return {
+            "passed": answer.passed, "failed": orjson.loads(orjson.dumps(answer.failed)), "error": answer.error,
+            "held": mirror.held_for(self.pod.uid), "holds": mirror.ledger.holds,
+            "warnings": [] if self.reflector.unreadable else self.service.warnings,
+        }
+
+
+def _event(kind: bytes, body: bytes) -> bytes:
+    return b'{"type": "%b", "object": %b}' % (kind, body)
+
+
+def _says_its_own(body: bytes) -> bool:
+    """Whether a slice is still one that the API server lets the agent of n1 write."""
+    spec = lenient_loads(body).get("spec")
+    return isinstance(spec, dict) and spec.get("driver") == FABRIC_DRIVER and spec.get("nodeName") == "n1"
+
+
+def bodies_of(good: Json) -> list[bytes]:
+    """Every field replaced by bad texts, and every field left out."""
+    found = []
+    for number, spot in enumerate(spots(good)[1:]):
+        found += [replaced(good, spot, text) for text in BAD_FIELDS[number % SHARE :: SHARE]]
+        found.append(dropped(good, spot))
+    return found
+
+
+def no_bug(logs: list[Any]) -> None:
+    """No object showed a fault of Berth's own."""
+    assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs[-3:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_field_made_wrong(name: str) -> None:
+    with capture_logs() as logs:
+        async with World(name) as world:
+            await world.feed(bodies_of(world.good))
+    no_bug(logs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_some_fields_and_bytes_made_wrong(name: str) -> None:
+    with asyncio.Runner() as runner:
+        world = World(name)
+        runner.run(world.__aenter__())
+
+        @profile()
+        @given(damaged(world.good, BAD_FIELDS).filter(_is_object))
+        def one(body: bytes) -> None:
+            runner.run(world.feed([body]))
+
+        with capture_logs() as logs:
+            one()
+        runner.run(world.__aexit__())
+    no_bug(logs)
+
+
+@pytest.mark.parametrize("case", CRASHES["watch"], ids=lambda case: f"{case['object']} {case['spot'][-1]}")
+async def test_what_crashed_once(case: Json) -> None:
+    with capture_logs() as logs:
+        async with World(case["object"]) as world:
+            await world.feed([replaced(world.good, tuple(case["spot"]), unfolded(case["text"]))])
+    no_bug(logs)
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        found = lenient_loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(found, dict)
