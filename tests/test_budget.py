@@ -20,6 +20,7 @@ from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, gpu_slice, node_object
 from extender.service.journal import Journal
 from extender.service.judge import Judge
+from extender.service.unfinished import UnfinishedDemands
 from extender.service.throttle import Limits, Throttle
 from extender.verdict.demand import Demand, demand_of
 from extender.verdict.evaluate import Rules
@@ -410,3 +411,15 @@ async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "
     assert found is not None
     asked = {key: value for key, value in found.items() if key not in ("kind", "apiVersion")}
     return (await b.client.post("/filter", json={"Pod": asked, "Nodes": None, "NodeNames": names})).json()
+
+
+def test_an_equal_demand_of_another_namespace_is_not_held_back() -> None:
+    """What the pods of one namespace spent is no reason to let those of another wait."""
+    fleet = Fleet(nodes=1)
+    demand = demand_of(fleet.hostile(), fleet.mirror.present(), Policy())
+    assert isinstance(demand, Demand)
+    claims = tuple(replace(one, key=ObjectKey("another", one.key.name)) for one in demand.open)
+    elsewhere = replace(demand, open=claims)
+    unfinished = UnfinishedDemands(8)
+    unfinished.add(demand, "uid-1")
+    assert elsewhere.key == demand.key and unfinished.get(demand) is not None and unfinished.get(elsewhere) is None

@@ -356,3 +356,18 @@ async def test_admin_access_needs_the_label_and_occupies_nothing(labelled: bool)
         b.cluster.apply(pod("watch", "watch"))
         assert await place(b, "watch") == ("" if labelled else "namespace default does not allow adminAccess")
         assert len(b.held()) == (8 if labelled else 4)
+
+
+async def test_a_pod_with_very_many_extended_resources_is_refused_at_once() -> None:
+    """Each of many short init containers may use each of many long-lived ones: that is a product."""
+    async with berthing({"n1": "t4-4"}) as b:
+        many = {"limits": {"nvidia.com/gpu": "1000000000"}, "requests": {"nvidia.com/gpu": "1000000000"}}
+        one = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+        spec = {
+            "initContainers": [{"name": f"i{i}", "image": "pause", "resources": many} for i in range(500)],
+            "containers": [{"name": f"c{i}", "image": "pause", "resources": one} for i in range(500)],
+        }
+        b.cluster.apply(pod("p", **spec))
+        await b.settled()
+        reply = await b.filter("p")
+        assert "1000 places, more than 64" in next(iter(reply["FailedAndUnresolvableNodes"].values()))

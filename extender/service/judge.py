@@ -145,7 +145,7 @@ class Judge:
         """Judge every node within the budget of a call; False where that was not enough, or lately was not."""
         namespace, seconds, known = pod.key.namespace, self.policy.evaluation_seconds, self._unfinished.get(demand)
         if known is not None and known.gave_up and self._clock() < known.retry_at:
-            self._unfinished.add(demand, namespace, pod.uid)
+            self._unfinished.add(demand, pod.uid)
             return False
         budget = self.throttle.budget(namespace, seconds, seconds)
         done = ranking.follow(snapshot, self.rules(snapshot, budget))
@@ -153,7 +153,7 @@ class Judge:
         if not done:
             self._postpone(demand, [pod.uid])
         elif ranking.stale:
-            self._unfinished.add(demand, namespace, pod.uid).gave_up = False
+            self._unfinished.add(demand, pod.uid).gave_up = False
             self.on_unfinished()
         elif known is not None:
             self._unfinished.done(demand)
@@ -162,7 +162,7 @@ class Judge:
     def _postpone(self, demand: Demand, uids: Sequence[str]) -> None:
         """A budget ended before the demand of these pods was evaluated: that goes on in slices."""
         for uid in uids:
-            left = self._unfinished.add(demand, demand.namespace, uid)
+            left = self._unfinished.add(demand, uid)
             left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
         self.on_unfinished()
 

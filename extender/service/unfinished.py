@@ -21,7 +21,8 @@ class Unfinished:
 
 
 class UnfinishedDemands:
-    """By key of the demand, in the order in which their turn comes; bounded by the number of pods."""
+    """By namespace and key of the demand, in the order in which their turn comes; bounded by the number of pods. An equal
+    demand of another namespace is not held back by this one's budget."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -33,17 +34,18 @@ class UnfinishedDemands:
 
     def get(self, demand: Demand) -> Unfinished | None:
         """What is known of a demand."""
-        return self._demands.get(demand.key)
+        return self._demands.get(_key(demand))
 
-    def add(self, demand: Demand, namespace: str, uid: str) -> Unfinished:
+    def add(self, demand: Demand, uid: str) -> Unfinished:
         """A call for this pod left the demand before the end."""
-        if self._keys.get(uid) != demand.key:
+        key = _key(demand)
+        if self._keys.get(uid) != key:
             self.forget_pod(uid)
-        found = self._demands.get(demand.key)
+        found = self._demands.get(key)
         if found is None:
-            found = self._demands[demand.key] = Unfinished(demand, namespace)
+            found = self._demands[key] = Unfinished(demand, demand.namespace)
         found.pods[uid] = None
-        self._keys[uid] = demand.key
+        self._keys[uid] = key
         if len(self._keys) > self._limit:
             self.forget_pod(next(iter(self._keys)))
         return found
@@ -58,7 +60,7 @@ class UnfinishedDemands:
 
     def done(self, demand: Demand) -> None:
         """The demand came to its end."""
-        found = self._demands.pop(demand.key, None)
+        found = self._demands.pop(_key(demand), None)
         for uid in found.pods if found is not None else ():
             del self._keys[uid]
 
@@ -76,3 +78,7 @@ class UnfinishedDemands:
         """Nothing is under way any more."""
         self._demands.clear()
         self._keys.clear()
+
+
+def _key(demand: Demand) -> Hashable:
+    return demand.namespace, demand.key

@@ -77,6 +77,7 @@ class Same:
 
 
 SPECIAL_NAME = "<extended-resources>"
+MAX_EXTENDED_PLACES = 64  # a claim has at most 32 requests, one for each long-lived container and resource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +160,9 @@ def demand_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> Asked:
     extended = _extended_resources(pod, snapshot)
     if not pod.claims and not extended:
         return NOT_OURS
+    if extended and (places := _places(pod, extended)) > MAX_EXTENDED_PLACES:
+        text = f"its containers ask for extended resources in {places} places, more than {MAX_EXTENDED_PLACES}"
+        return Blocked(Reason(Code.INVALID, (text,)))
     if extended and leftover_claim(pod, snapshot) is not None:
         return Blocked(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
@@ -175,6 +179,11 @@ def leftover_claim(pod: Pod, snapshot: Snapshot) -> ObjectKey | None:
     for it by name."""
     key = snapshot.special_claims.get((pod.key.namespace, pod.uid))
     return None if key is None or pod.names(key.name) else key
+
+
+def _places(pod: Pod, extended: Mapping[str, str]) -> int:
+    """How often containers ask for an extended resource; what is made of them grows with its square."""
+    return sum(name in extended and amount > 0 for container in pod.containers for name, amount in container.requests)
 
 
 def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:

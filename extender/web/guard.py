@@ -51,7 +51,8 @@ class Access:
     def refusal(self, scope: Scope, *, open_to_all: bool) -> Answer | None:
         """The answer to a request that is not taken; `open_to_all` paths need no token."""
         host = header(scope, b"host")
-        if not self._is_ours(host.decode("latin-1")):
+        several = sum(name == b"host" for name, _ in scope["headers"]) > 1
+        if several or not self._is_ours(host.decode("latin-1")):
             return problem(
                 403, "the Host of the request is not a name of this server: berth serve --page-host adds one"
             )
