@@ -107,7 +107,7 @@ def _text_or_list(node: ast.Call, args: list[Sized]) -> tuple[int, int | None]:
         return times(traversal(size), traversal(args[1].size)), 1
     if name == "lists.range":
         literal = args[0].node.value if isinstance(args[0].node, ast.Literal) else None
-        size = literal if isinstance(literal, int) else UNBOUNDED
+        size = literal % 2**64 if isinstance(literal, int) else UNBOUNDED  # unsigned there, so below zero is huge
         return add(size, LIST_COST), size
     if name in ("distinct", "sort") or name.startswith("sets."):
         return times(size, args[-1].size), size if node.target is not None else 1

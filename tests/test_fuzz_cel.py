@@ -1,0 +1,146 @@
+"""Random and damaged CEL on random devices: an answer or one of the errors of CEL, twice the same, for no more work than
+the cost says. `make fuzz` runs it for long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.cel.cost import estimate
+from extender.cel.errors import BudgetExceeded, CompileError, EvalError
+from extender.cel.selector import COST_LIMIT, Environment, Selector, checked, compile_selector, compile_value
+from extender.model.device import Device
+from extender.wire.slices import SliceDecoder
+from tests.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile
+
+DRIVER = "gpu.example.com"
+REAL = [text for text, _ in yaml.safe_load((CASES / "selectors.yaml").read_text())["cases"]]
+LISTS = Environment(list_types=True)
+ERRORS = (CompileError, EvalError, BudgetExceeded)
+CALLS_PER_UNIT, CALLS = 4, 200  # Python's calls that a unit of cost stands for, and those of an expression of any cost
+
+names = st.sampled_from(["model", "index", "healthy", "driver", "memory", "names", "missing", "a/b", ""])
+domains = st.sampled_from([DRIVER, "other.example.com", ""])
+texts = st.one_of(st.sampled_from(["", "a", "H100", "1", "1Gi", "1.2.3", "10.0.0.1", "10.0.0.0/8", "90m", "é\U0001f600", "(a*)*b", "https://x/y?z=1"]), st.text(max_size=8))
+integers = st.one_of(st.integers(-3, 12), st.sampled_from([2**31, 2**63 - 1, -(2**63), 2**64 - 1]))
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> Device:
+    """A device with attributes of every kind."""
+    scalar = st.one_of(
+        integers.filter(lambda n: abs(n) < 2**63).map(lambda n: {"int": n}), st.booleans().map(lambda b: {"bool": b}),
+        texts.map(lambda t: {"string": t}), st.sampled_from(["1.2.3", "580.65.6", "1.0.0-rc.1", "x"]).map(lambda v: {"version": v}),
+        st.lists(texts, max_size=3).map(lambda items: {"strings": items}), st.lists(st.integers(-3, 3), max_size=3).map(lambda items: {"ints": items}),
+    )
+    amounts = st.sampled_from(["0", "1", "80Gi", "1500m", "-1", "9" * 30]).map(lambda text: {"value": text})
+    attributes = draw(st.dictionaries(st.sampled_from(["model", "index", "healthy", "driver", "other.example.com/model"]), scalar, max_size=4))
+    capacity = draw(st.dictionaries(st.sampled_from(["memory", "other.example.com/memory"]), amounts, max_size=2))
+    spec = {"driver": DRIVER, "nodeName": "n", "pool": {"name": "n"}, "devices": [{"name": "d", "attributes": attributes, "capacity": capacity}]}
+    return SliceDecoder().decode({"metadata": {"name": "s"}, "spec": spec}).devices[0]
+
+
+def quoted(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() else f"\\U{ord(c):08x}" for c in text) + '"'
+
+
+def grown(plain: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """An expression around others, some of which hide their type until they are evaluated."""
+    inner = st.one_of(plain, plain.map(lambda text: f"dyn({text})"))
+    calls = ["size", "string", "int", "uint", "double", "bool", "quantity", "semver", "ip", "cidr", "url", "duration", "timestamp", "type", "dyn", "lists.range", "optional.of", "isQuantity", "isSemver"]
+    methods = ["size()", "sort()", "sum()", "min()", "max()", "distinct()", "reverse()", "isSorted()", "lowerAscii()", "trim()", "asInteger()", "major()", "family()", "getHost()", "getHours()", "flatten()", "hasValue()", "value()", "sign()"]
+    binary = ["startsWith", "contains", "matches", "find", "findAll", "split", "join", "indexOf", "compareTo", "isGreaterThan", "add", "charAt", "substring", "containsIP", "orValue", "includes", "format", "quote"]
+    loops = ["all", "exists", "exists_one", "filter", "map"]
+    return st.one_of(
+        st.tuples(inner, st.sampled_from(["&&", "||", "==", "!=", "<", ">=", "+", "-", "*", "/", "%", "in"]), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})"),
+        st.tuples(st.sampled_from(["!", "-"]), inner).map(lambda p: f"{p[0]}({p[1]})"),
+        st.tuples(inner, inner, inner).map(lambda p: f"({p[0]} ? {p[1]} : {p[2]})"),
+        st.lists(inner, max_size=4).map(lambda items: f"[{', '.join(items)}]"),
+        st.lists(st.tuples(inner, inner), max_size=2).map(lambda items: "{" + ", ".join(f"{k}: {v}" for k, v in items) + "}"),
+        st.tuples(inner, st.sampled_from(methods)).map(lambda p: f"{p[0]}.{p[1]}"),
+        st.tuples(st.sampled_from(calls), inner).map(lambda p: f"{p[0]}({p[1]})"),
+        st.tuples(inner, st.sampled_from(binary), inner).map(lambda p: f"{p[0]}.{p[1]}({p[2]})"),
+        st.tuples(inner, st.sampled_from(loops), inner).map(lambda p: f"{p[0]}.{p[1]}(x, {p[2]})"),
+        st.tuples(inner, inner).map(lambda p: f"cel.bind(x, {p[0]}, {p[1]})"),
+        st.tuples(inner, inner).map(lambda p: f"{p[0]}[{p[1]}]"),
+        st.tuples(st.sampled_from(["sets.contains", "sets.intersects"]), inner, inner).map(lambda p: f"{p[0]}({p[1]}, {p[2]})"),
+    )
+
+
+leaves = st.one_of(
+    texts.map(quoted), integers.map(str), st.integers(0, 9).map(lambda n: f"{n}u"), st.sampled_from(["1.5", "0.0", "1e308", "true", "false", "null", "x", "b'a'"]),
+    st.tuples(st.sampled_from(["attributes", "capacity"]), domains, names).map(lambda p: f'device.{p[0]}["{p[1]}"].{p[2] or "x"}'.replace("a/b", "ab")),
+    st.tuples(domains, names).map(lambda p: f'device.attributes["{p[0]}"].?{p[1] or "x"}'.replace("a/b", "ab")),
+    st.sampled_from(["device.driver", "device.allowMultipleAllocations", f'"model" in device.attributes["{DRIVER}"]', "device"]),
+)  # fmt: skip
+expressions = st.recursive(leaves, grown, max_leaves=8)
+damaged_selectors = st.sampled_from(REAL).flatmap(lambda text: mutated(text.encode())).map(lambda text: text.decode("utf-8", "replace"))
+
+
+def ending(run: Callable[[], object]) -> tuple[str, str]:
+    """How it ends, as text: a value or one of the errors of CEL."""
+    try:
+        return "value", repr(run())
+    except ERRORS as error:
+        return type(error).__name__, str(error)
+
+
+def counted(run: Callable[[], object]) -> tuple[tuple[str, str], int]:
+    """How it ends, and how many functions it calls."""
+    calls = 0
+
+    def seen(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event.endswith("call")
+
+    sys.setprofile(seen)
+    try:
+        return ending(run), calls
+    finally:
+        sys.setprofile(None)
+
+
+def check(text: str, device: Device) -> None:
+    for environment in (Environment(), LISTS, Environment((1, 34), stored=False)):
+        for build in (compile_selector, compile_value):
+            compiled = ending(lambda build=build, environment=environment: build(text, environment).reads)
+            assert compiled == ending(lambda build=build, environment=environment: build(text, environment).reads)
+    try:
+        selector = compile_value(text, LISTS)
+    except CompileError:
+        return
+    within_its_cost(selector, device)
+    answers = [ending(lambda: compile_selector(text, LISTS).match(device, DRIVER)) for _ in range(2)]
+    assert answers[0] == answers[1] and answers[0][1] in ("True", "False", answers[0][1])
+
+
+def within_its_cost(selector: Selector, device: Device) -> None:
+    """Equal ends, for equal work, which the worst case of its cost bounds."""
+    worst = min(estimate(checked(selector.expression, LISTS)), COST_LIMIT)
+    first, calls = counted(lambda: selector.value(device, DRIVER))
+    second, again = counted(lambda: selector.value(device, DRIVER))
+    assert first == second
+    assert max(calls, again) <= CALLS + CALLS_PER_UNIT * worst, (calls, again, worst)
+
+
+@profile(5)
+@given(expressions, devices())
+def test_random_expressions(text: str, device: Device) -> None:
+    check(text, device)
+
+
+@profile(5)
+@given(damaged_selectors, devices())
+def test_damaged_selectors(text: str, device: Device) -> None:
+    check(text, device)
+
+
+def test_what_crashed_once() -> None:
+    device = SliceDecoder().decode(OBJECTS["resourceslices"]["driver's"]).devices[0]
+    for case in CRASHES["cel"]:
+        check(case["expression"], device)
