@@ -76,4 +76,4 @@ def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> No
         kubectl(plane, "label", "namespace", "plain", "berth.dev/gpu=true")
         plane.wait(lambda: kubectl(plane, "create", "-f", "-", text=CLAIM).returncode == 0, 30)
         assert kubectl(plane, "create", "-f", "-", text=POD.format(namespace="plain", scheduler="berth-scheduler")).returncode == 0
-        assert kubectl(plane, "delete", "-k", str(ROOT / "manifests/overlays/admission"), "--wait=false").returncode == 0
+        assert kubectl(plane, "delete", "-k", str(ROOT / "manifests/overlays/admission"), "--wait=false", "--ignore-not-found").returncode == 0
