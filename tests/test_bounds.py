@@ -19,7 +19,7 @@ from extender.model.device import NodeSelection, PoolKey, Slice
 from extender.model.fabric import Graph
 from extender.scoring.parts import Part
 from extender.service.journal import Journal
-from extender.verdict.explain import Candidate
+from extender.verdict.decision import Candidate
 from extender.verdict.ranking import Ranking
 from extender.verdict.rankings import Rankings
 from extender.wire.claims import SpecCache

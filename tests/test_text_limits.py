@@ -17,7 +17,7 @@ from extender.model.reasons import Code, Reason
 from extender.model.text import REASON_BYTES, USER_BYTES, cut, shown
 from extender.scoring.parts import Part
 from extender.service.binding import note_of
-from extender.verdict.explain import Candidate
+from extender.verdict.decision import Candidate
 from extender.wire import extender_v1 as wire
 from extender.wire.names import MAX_NAMES
 from tests.berthing import berthing, claim, pod

@@ -31,9 +31,9 @@ from extender.service.special import SpecialClaims
 from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
 from extender.service.undoing import Undoer
+from extender.verdict.decision import Candidate, candidate
 from extender.verdict.demand import Asked, Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal
-from extender.verdict.explain import Candidate, candidate
 from extender.verdict.verbs import plan
 from extender.verdict.waiting import Readiness, readiness
 from extender.wire.core import decode_pod

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, ObjectKey, Pod, PodGroup
 from extender.model.errors import BerthError
 from extender.model.text import cut
-from extender.verdict.explain import Candidate
+from extender.verdict.decision import Candidate
 
 _NOTE_BYTES = 4096  # of the annotation: 32 devices and every part of a score; all annotations of a pod share 256 KiB
 

@@ -5,35 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from extender.model.claim import ObjectKey
-from extender.verdict.explain import Candidate
+from extender.verdict.decision import Attempt, Candidate, Decision
 
 _PODS = 2048
 _BYTES = 8 << 20  # of all entries, estimated
 _ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # besides texts
 _ATTEMPTS = 8  # per pod
 _REASONS = 3  # of the most frequent reasons of an attempt
-
-
-class Attempt(NamedTuple):
-    """One answer of filter."""
-
-    at: str  # RFC 3339
-    fitting: int  # nodes handed to the scheduler
-    asked: int  # nodes it asked about
-    reasons: tuple[tuple[str, int], ...] = ()  # most frequent reasons over the whole fleet, with their nodes
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A pod that Berth bound, as it was decided."""
-
-    at: str
-    chosen: Candidate
-    runner_up: str = ""  # the second best node when the pod was filtered
-    margin: float = 0.0  # by how much its score was lower
 
 
 @dataclass(slots=True)

@@ -19,8 +19,8 @@ from extender.policy import Policy
 from extender.service.judge import Judge
 from extender.service.stopwatch import Stopwatch
 from extender.service.turns import Turns
+from extender.verdict.decision import Candidate, candidate
 from extender.verdict.demand import Asked, Demand, demand_of
-from extender.verdict.explain import Candidate, candidate
 from extender.verdict.grants import Grant
 from extender.verdict.rankings import Rankings
 from extender.verdict.verbs import shortlist

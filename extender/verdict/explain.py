@@ -19,8 +19,8 @@ from extender.model.pieces import breathe, in_pieces, run_out
 from extender.model.reasons import Code, Reason
 from extender.model.text import REASON_BYTES, cut
 from extender.policy import Policy
-from extender.scoring.parts import Part
 from extender.verdict import nearest
+from extender.verdict.decision import Candidate, candidate
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate, problem_for
 from extender.verdict.grants import Grant
@@ -28,7 +28,6 @@ from extender.verdict.narrate import narrate
 from extender.verdict.nearest import Alike, Holders, Miss
 from extender.verdict.ranking import Ranking, State
 from extender.verdict.terms import Look, TermFinding, term_findings
-from extender.verdict.verbs import held_results
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
@@ -49,19 +48,6 @@ class Group:
     nodes: int
     examples: tuple[str, ...]
     causes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A node that can serve the pod."""
-
-    node: str
-    score: float
-    devices: tuple[str, ...]
-    ring_gbps: float
-    best_gbps: float  # of any set of that size anywhere in the fleet
-    source: str  # where the links are known from
-    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +287,3 @@ def _causes(view: NodeView, demand: Demand, rules: Rules, holders: Iterable[Clai
     found += [nearest.held_by(claim) for claim in holders]
     found = [cut(cause, _CAUSE_BYTES) for cause in found]
     return (*found[:_CAUSES], f"and {len(found) - _CAUSES} more") if len(found) > _CAUSES else tuple(found)
-
-
-def candidate(view: NodeView, grant: Grant, snapshot: Snapshot) -> Candidate:
-    """A node with what it would give."""
-    devices = tuple(str(result.device) for result in held_results(view, grant))
-    count = view.positions(grant.solution.mask).bit_count()
-    source = view.fabric.source.value if view.fabric is not None else ""
-    best = max(snapshot.fleet.best_ring_gbps.get(count, 0.0), grant.ring_gbps)
-    return Candidate(view.node.name, grant.score, devices, grant.ring_gbps, best if grant.ring_gbps else 0.0, source, grant.parts)
