@@ -15,6 +15,7 @@ FLOORS = [
     {"allocation"},
     {"scoring"},
     {"verdict", "mirror"},
+    {"records"},
     {"cluster"},
     {"service"},
     {"web", "agent", "cli", "sandbox"},
