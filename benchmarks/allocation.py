@@ -9,7 +9,7 @@ from collections.abc import Callable
 import orjson
 
 from extender.allocation.features import Features
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy

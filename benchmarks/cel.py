@@ -12,9 +12,8 @@ import tracemalloc
 
 import celpy
 
-from extender.cel.errors import CelError
-from extender.cel.masks import Masks
-from extender.cel.selector import compile_selector
+from extender.cel import CelError
+from extender.cel.dra import Masks, compile_selector
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice
 from extender.wire.slices import SliceDecoder
 

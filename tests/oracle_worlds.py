@@ -5,7 +5,7 @@ from __future__ import annotations
 from extender.allocation.features import Features
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.problem import Problem
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.model.device import DeviceId
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node

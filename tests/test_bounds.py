@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import soak
 from benchmarks.fleet import Fleet
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.fabric.sets import Graphs, RankedSets, ranked
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.mirror import Mirror

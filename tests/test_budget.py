@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.allocation.features import Features
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.budget import Budget, BudgetSpent
 from extender.model.claim import ObjectKey, Pod, PodClaim

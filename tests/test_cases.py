@@ -14,7 +14,7 @@ import yaml
 from extender.allocation.features import Features
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.search import Search
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.model.device import DeviceId
 from extender.model.errors import InvalidClaim
 from extender.wire.claims import decode_claim, decode_class

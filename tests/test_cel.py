@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import celpy
@@ -11,11 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cel.cost import UNBOUNDED, estimate
-from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError
-from extender.cel.masks import Masks
-from extender.cel.selector import Environment, check_cost, checked, compile_selector
-from extender.cel.terms import failed_term, split_terms
+from extender.cel import UNBOUNDED, BudgetExceeded, CelError, CompileError, EvalError, cost
+from extender.cel.dra import Dialect, Masks, check_cost, check_selector, compile_selector, failed_term, split_terms
 from extender.cli.select import answer
 from extender.model.device import Device
 from extender.sandbox.machines import carried_machines, gpu_slice
@@ -77,6 +75,17 @@ def test_expensive_expressions_end_within_their_budget(name: str) -> None:
 def test_hostile_expressions_are_stopped(name: str) -> None:
     with pytest.raises((CompileError, BudgetExceeded)):
         compile_selector(HOSTILE[name]).match(BLANK, "d")
+
+
+def test_a_tree_too_deep_for_the_stack_is_refused() -> None:
+    text, limit = "dyn(" * 249 + "true" + ")" * 249, sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)  # Python's own, which cel-python raises
+    try:
+        with pytest.raises(CompileError, match="nested too deeply"):
+            check_cost(text, Dialect())
+        assert split_terms(text) == (text,)
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize("text", ["(" * 3000 + "true" + ")" * 3000, "[" * 3000, "1" + "+1" * 4000 + " > 0", "device" + ".a" * 4000 + " == 1", "9" * 5000 + " > 0", "x" * 11000, "'%.99999999f'.format([1.0]) == ''", "\x00", "'\\ud800' == ''"])
@@ -145,7 +154,7 @@ def test_membership_asks_what_the_map_knows(kind: str, name: str, domain: str) -
 def test_failed_term_shows_what_it_saw() -> None:
     slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
     text = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].productName == "H100"'
-    assert failed_term(text, Environment(), slice_.devices[0], "gpu.nvidia.com") == '`device.attributes["gpu.nvidia.com"].productName == "H100"` is false (saw \'Tesla T4\')'
+    assert failed_term(text, Dialect(), slice_.devices[0], "gpu.nvidia.com") == '`device.attributes["gpu.nvidia.com"].productName == "H100"` is false (saw \'Tesla T4\')'
     assert split_terms("a && (b && c) && d") == ("a", "(b && c)", "d") and split_terms("a && b || c") == ("a && b || c",)
 
 
@@ -154,20 +163,20 @@ def test_failed_term_shows_what_it_saw() -> None:
     ((1, 36), "device.allowMultipleAllocations", True), ((1, 36), "'a'.includes('a')", False),
 ])
 def test_new_expressions_know_what_the_version_before_knew(version: tuple, expression: str, good: bool) -> None:
-    environment = Environment(version, stored=False)
+    dialect = Dialect(version, stored=False)
     assert compile_selector(expression)
     if good:
-        compile_selector(expression, environment)
+        compile_selector(expression, dialect)
     else:
         with pytest.raises(CompileError):
-            compile_selector(expression, environment)
+            compile_selector(expression, dialect)
 
 
 def test_cost_is_that_of_the_api_server() -> None:
-    assert estimate(checked('device.attributes["d"].model == "x"')) == 5
-    assert estimate(checked('device.capacity["d"].memory != quantity("1")')) == UNBOUNDED
+    assert cost(check_selector('device.attributes["d"].model == "x"')) == 5
+    assert cost(check_selector('device.capacity["d"].memory != quantity("1")')) == UNBOUNDED
     with pytest.raises(CompileError, match="too complex"):
-        check_cost(HOSTILE["nested loops"], Environment(stored=False))
+        check_cost(HOSTILE["nested loops"], Dialect(stored=False))
 
 
 def test_masks_follow_slices_and_stay_bounded() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from extender.allocation.features import Features
 from extender.allocation.view import Snapshot
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.budget import Budget
 from extender.model.claim import ObjectKey, Pod, PodClaim

@@ -11,16 +11,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.cel.cost import estimate
-from extender.cel.errors import BudgetExceeded, CompileError, EvalError
-from extender.cel.selector import COST_LIMIT, Environment, Selector, checked, compile_selector, compile_value
+from extender.cel import BudgetExceeded, CompileError, EvalError, cost
+from extender.cel.dra import COST_LIMIT, Dialect, Selector, check_selector, compile_selector, compile_value
 from extender.model.device import Device
 from extender.wire.slices import SliceDecoder
 from tests.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile
 
 DRIVER = "gpu.example.com"
 REAL = [text for text, _ in yaml.safe_load((CASES / "selectors.yaml").read_text())["cases"]]
-LISTS = Environment(list_types=True)
+LISTS = Dialect(list_types=True)
 ERRORS = (CompileError, EvalError, BudgetExceeded)
 CALLS_PER_UNIT, CALLS = 4, 200  # Python's calls that a unit of cost stands for, and those of an expression of any cost
 
@@ -106,10 +105,10 @@ def counted(run: Callable[[], object]) -> tuple[tuple[str, str], int]:
 
 
 def check(text: str, device: Device) -> None:
-    for environment in (Environment(), LISTS, Environment((1, 34), stored=False)):
+    for dialect in (Dialect(), LISTS, Dialect((1, 34), stored=False)):
         for build in (compile_selector, compile_value):
-            compiled = ending(lambda build=build, environment=environment: build(text, environment).reads)
-            assert compiled == ending(lambda build=build, environment=environment: build(text, environment).reads)
+            compiled = ending(lambda build=build, dialect=dialect: build(text, dialect).reads)
+            assert compiled == ending(lambda build=build, dialect=dialect: build(text, dialect).reads)
     try:
         selector = compile_value(text, LISTS)
     except CompileError:
@@ -121,7 +120,7 @@ def check(text: str, device: Device) -> None:
 
 def within_its_cost(selector: Selector, device: Device) -> None:
     """Equal ends, for equal work, which the worst case of its cost bounds."""
-    worst = min(estimate(checked(selector.expression, LISTS)), COST_LIMIT)
+    worst = min(cost(check_selector(selector.expression, LISTS)), COST_LIMIT)
     first, calls = counted(lambda: selector.value(device, DRIVER))
     second, again = counted(lambda: selector.value(device, DRIVER))
     assert first == second

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from extender.cel.errors import CompileError
+from extender.cel import CompileError
 from extender.cli.main import commands
 from extender.model.errors import BerthError
 from tests.nasty import FILES, RAW, contents, honest, kubeconfig

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation.features import Features
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy

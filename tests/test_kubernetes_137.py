@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from extender.allocation.features import Features, from_gates
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.cli.allocate import answer
 from extender.cli.cases import decode_case
 from extender.fabric.sets import Graphs

@@ -16,7 +16,7 @@ from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.problem import Problem
 from extender.allocation.search import Search
 from extender.allocation.shortage import most_together
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.model.device import DeviceId
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node

@@ -8,7 +8,7 @@ from extender.allocation.features import Features
 from extender.allocation.pools import Pool, gather, inventory
 from extender.allocation.problem import CounterKey, PoolUse, Problem, Selection, Usage, taken_mask
 from extender.allocation.selection import find_class, select
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.model.claim import ClaimSpec, DeviceClass, DeviceRequest, Node
 from extender.model.device import DeviceId, PoolKey, Slice
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from extender.allocation.features import Features
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Selection
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import DeviceClass, DeviceRequest
 from extender.model.errors import InvalidClaim

@@ -1,5 +1,28 @@
-"""CEL as Kubernetes speaks it: parser, checker, cost, library and closures.
+"""CEL as Kubernetes speaks it: lexer, parser, type checker, cost estimate, library and closures.
 
-What belongs here: everything about the language, and the match masks of slices. What does not: the search that
-reads the masks. `compile_selector` is the door; docs/cel.md describes the dialect and its limits.
+This package is the language. `extender.cel.dra` binds it to the devices of Dynamic Resource Allocation; the language
+never imports the binding. Other packages import from these two packages only. docs/cel.md describes the dialect.
 """
+
+from extender.cel.environment import BUDGET_LIMIT, Environment
+from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue
+from extender.cel.library import kubernetes_library
+from extender.cel.pricing import UNBOUNDED
+from extender.cel.program import Checked, Program, check, compile, cost  # noqa: A004 - see program.compile
+
+__all__ = [
+    "BUDGET_LIMIT",
+    "UNBOUNDED",
+    "BudgetExceeded",
+    "CelError",
+    "Checked",
+    "CompileError",
+    "Environment",
+    "EvalError",
+    "Issue",
+    "Program",
+    "check",
+    "compile",
+    "cost",
+    "kubernetes_library",
+]

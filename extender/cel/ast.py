@@ -1,19 +1,28 @@
-"""The syntax tree. Macros are nodes of their own, so that checker, cost and closures treat each loop once."""
+"""The syntax tree. A macro is a node of its own: the checker, the estimator and the compiler treat each loop once.
+
+A pass over the tree that treats the kinds of nodes differently is a `Visitor`; `walk` gives the nodes to any other.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from extender.cel.overloads import Overload
 from extender.cel.types import Type
+
+R = TypeVar("R")
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A piece of source starting at character `offset`; the checker fills `type`."""
+    """A piece of source. `offset` counts characters up to its start, or to its operator; the checker sets `type`."""
 
     offset: int
     type: Type | None = field(default=None, init=False, repr=False)
+    parenthesized: bool = field(default=False, init=False, repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +47,21 @@ class Select(Node):
 
 @dataclass(slots=True, eq=False)
 class Call(Node):
-    """function(args) or target.function(args). `chosen` are the overloads that the checker found possible."""
+    """function(args) or target.function(args); an operator is a function such as `_==_`.
+
+    `chosen` are the overloads that the checker found possible: none for && and ||, which take no overload, and for
+    the optional selection `_?._`.
+    """
 
     function: str
     args: list[Node]
     target: Node | None = None
-    chosen: tuple[object, ...] = field(default=(), init=False, repr=False)
+    chosen: tuple[Overload, ...] = field(default=(), init=False, repr=False)
+
+    @property
+    def parts(self) -> list[Node]:
+        """The target, where the call has one, and the arguments."""
+        return [self.target, *self.args] if self.target is not None else self.args
 
 
 @dataclass(slots=True, eq=False)
@@ -76,8 +94,8 @@ class MessageLiteral(Node):
 
 @dataclass(slots=True, eq=False)
 class Loop(Node):
-    """A comprehension macro: kind is all, exists, exists_one, map, filter, sortBy, transformList,
-    transformMap or transformMapEntry; `filter` is the optional condition of the map-like ones, `body` the predicate or result."""
+    """A comprehension macro. `kind` is a name in macros.LOOPS; `filter` is the optional condition of the macros that
+    make a list or a map; `body` is the predicate or the result."""
 
     kind: str
     range: Node
@@ -111,7 +129,7 @@ def children(node: Node) -> list[Node]:
         case Select():
             return [node.operand]
         case Call():
-            return [*([node.target] if node.target else []), *node.args]
+            return list(node.parts)
         case ListLiteral():
             return list(node.items)
         case MapLiteral():
@@ -126,3 +144,104 @@ def children(node: Node) -> list[Node]:
             return [node.target, node.body]
         case _:
             return []
+
+
+def walk(root: Node) -> Iterator[Node]:
+    """All nodes of a tree, a parent before its parts."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(children(node))
+
+
+class Chain(NamedTuple):
+    """The operands of a && b && c or a || b || c from left to right, and the offsets of the operators between them."""
+
+    terms: list[Node]
+    offsets: list[int]
+
+
+def chain(node: Call, *, enter_parentheses: bool) -> Chain:
+    """The chain of one operator under a node, however the parser balanced it.
+
+    With `enter_parentheses`, a && (b && c) has three terms; without, it has two.
+    """
+    found = Chain([], [])
+    stack: list[Node] = [node]
+    while stack:
+        current = stack.pop()
+        entered = current is node or enter_parentheses or not current.parenthesized
+        if entered and isinstance(current, Call) and current.function == node.function:
+            found.offsets.append(current.offset)
+            stack.extend(reversed(current.args))
+        else:
+            found.terms.append(current)
+    found.offsets.sort()
+    return found
+
+
+class Visitor(ABC, Generic[R]):
+    """A pass over the tree with one method for each kind of node.
+
+    `visit` takes one Python frame beside the method: a tree of MAX_TREE_DEPTH levels must fit Python's stack.
+    """
+
+    def visit(self, node: Node) -> R:
+        """What the method for this kind of node returns."""
+        return self.method(node)(node)
+
+    def method(self, node: Node) -> Callable[[Any], R]:
+        """The method for this kind of node."""
+        match node:
+            case Literal():
+                return self.literal
+            case Ident():
+                return self.ident
+            case Select():
+                return self.select
+            case Call():
+                return self.call
+            case ListLiteral():
+                return self.list_literal
+            case MapLiteral():
+                return self.map_literal
+            case MessageLiteral():
+                return self.message_literal
+            case Loop():
+                return self.loop
+            case Bind():
+                return self.bind
+            case OptionalMap():
+                return self.optional_map
+        raise AssertionError(f"unknown node {node!r}")
+
+    @abstractmethod
+    def literal(self, node: Literal) -> R: ...
+
+    @abstractmethod
+    def ident(self, node: Ident) -> R: ...
+
+    @abstractmethod
+    def select(self, node: Select) -> R: ...
+
+    @abstractmethod
+    def call(self, node: Call) -> R: ...
+
+    @abstractmethod
+    def list_literal(self, node: ListLiteral) -> R: ...
+
+    @abstractmethod
+    def map_literal(self, node: MapLiteral) -> R: ...
+
+    @abstractmethod
+    def message_literal(self, node: MessageLiteral) -> R: ...
+
+    @abstractmethod
+    def loop(self, node: Loop) -> R: ...
+
+    @abstractmethod
+    def bind(self, node: Bind) -> R: ...
+
+    @abstractmethod
+    def optional_map(self, node: OptionalMap) -> R: ...

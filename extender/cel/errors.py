@@ -1,9 +1,9 @@
-"""What can go wrong with an expression, before and while it runs.
+"""The errors of an expression, before and while it runs.
 
 CelError
- ├─ CompileError   the expression is refused; carries positions
- ├─ EvalError      the expression failed on one device; && and || may absorb it
- └─ BudgetExceeded it did more work than one evaluation may; nothing absorbs it
+ ├─ CompileError   the expression is refused; the error carries positions
+ ├─ EvalError      the expression has no value for these inputs; && and || may absorb the error
+ └─ BudgetExceeded an evaluation took more units than it may; nothing absorbs the error
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class CelError(BerthError):
 
 
 class Issue(NamedTuple):
-    """One finding of the compiler; `offset` counts characters from the start of the source."""
+    """One mistake in an expression; `offset` counts characters from the start of the source."""
 
     offset: int
     message: str
 
 
 class CompileError(CelError):
-    """The expression cannot be used. `issues` may be empty where no single place is at fault."""
+    """The expression is refused. `issues` is empty where no single place is at fault."""
 
     def __init__(self, source: str, issues: list[Issue], summary: str = "") -> None:
         self.source = source
@@ -33,12 +33,17 @@ class CompileError(CelError):
         super().__init__(summary or "compilation failed: " + "\n".join(caret(source, issue) for issue in issues))
 
 
+def too_deep(source: str) -> CompileError:
+    """The error where Python's stack does not hold the tree of an expression."""
+    return CompileError(source, [], "compilation failed: the expression is nested too deeply")
+
+
 class EvalError(CelError):
-    """The expression has no value for this device."""
+    """The expression has no value for these inputs."""
 
 
 class BudgetExceeded(CelError):
-    """The expression was stopped: it reached the cost limit of one evaluation."""
+    """The evaluation stopped: it reached the cost limit."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")
@@ -52,7 +57,7 @@ def position(source: str, offset: int) -> tuple[int, int]:
 
 
 def caret(source: str, issue: Issue) -> str:
-    """The finding with its line and a mark under the place, as kubectl users know it."""
+    """The issue with its line and a mark under the place, as the API server prints it."""
     line, column = position(source, issue.offset)
     text = source.split("\n")[line - 1]
     return f"ERROR: <input>:{line}:{column}: {issue.message}\n | {text}\n | {'.' * (column - 1)}^"

@@ -1,15 +1,13 @@
-"""&&, || and ?: — the operators that absorb errors or leave a side unevaluated."""
+"""&&, || and ?: — the operators that absorb errors or do not evaluate a side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from extender.cel.budget import spend
 from extender.cel.errors import EvalError
+from extender.cel.frame import Closure, Frame, spend
 
-Closure = Callable[[list[Any]], Any]
-_ERROR_COST = 10  # raising and catching, by the units of the budget
+_ERROR_COST = 10  # units for raising and catching an error
 
 
 def conjunction(terms: list[Closure]) -> Closure:
@@ -25,13 +23,13 @@ def disjunction(terms: list[Closure]) -> Closure:
 def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
     other = not decisive
 
-    def run(frame: list[Any]) -> bool:
+    def run(frame: Frame) -> bool:
         try:
             for term in terms:
                 value: object = term(frame)
                 if value is decisive:
                     return decisive
-                if value is not other:  # no bool at all
+                if value is not other:  # not a bool
                     break
             else:
                 return other
@@ -45,7 +43,7 @@ def _chain(terms: list[Closure], *, decisive: bool) -> Closure:
 def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
     (first, second), other = terms, not decisive
 
-    def run(frame: list[Any]) -> bool:
+    def run(frame: Frame) -> bool:
         try:
             left: object = first(frame)
             if left is decisive:
@@ -60,8 +58,8 @@ def _pair(terms: list[Closure], *, decisive: bool) -> Closure:
     return run
 
 
-def _absorb(terms: list[Closure], frame: list[Any], *, decisive: bool) -> bool:
-    """Some term failed: another may still settle it; else the first failure counts."""
+def _absorb(terms: list[Closure], frame: Frame, *, decisive: bool) -> bool:
+    """The result where a term failed: another term may still decide it; else the first error counts."""
     spend(frame, _ERROR_COST * len(terms))
     failure: EvalError | None = None
     for term in terms:
@@ -79,7 +77,9 @@ def _absorb(terms: list[Closure], frame: list[Any], *, decisive: bool) -> bool:
 
 
 def conditional(condition: Closure, yes: Closure, no: Closure) -> Closure:
-    def run(frame: list[Any]) -> Any:
+    """condition ? yes : no."""
+
+    def run(frame: Frame) -> Any:
         value = condition(frame)
         if value is True:
             return yes(frame)

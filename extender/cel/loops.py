@@ -1,4 +1,4 @@
-"""The comprehension macros as closures. Every turn is charged to the budget of the evaluation."""
+"""The comprehension macros as closures. Every turn takes its units from the budget of the evaluation."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from extender.cel import ast
-from extender.cel.budget import make_list, make_map, spend
+from extender.cel.budget import make_list, make_map
 from extender.cel.errors import EvalError
+from extender.cel.frame import Closure, Frame, spend
 from extender.cel.library.lists import sort_by
+from extender.cel.macros import LOOPS
 from extender.cel.values import from_key, key_of, type_name
 
-Frame = list[Any]
-Closure = Callable[[Frame], Any]
-
-# What a turn costs the reference besides its body: condition, accumulator, and the list or map it extends.
-_TURN = {"all": 3, "exists": 4, "exists_one": 2, "filter": 13, "transformMap": 3, "transformMapEntry": 2}
-_NODE = 2  # units of the budget for a node of the body
-_LIST_TURN = 12  # map, transformList, sortBy
+_NODE = 2  # units for a node of the body
 
 
-def loop(
-    node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None
-) -> Closure:
-    """The closure of a macro; `slots` are the frame places of its one or two variables."""
-    turns = _turns(source, slots, _weight(node))
+def loop(node: ast.Loop, source: Closure, slots: list[int], body: Closure, condition: Closure | None) -> Closure:
+    """The closure of a macro; `slots` are the frame slots of its one or two variables."""
+    turns = _turns(source, slots, _units(node))
     match node.kind:
         case "all":
             return _quantifier(turns, body, decisive=False)
@@ -42,17 +36,13 @@ def loop(
             return _transform_map(turns, slots[0], body, condition, entries=node.kind == "transformMapEntry")
 
 
-def _weight(node: ast.Loop) -> int:
-    """What one turn is charged: the nodes of the body, nested loops paying for themselves."""
-    count, stack = _TURN.get(node.kind, _LIST_TURN), [node.body, *([node.filter] if node.filter else [])]
-    while stack:
-        current = stack.pop()
-        count += _NODE
-        stack.extend(ast.children(current))
-    return count
+def _units(node: ast.Loop) -> int:
+    """The units of one turn: those of the macro and of the nodes of the body. A nested loop pays for itself."""
+    bodies = [node.body] if node.filter is None else [node.body, node.filter]
+    return LOOPS[node.kind].turn + _NODE * sum(1 for body in bodies for _ in ast.walk(body))
 
 
-def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], Iterator[None]]:
+def _turns(source: Closure, slots: list[int], units: int) -> Callable[[Frame], Iterator[None]]:
     two = len(slots) > 1
     first, second = slots[0], slots[-1]
 
@@ -67,7 +57,7 @@ def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], 
             raise EvalError(f"got '{type_name(value)}', expected iterable type")
         mapping = isinstance(value, dict)
         for key, item in pairs:
-            spend(frame, weight)
+            spend(frame, units)
             frame[first] = key if two or mapping else item
             if two:
                 frame[second] = item
@@ -77,7 +67,8 @@ def _turns(source: Closure, slots: list[int], weight: int) -> Callable[[Frame], 
 
 
 def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
-    """all and exists: one decisive turn settles it, errors of other turns notwithstanding."""
+    """all and exists: one decisive turn decides the result, whatever errors other turns raise."""
+
     def run(frame: Frame) -> bool:
         error: EvalError | None = None
         for _ in turns(frame):

@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from extender.cel.ast import Bind, Call, Ident, Loop, Node, OptionalMap, Select
 from extender.cel.errors import CompileError, Issue
+from extender.cel.pricing import LIST_COST, MAP_COST
+
+
+class LoopCost(NamedTuple):
+    """Units that a loop takes beside its range and its body, by what the reference expands the macro to."""
+
+    start: int
+    turn: int
+    end: int
+
+
+LOOPS: dict[str, LoopCost] = {
+    "all": LoopCost(0, 3, 1),
+    "exists": LoopCost(0, 4, 1),
+    "exists_one": LoopCost(0, 2, 2),
+    "filter": LoopCost(LIST_COST, LIST_COST + 3, 1),
+    "map": LoopCost(LIST_COST, LIST_COST + 2, 1),
+    "transformList": LoopCost(LIST_COST, LIST_COST + 2, 1),
+    "sortBy": LoopCost(2 * LIST_COST, LIST_COST + 2, 3),
+    "transformMap": LoopCost(MAP_COST, 3, 1),
+    "transformMapEntry": LoopCost(MAP_COST, 2, 1),
+}
 
 _ONE_VARIABLE = {"all": 2, "exists": 2, "exists_one": 2, "filter": 2}
 _TWO_VARIABLES = {"all", "exists", "exists_one", "existsOne"}

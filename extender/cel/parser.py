@@ -14,7 +14,7 @@ from extender.cel.ast import (
     Select,
     children,
 )
-from extender.cel.errors import CompileError, Issue
+from extender.cel.errors import CompileError, Issue, too_deep
 from extender.cel.lexer import Token, tokens
 from extender.cel.macros import expand
 
@@ -35,7 +35,10 @@ def parse(source: str) -> Node:
     """The tree of an expression. Raises CompileError with the place."""
     if len(source.encode()) > MAX_LENGTH:
         raise CompileError(source, [], f"too long: {len(source.encode())} bytes, the limit is {MAX_LENGTH}")
-    node = _Parser(source).whole()
+    try:
+        node = _Parser(source).whole()
+    except RecursionError:
+        raise too_deep(source) from None
     _check_depth(source, node)
     return node
 
@@ -214,6 +217,7 @@ class _Parser:
         if self.take("("):
             node = self.expression()
             self.expect(")")
+            node.parenthesized = True
             return node
         if self.sees("["):
             return self.list_literal()

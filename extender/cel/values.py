@@ -148,7 +148,7 @@ _NUMBERS = (int, UInt, float)
 def type_name(value: object) -> str:
     """The CEL name of a value's type."""
     kind = type(value)
-    return _TYPE_NAMES.get(kind) or ("map" if isinstance(value, dict) else "kubernetes.DRADevice")
+    return _TYPE_NAMES.get(kind) or ("map" if isinstance(value, dict) else kind.__name__)
 
 
 def equal(left: object, right: object) -> bool:

@@ -17,8 +17,7 @@ from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.problem import Problem
 from extender.allocation.result import allocations
 from extender.allocation.search import Search
-from extender.cel.masks import Masks
-from extender.cel.selector import Environment
+from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.objects import Objects, load_objects
 from extender.model.claim import Allocation, Node
@@ -73,7 +72,7 @@ def _solve_case(case: Case, order: str) -> list[Allocation] | None:
         if claim.problem:
             raise InvalidClaim(f"claim {claim.key}: {claim.problem}")
     features = from_gates(case.features)
-    masks = Masks(Environment(list_types=features.list_attributes))
+    masks = Masks(Dialect(list_types=features.list_attributes))
     usage = usage_of(case.slices, case.taken, case.shares)
     named = [(str(claim.key), claim.spec) for claim in case.claims]
     problem = problem_of(case.node, case.slices, case.classes, named, usage, features, masks)

@@ -12,12 +12,11 @@ import orjson
 import typer
 import yaml
 
-from extender.cel.errors import BudgetExceeded, CompileError, EvalError
-from extender.cel.masks import Masks
-from extender.cel.selector import Environment, Selector, check_cost, compile_selector
+from extender.cel import BudgetExceeded, CompileError, EvalError
+from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.forms import Form, corrected
 from extender.cli.objects import Objects, documents, objects_of, parts
-from extender.cli.select import environment_of
+from extender.cli.select import dialect_of
 from extender.fabric.sets import largest_joined
 from extender.fabric.slices import fabric_of
 from extender.model.device import Device
@@ -59,7 +58,7 @@ def lint_command(
     problems: list[WireError] = []
     places = [where for where, _ in raw] + [str(snapshot)] * len(given)
     supply = objects_of([obj for obj, _ in made] + given, places, problems)
-    found += findings(supply, environment_of(as_new))
+    found += findings(supply, dialect_of(as_new))
     found += [Finding("error", problem.path, problem.problem) for problem in problems]
     with contextlib.suppress(WireError):  # what is wrong with pods and templates was said above
         found += impossible_topologies(imagined_pods([obj for obj, _ in made]), supply)
@@ -116,7 +115,7 @@ def _print(found: list[Finding], output: str, *, to_stderr: bool) -> None:
         typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}", err=to_stderr)
 
 
-def findings(objects: Objects, environment: Environment) -> Iterator[Finding]:
+def findings(objects: Objects, dialect: Dialect) -> Iterator[Finding]:
     """All findings about what the objects mean, in the order of the files' objects."""
     for slice_ in objects.slices:
         if slice_.problem:
@@ -126,7 +125,7 @@ def findings(objects: Objects, environment: Environment) -> Iterator[Finding]:
         if class_.problem:
             yield Finding("error", f"DeviceClass {class_.name}", class_.problem)
     for where, expression in _selectors(objects):
-        yield from _selector(where, expression, environment, devices)
+        yield from _selector(where, expression, dialect, devices)
     yield from _unknown_classes(objects)
     yield from _too_many(objects)
 
@@ -160,17 +159,17 @@ def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
                     yield f"ResourceClaim {claim.key}, request {option.name}, selectors[{i}]", expression
 
 
-def _selector(where: str, expression: str, environment: Environment, devices: list[tuple[Device, str]]) -> Iterator[Finding]:
+def _selector(where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]) -> Iterator[Finding]:
     try:
-        selector = compile_selector(expression, environment)
-        if not environment.stored:
-            check_cost(expression, environment)
+        selector = compile_selector(expression, dialect)
+        if not dialect.stored:
+            check_cost(expression, dialect)
     except CompileError as error:
         yield Finding("error", where, str(error))
         return
-    if environment.stored:
+    if dialect.stored:
         try:
-            check_cost(expression, Environment(stored=False))
+            check_cost(expression, Dialect(stored=False))
         except CompileError as error:
             yield Finding("warning", where, f"the API server would refuse it as new: {error}", "bound the lists it walks, or ask for less")
     if not devices:

@@ -9,9 +9,8 @@ import orjson
 import typer
 from rich.console import Console
 
-from extender.cel.errors import BudgetExceeded, CompileError, EvalError
-from extender.cel.selector import Environment, Selector, check_cost, compile_selector
-from extender.cel.terms import failed_term
+from extender.cel import BudgetExceeded, CompileError, EvalError
+from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
 from extender.cli.objects import load_objects
 from extender.files import name_of, read_file
 from extender.model.device import Device
@@ -43,41 +42,41 @@ def select_command(
         return
     if expression is None:
         raise typer.BadParameter("give EXPRESSION or --cases FILE")
-    environment = environment_of(as_new)
+    dialect = dialect_of(as_new)
     try:
-        selector = compile_selector(expression, environment)
+        selector = compile_selector(expression, dialect)
         if as_new is not None:
-            check_cost(expression, environment)
+            check_cost(expression, dialect)
     except CompileError as error:
         raise WireError("EXPRESSION", str(error)) from error
     if not file:
         typer.echo("compiles")
         return
-    _evaluate(selector, environment, file, output)
+    _evaluate(selector, dialect, file, output)
 
 
-def environment_of(as_new: str | None) -> Environment:
+def dialect_of(as_new: str | None) -> Dialect:
     if as_new is None:
-        return Environment()
+        return Dialect()
     major, _, minor = as_new.partition(".")
     if not all(part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (major, minor)):
         raise WireError("--as-new", f"must be a version such as 1.36, is {shown(as_new)}")
     # Consumable capacity is beta and on from 1.36; list types are alpha everywhere.
     version = (int(major), int(minor))
-    return Environment(version, stored=False, consumable_capacity=version >= (1, 36))
+    return Dialect(version, stored=False, consumable_capacity=version >= (1, 36))
 
 
 def answer(case: Json, where: str) -> Json:
     """One case as the conformance form wants it. Raises WireError."""
     gates = string_list(case, "features", where)
-    environment = Environment(
+    dialect = Dialect(
         stored=case.get("environment") != "NewExpressions",
         list_types="DRAListTypeAttributes" in gates,
         consumable_capacity="DRAConsumableCapacity" in gates,
     )
     found: Json = {"name": need(case, "name", where), "match": None, "compile_error": None, "runtime_error": None}
     try:
-        selector = compile_selector(get(case, "expression", str, where, ""), environment)
+        selector = compile_selector(get(case, "expression", str, where, ""), dialect)
         found["match"] = selector.match(_device(case, where), get(case, "driver", str, where, ""))
     except CompileError as error:
         found["compile_error"] = str(error)
@@ -100,14 +99,14 @@ def _device(case: Json, where: str) -> Device:
     return slice_.devices[0]
 
 
-def _evaluate(selector: Selector, environment: Environment, paths: list[Path], output: str) -> None:
+def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: str) -> None:
     found = load_objects(paths)
     console = Console(soft_wrap=True)
     matched = total = 0
     for slice_ in [*found.slices, *found.fabric.values()]:
         for device in slice_.devices:
             total += 1
-            line = _line(selector, environment, device, slice_.pool.driver)
+            line = _line(selector, dialect, device, slice_.pool.driver)
             matched += line["match"] is True
             name = f"{slice_.pool.driver}/{slice_.pool.name}/{device.name}"
             if output == "json":
@@ -118,9 +117,9 @@ def _evaluate(selector: Selector, environment: Environment, paths: list[Path], o
         console.print(f"{matched} of {total} devices match")
 
 
-def _line(selector: Selector, environment: Environment, device: Device, driver: str) -> Json:
+def _line(selector: Selector, dialect: Dialect, device: Device, driver: str) -> Json:
     try:
         match = selector.match(device, driver)
     except (EvalError, BudgetExceeded) as error:
         return {"match": None, "why": f"error: {error}"}
-    return {"match": match, "why": "" if match else failed_term(selector.expression, environment, device, driver)}
+    return {"match": match, "why": "" if match else failed_term(selector.expression, dialect, device, driver)}

@@ -8,7 +8,7 @@ from typing import Any
 from extender.allocation.features import Features
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.search import Search
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.fabric.ring import is_joined, links_inside
 from extender.fabric.sets import bandwidth
 from extender.fabric.slices import DRIVER, fabric_of

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from extender.allocation.features import Features
 from extender.allocation.view import NodeView, Snapshot
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import Claim, ObjectKey, Pod

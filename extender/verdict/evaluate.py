@@ -12,7 +12,7 @@ from extender.allocation.problem import Problem, Selection, Solution
 from extender.allocation.search import Search
 from extender.allocation.selection import find_class, select
 from extender.allocation.view import Fleet, NodeView
-from extender.cel.masks import Masks
+from extender.cel.dra import Masks
 from extender.fabric.ring import is_joined
 from extender.fabric.sets import bandwidth
 from extender.model.budget import UNLIMITED, Budget

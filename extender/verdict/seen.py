@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from extender.allocation.constraints import attribute_values
 from extender.allocation.view import NodeView
-from extender.cel.errors import CompileError
+from extender.cel import CompileError
 from extender.model.device import is_identity
 from extender.model.errors import InvalidClaim
 from extender.verdict.demand import Demand

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from extender.allocation.view import NodeView, Snapshot
-from extender.cel.errors import CelError, CompileError
-from extender.cel.selector import STORED, Selector, compile_selector
-from extender.cel.terms import seen_value, split_terms
+from extender.cel import CelError, CompileError
+from extender.cel.dra import STORED, Selector, compile_selector, observed_value, split_terms
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.device import Device, Slice
 from extender.model.pieces import breathe, in_pieces
@@ -183,7 +182,7 @@ def _judge_group(finding: TermFinding, selector: Selector, key: tuple[str, int],
     except CelError:
         finding.failed += count
     # With so many different values, such as UUIDs, none is worth telling.
-    value = seen_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
+    value = observed_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
     if value:
         finding.instead[value] += count
 

@@ -1,15 +1,19 @@
-"""The functions of the language, one file a family; each exports OVERLOADS."""
+"""The functions of the language, one file for each family; each file exports OVERLOADS."""
 
 from __future__ import annotations
 
-from extender.cel.functions import Library, Version
 from extender.cel.library import conversions, lists, network, operators, optionals, resources, text, time
+from extender.cel.overloads import Library, Version
 
 
-def library(version: Version, *, includes: bool, all_versions: bool) -> Library:
-    """The functions that a cluster of this version knows; `all_versions` is for stored expressions."""
+def kubernetes_library(version: Version, *, includes: bool, all_versions: bool) -> Library:
+    """The functions of a cluster of this version.
+
+    `includes` adds the function of that name, which has a feature gate. `all_versions` is for stored expressions: a
+    newer API server may have accepted them.
+    """
     families = (operators, conversions, text, lists, time, optionals, resources, network)
     overloads = [o for family in families for o in family.OVERLOADS if all_versions or o.since <= version]
     if includes:
-        overloads.append(lists.INCLUDES)
+        overloads += lists.INCLUDES
     return Library(overloads)

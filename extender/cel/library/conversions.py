@@ -7,11 +7,13 @@ import re
 from contextlib import suppress
 from decimal import Decimal
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import Overload, member, plain
 from extender.cel.library.operators import timestamp
 from extender.cel.library.time import format_duration, format_timestamp, parse_duration, parse_timestamp
+from extender.cel.overloads import Overload, function, member, plain
+from extender.cel.pricing import Price
 from extender.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, TypeValue, UInt, type_name
 
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -115,49 +117,95 @@ def _identity(value: object) -> object:
     return value
 
 
+_I, _U, _D, _S, _B = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
+TO_STRING = Price(pricing.scan_bytes, pricing.decoded, overhead=5)
+
+
 def _conversions() -> list[Overload]:
-    i, u, d, s, b = t.INT, t.UINT, t.DOUBLE, t.STRING, t.BOOL
     return [
-        plain("int", (i,), i, _identity),
-        plain("int", (u,), i, _int_of_uint),
-        plain("int", (d,), i, int_of_double),
-        plain("int", (s,), i, int_of_string),
-        plain("int", (t.TIMESTAMP,), i, lambda v: v.nanos // 10**9),
-        plain("int", (t.DURATION,), i, lambda v: v.nanos),
-        plain("uint", (u,), u, _identity),
-        plain("uint", (i,), u, _uint_of),
-        plain("uint", (d,), u, _uint_of),
-        plain("uint", (s,), u, _uint_of_string),
-        plain("double", (d,), d, _identity),
-        plain("double", (i,), d, float),
-        plain("double", (u,), d, float),
-        plain("double", (s,), d, double_of_string),
-        plain("bool", (b,), b, _identity),
-        plain("bool", (s,), b, bool_of_string),
-        plain("bytes", (t.BYTES,), t.BYTES, _identity),
-        plain("bytes", (s,), t.BYTES, str.encode),
-        plain("string", (s,), s, _identity),
-        plain("string", (b,), s, lambda v: "true" if v else "false"),
-        plain("string", (i,), s, str),
-        plain("string", (u,), s, lambda v: str(int(v))),
-        plain("string", (d,), s, format_double),
-        plain("string", (t.BYTES,), s, _string_of_bytes),
-        plain("string", (t.TIMESTAMP,), s, format_timestamp),
-        plain("string", (t.DURATION,), s, format_duration),
-        plain("duration", (t.DURATION,), t.DURATION, _identity),
-        plain("duration", (i,), t.DURATION, Duration),
-        plain("duration", (s,), t.DURATION, parse_duration),
-        plain("timestamp", (t.TIMESTAMP,), t.TIMESTAMP, _identity),
-        plain("timestamp", (i,), t.TIMESTAMP, lambda v: timestamp(v * 10**9)),
-        plain("timestamp", (s,), t.TIMESTAMP, parse_timestamp),
-        plain("dyn", (t.A,), t.DYN, _identity),
-        plain("type", (t.A,), t.type_of(t.A), _type_of),
+        *function(
+            "int",
+            plain((_I,), _I, _identity),
+            plain((_U,), _I, _int_of_uint),
+            plain((_D,), _I, int_of_double),
+            plain((_S,), _I, int_of_string),
+            plain((t.TIMESTAMP,), _I, lambda v: v.nanos // 10**9),
+            plain((t.DURATION,), _I, lambda v: v.nanos),
+            price=Price(scalar=True),
+            conversion=True,
+        ),
+        *function(
+            "uint",
+            plain((_U,), _U, _identity),
+            plain((_I,), _U, _uint_of),
+            plain((_D,), _U, _uint_of),
+            plain((_S,), _U, _uint_of_string),
+            price=Price(overhead=5),
+            conversion=True,
+        ),
+        *function(
+            "double",
+            plain((_D,), _D, _identity),
+            plain((_I,), _D, float),
+            plain((_U,), _D, float),
+            plain((_S,), _D, double_of_string),
+            price=Price(overhead=5, scalar=True),
+            conversion=True,
+        ),
+        *function(
+            "bool",
+            plain((_B,), _B, _identity),
+            plain((_S,), _B, bool_of_string),
+            price=Price(scalar=True),
+            conversion=True,
+        ),
+        *function(
+            "bytes",
+            plain((t.BYTES,), t.BYTES, _identity),
+            plain((_S,), t.BYTES, str.encode),
+            price=Price(pricing.scan_string, pricing.encoded),
+            conversion=True,
+        ),
+        *function(
+            "string",
+            plain((_S,), _S, _identity),
+            plain((_B,), _S, lambda v: "true" if v else "false"),
+            plain((_I,), _S, str),
+            plain((_U,), _S, lambda v: str(int(v))),
+            plain((_D,), _S, format_double),
+            plain((t.BYTES,), _S, _string_of_bytes),
+            plain((t.TIMESTAMP,), _S, format_timestamp),
+            plain((t.DURATION,), _S, format_duration),
+            price=TO_STRING,
+            conversion=True,
+        ),
+        *function(
+            "duration",
+            plain((t.DURATION,), t.DURATION, _identity),
+            plain((_I,), t.DURATION, Duration),
+            plain((_S,), t.DURATION, parse_duration),
+            price=Price(overhead=40),
+            pure=True,
+            conversion=True,
+        ),
+        *function(
+            "timestamp",
+            plain((t.TIMESTAMP,), t.TIMESTAMP, _identity),
+            plain((_I,), t.TIMESTAMP, lambda v: timestamp(v * 10**9)),
+            plain((_S,), t.TIMESTAMP, parse_timestamp),
+            price=Price(overhead=60),
+            pure=True,
+            conversion=True,
+        ),
+        *function("dyn", plain((t.A,), t.DYN, _identity), price=Price(returns_argument=True), conversion=True),
+        *function("type", plain((t.A,), t.type_of(t.A), _type_of), conversion=True),
     ]
 
 
 def _sizes() -> list[Overload]:
-    sized = (t.STRING, t.BYTES, t.list_of(t.A), t.map_of(t.A, t.B))
-    return [make("size", (kind,), t.INT, len) for kind in sized for make in (plain, member)]
+    sized = (_S, t.BYTES, t.list_of(t.A), t.map_of(t.A, t.B))
+    signatures = [make((kind,), _I, len) for kind in sized for make in (plain, member)]
+    return function("size", *signatures, price=Price(scalar=True))
 
 
 OVERLOADS = [*_conversions(), *_sizes()]

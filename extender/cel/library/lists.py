@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import Overload, Version, member, plain
 from extender.cel.library.operators import duration, int64, uint64
+from extender.cel.overloads import Overload, Version, function, member, plain
+from extender.cel.pricing import WALK, Price
 from extender.cel.values import NONE, Duration, Optional, UInt, compare, equal
 
 _LISTS_V3: Version = (1, 34)
@@ -151,50 +153,68 @@ def _is(value: object, wanted: object) -> bool:
         return False
 
 
-INCLUDES = member("includes", (t.DYN, t.DYN), t.BOOL, _includes, (1, 36))
+INCLUDES = function(
+    "includes", member((t.DYN, t.DYN), t.BOOL, _includes, (1, 36)), price=Price(work=pricing.walk_longest)
+)
 _SUMS: list[tuple[t.Type, Callable[..., object]]] = [
-    (t.INT, _sum_ints), (t.UINT, _sum_uints), (t.DOUBLE, _sum_doubles), (t.DURATION, _sum_durations),
+    (t.INT, _sum_ints),
+    (t.UINT, _sum_uints),
+    (t.DOUBLE, _sum_doubles),
+    (t.DURATION, _sum_durations),
 ]
+_ITEMS = t.list_of(t.A)
+_PAIRS = Price(pricing.pairwise, pricing.first_size, work=pricing.walk_pairs)
+_SETS = Price(pricing.pairwise, pricing.one, work=pricing.walk_pairs)
 
 
 def _kubernetes() -> list[Overload]:
-    found: list[Overload] = []
-    for item in _ORDERED:
-        items = t.list_of(item)
-        found += [
-            member("isSorted", (items,), t.BOOL, _is_sorted),
-            member("min", (items,), item, _extreme("min", -1)),
-            member("max", (items,), item, _extreme("max", 1)),
-        ]
-    found += [member("sum", (t.list_of(item),), item, apply) for item, apply in _SUMS]
-    items = t.list_of(t.A)
-    found.append(member("indexOf", (items, t.A), t.INT, _index_of))
-    found.append(member("lastIndexOf", (items, t.A), t.INT, _last_index_of))
-    return found
+    ordered = [(t.list_of(item), item) for item in _ORDERED]
+    return [
+        *function("isSorted", *(member((items,), t.BOOL, _is_sorted) for items, _ in ordered), price=WALK),
+        *function("min", *(member((items,), item, _extreme("min", -1)) for items, item in ordered), price=WALK),
+        *function("max", *(member((items,), item, _extreme("max", 1)) for items, item in ordered), price=WALK),
+        *function("sum", *(member((t.list_of(item),), item, apply) for item, apply in _SUMS), price=WALK),
+        *function("indexOf", member((_ITEMS, t.A), t.INT, _index_of), price=WALK),
+        *function("lastIndexOf", member((_ITEMS, t.A), t.INT, _last_index_of), price=WALK),
+    ]
 
 
 def _version_three() -> list[Overload]:
-    items, nested = t.list_of(t.A), t.list_of(t.list_of(t.A))
-    found = [
-        member("slice", (items, t.INT, t.INT), items, _slice, _LISTS_V3),
-        member("flatten", (nested,), items, _flatten, _LISTS_V3),
-        member("flatten", (t.list_of(t.DYN), t.INT), t.list_of(t.DYN), _flatten, _LISTS_V3),
-        member("distinct", (items,), items, _distinct, _LISTS_V3),
-        member("reverse", (items,), items, _reversed, _LISTS_V3),
-        member("first", (items,), t.optional_of(t.A), _first, _LISTS_V3),
-        member("last", (items,), t.optional_of(t.A), _last, _LISTS_V3),
-        plain("lists.range", (t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
+    anything, sortable = t.list_of(t.DYN), [t.list_of(item) for item in _ORDERED]
+    return [
+        *function("slice", member((_ITEMS, t.INT, t.INT), _ITEMS, _slice, _LISTS_V3)),
+        *function(
+            "flatten",
+            member((t.list_of(_ITEMS),), _ITEMS, _flatten, _LISTS_V3),
+            member((anything, t.INT), anything, _flatten, _LISTS_V3),
+            price=Price(work=pricing.walk_longest),
+        ),
+        *function("distinct", member((_ITEMS,), _ITEMS, _distinct, _LISTS_V3), price=_PAIRS),
+        *function("reverse", member((_ITEMS,), _ITEMS, _reversed, _LISTS_V3)),
+        *function("first", member((_ITEMS,), t.optional_of(t.A), _first, _LISTS_V3)),
+        *function("last", member((_ITEMS,), t.optional_of(t.A), _last, _LISTS_V3)),
+        *function(
+            "lists.range",
+            plain((t.INT,), t.list_of(t.INT), _range, _LISTS_V3),
+            price=Price(pricing.making_range, pricing.range_size),
+        ),
+        *function("sort", *(member((items,), items, sort, _LISTS_V3) for items in sortable), price=_PAIRS),
     ]
-    found += [member("sort", (t.list_of(item),), t.list_of(item), sort, _LISTS_V3) for item in _ORDERED]
-    return found
+
+
+def _equivalent(left: list[object], right: list[object]) -> bool:
+    return _contains(left, right) and _contains(right, left)
+
+
+def _intersects(left: list[object], right: list[object]) -> bool:
+    return any(equal(x, y) for x in left for y in right)
 
 
 def _sets() -> list[Overload]:
-    items = t.list_of(t.A)
     return [
-        plain("sets.contains", (items, items), t.BOOL, _contains),
-        plain("sets.equivalent", (items, items), t.BOOL, lambda a, b: _contains(a, b) and _contains(b, a)),
-        plain("sets.intersects", (items, items), t.BOOL, lambda a, b: any(equal(x, y) for x in a for y in b)),
+        *function("sets.contains", plain((_ITEMS, _ITEMS), t.BOOL, _contains), price=_SETS),
+        *function("sets.equivalent", plain((_ITEMS, _ITEMS), t.BOOL, _equivalent), price=_SETS),
+        *function("sets.intersects", plain((_ITEMS, _ITEMS), t.BOOL, _intersects), price=_SETS),
     ]
 
 

@@ -8,11 +8,15 @@ import ipaddress
 import re
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import replace
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import Overload, member, plain
+from extender.cel.library.conversions import TO_STRING
 from extender.cel.library.time import parse_timestamp
+from extender.cel.overloads import Overload, function, member, plain
+from extender.cel.pricing import PARSE, Price, first_size
 from extender.cel.values import NONE, Cidr, Format, Optional, Url
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -199,11 +203,24 @@ def _named(name: str) -> Optional:
     return Optional(Format(name)) if name in FORMATS else NONE
 
 
+_S, _IP, _CIDR = t.STRING, t.IP, t.CIDR
+_PARTS = Price(overhead=60)
+
+
 def _formats() -> list[Overload]:
-    found = [plain(f"format.{name}", (), t.FORMAT, lambda name=name: Format(name)) for name in FORMATS]
-    found.append(plain("format.named", (t.STRING,), t.optional_of(t.FORMAT), _named))
-    found.append(member("validate", (t.FORMAT, t.STRING), t.optional_of(t.list_of(t.STRING)), _validate))
-    return found
+    found: list[Overload] = []
+    for name in FORMATS:
+        found += function(f"format.{name}", plain((), t.FORMAT, lambda name=name: Format(name)))
+    problems = t.optional_of(t.list_of(_S))
+    return [
+        *found,
+        *function("format.named", plain((_S,), t.optional_of(t.FORMAT), _named)),
+        *function(
+            "validate",
+            member((t.FORMAT, _S), problems, _validate),
+            price=Price(pricing.name_validation, overhead=40),
+        ),
+    ]
 
 
 def _addresses() -> list[Overload]:
@@ -215,36 +232,64 @@ def _addresses() -> list[Overload]:
         "isGlobalUnicast": _is_global_unicast,
     }
     return [
-        plain("ip", (t.STRING,), t.IP, ip),
-        plain("isIP", (t.STRING,), t.BOOL, _holds(ip)),
-        plain("ip.isCanonical", (t.STRING,), t.BOOL, lambda text: str(ip(text)) == text),
-        plain("string", (t.IP,), t.STRING, str),
-        member("family", (t.IP,), t.INT, lambda a: a.version),
-        *(member(name, (t.IP,), t.BOOL, test) for name, test in tests.items()),
-        plain("cidr", (t.STRING,), t.CIDR, cidr),
-        plain("isCIDR", (t.STRING,), t.BOOL, _holds(cidr)),
-        plain("string", (t.CIDR,), t.STRING, lambda block: f"{block.address}/{block.prefix}"),
-        member("containsIP", (t.CIDR, t.IP), t.BOOL, _contains_ip),
-        member("containsIP", (t.CIDR, t.STRING), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
-        member("containsCIDR", (t.CIDR, t.CIDR), t.BOOL, _contains_cidr),
-        member("containsCIDR", (t.CIDR, t.STRING), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
-        member("ip", (t.CIDR,), t.IP, lambda block: block.address),
-        member("masked", (t.CIDR,), t.CIDR, _masked),
-        member("prefixLength", (t.CIDR,), t.INT, lambda block: block.prefix),
+        *function(
+            "ip",
+            plain((_S,), _IP, ip),
+            member((_CIDR,), _IP, lambda block: block.address),
+            price=Price(pricing.address, overhead=50),
+            pure=True,
+        ),
+        *function("isIP", plain((_S,), t.BOOL, _holds(ip)), price=replace(PARSE, overhead=50)),
+        *function(
+            "ip.isCanonical",
+            plain((_S,), t.BOOL, lambda text: str(ip(text)) == text),
+            price=Price(pricing.scan_twice, overhead=100),
+        ),
+        *function("family", member((_IP,), t.INT, lambda a: a.version)),
+        *(overload for name, test in tests.items() for overload in function(name, member((_IP,), t.BOOL, test))),
+        *function(
+            "string",
+            plain((_IP,), _S, str),
+            plain((_CIDR,), _S, lambda block: f"{block.address}/{block.prefix}"),
+            price=TO_STRING,
+            conversion=True,
+        ),
+    ]
+
+
+def _blocks() -> list[Overload]:
+    return [
+        *function("cidr", plain((_S,), _CIDR, cidr), price=replace(PARSE, overhead=150), pure=True),
+        *function("isCIDR", plain((_S,), t.BOOL, _holds(cidr)), price=replace(PARSE, overhead=150)),
+        *function(
+            "containsIP",
+            member((_CIDR, _IP), t.BOOL, _contains_ip),
+            member((_CIDR, _S), t.BOOL, lambda block, text: _contains_ip(block, ip(text))),
+            price=Price(pricing.containment, overhead=150),
+        ),
+        *function(
+            "containsCIDR",
+            member((_CIDR, _CIDR), t.BOOL, _contains_cidr),
+            member((_CIDR, _S), t.BOOL, lambda block, text: _contains_cidr(block, cidr(text))),
+            price=Price(pricing.block_containment, overhead=200),
+        ),
+        *function("masked", member((_CIDR,), _CIDR, _masked), price=Price(overhead=100)),
+        *function("prefixLength", member((_CIDR,), t.INT, lambda block: block.prefix)),
     ]
 
 
 def _urls() -> list[Overload]:
+    query = t.map_of(_S, t.list_of(_S))
     return [
-        plain("url", (t.STRING,), t.URL, url),
-        plain("isURL", (t.STRING,), t.BOOL, _holds(url)),
-        member("getScheme", (t.URL,), t.STRING, lambda u: u.scheme),
-        member("getHost", (t.URL,), t.STRING, lambda u: u.host),
-        member("getHostname", (t.URL,), t.STRING, lambda u: u.hostname),
-        member("getPort", (t.URL,), t.STRING, lambda u: u.port),
-        member("getEscapedPath", (t.URL,), t.STRING, lambda u: u.path),
-        member("getQuery", (t.URL,), t.map_of(t.STRING, t.list_of(t.STRING)), lambda u: {k: list(v) for k, v in u.query}),
+        *function("url", plain((_S,), t.URL, url), price=replace(PARSE, size=first_size, overhead=100), pure=True),
+        *function("isURL", plain((_S,), t.BOOL, _holds(url)), price=Price(overhead=100)),
+        *function("getScheme", member((t.URL,), _S, lambda u: u.scheme), price=_PARTS),
+        *function("getHost", member((t.URL,), _S, lambda u: u.host), price=_PARTS),
+        *function("getHostname", member((t.URL,), _S, lambda u: u.hostname), price=_PARTS),
+        *function("getPort", member((t.URL,), _S, lambda u: u.port), price=_PARTS),
+        *function("getEscapedPath", member((t.URL,), _S, lambda u: u.path), price=_PARTS),
+        *function("getQuery", member((t.URL,), query, lambda u: {k: list(v) for k, v in u.query}), price=_PARTS),
     ]
 
 
-OVERLOADS = [*_urls(), *_addresses(), *_formats()]
+OVERLOADS = [*_urls(), *_addresses(), *_blocks(), *_formats()]

@@ -6,9 +6,11 @@ import math
 import operator
 from collections.abc import Callable
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import Overload, plain
+from extender.cel.overloads import Overload, function, plain
+from extender.cel.pricing import Price
 from extender.cel.values import (
     INT_MAX,
     INT_MIN,
@@ -147,69 +149,114 @@ def _through(apply: Callable[[list[object], object], Optional]) -> Callable[[Opt
     return lambda box, key: apply(box.value, key) if box.present else NONE  # type: ignore[arg-type] # typed by the overload
 
 
+_I, _U, _D, _S = t.INT, t.UINT, t.DOUBLE, t.STRING
+_DURATION, _TIMESTAMP = t.DURATION, t.TIMESTAMP
+_ITEMS, _MAPPING = t.list_of(t.A), t.map_of(t.A, t.B)
+_SCALAR = Price(scalar=True)
+
+
 def _arithmetic() -> list[Overload]:
-    i, u, d, s = t.INT, t.UINT, t.DOUBLE, t.STRING
-    dur, ts = t.DURATION, t.TIMESTAMP
-    items = t.list_of(t.A)
     return [
-        plain("_+_", (i, i), i, lambda a, b: int64(a + b)),
-        plain("_+_", (u, u), u, lambda a, b: uint64(int(a) + int(b))),
-        plain("_+_", (d, d), d, operator.add),
-        plain("_+_", (s, s), s, operator.add),
-        plain("_+_", (t.BYTES, t.BYTES), t.BYTES, operator.add),
-        plain("_+_", (items, items), items, lambda a, b: [*a, *b]),
-        plain("_+_", (dur, dur), dur, lambda a, b: duration(a.nanos + b.nanos)),
-        plain("_+_", (ts, dur), ts, lambda a, b: timestamp(a.nanos + b.nanos)),
-        plain("_+_", (dur, ts), ts, lambda a, b: timestamp(a.nanos + b.nanos)),
-        plain("_-_", (i, i), i, lambda a, b: int64(a - b)),
-        plain("_-_", (u, u), u, lambda a, b: uint64(int(a) - int(b))),
-        plain("_-_", (d, d), d, operator.sub),
-        plain("_-_", (ts, ts), dur, lambda a, b: duration(a.nanos - b.nanos)),
-        plain("_-_", (ts, dur), ts, lambda a, b: timestamp(a.nanos - b.nanos)),
-        plain("_-_", (dur, dur), dur, lambda a, b: duration(a.nanos - b.nanos)),
-        plain("_*_", (i, i), i, lambda a, b: int64(a * b)),
-        plain("_*_", (u, u), u, lambda a, b: uint64(int(a) * int(b))),
-        plain("_*_", (d, d), d, _times_double),
-        plain("_/_", (i, i), i, lambda a, b: int64(_divide(a, b))),
-        plain("_/_", (u, u), u, lambda a, b: uint64(_divide(int(a), int(b)))),
-        plain("_/_", (d, d), d, _divide_double),
-        plain("_%_", (i, i), i, lambda a, b: int64(_modulo(a, b))),
-        plain("_%_", (u, u), u, lambda a, b: uint64(_modulo(int(a), int(b)))),
-        plain("-_", (i,), i, lambda a: int64(-a)),
-        plain("-_", (d,), d, operator.neg),
-        plain("!_", (t.BOOL,), t.BOOL, operator.not_),
+        *function(
+            "_+_",
+            plain((_I, _I), _I, lambda a, b: int64(a + b)),
+            plain((_U, _U), _U, lambda a, b: uint64(int(a) + int(b))),
+            plain((_D, _D), _D, operator.add),
+            plain((_S, _S), _S, operator.add),
+            plain((t.BYTES, t.BYTES), t.BYTES, operator.add),
+            plain((_ITEMS, _ITEMS), _ITEMS, lambda a, b: [*a, *b]),
+            plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos + b.nanos)),
+            plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos)),
+            plain((_DURATION, _TIMESTAMP), _TIMESTAMP, lambda a, b: timestamp(a.nanos + b.nanos)),
+            price=Price(pricing.concatenation, pricing.sum_size),
+        ),
+        *function(
+            "_-_",
+            plain((_I, _I), _I, lambda a, b: int64(a - b)),
+            plain((_U, _U), _U, lambda a, b: uint64(int(a) - int(b))),
+            plain((_D, _D), _D, operator.sub),
+            plain((_TIMESTAMP, _TIMESTAMP), _DURATION, lambda a, b: duration(a.nanos - b.nanos)),
+            plain((_TIMESTAMP, _DURATION), _TIMESTAMP, lambda a, b: timestamp(a.nanos - b.nanos)),
+            plain((_DURATION, _DURATION), _DURATION, lambda a, b: duration(a.nanos - b.nanos)),
+            price=_SCALAR,
+        ),
+        *function(
+            "_*_",
+            plain((_I, _I), _I, lambda a, b: int64(a * b)),
+            plain((_U, _U), _U, lambda a, b: uint64(int(a) * int(b))),
+            plain((_D, _D), _D, _times_double),
+            price=_SCALAR,
+        ),
+        *function(
+            "_/_",
+            plain((_I, _I), _I, lambda a, b: int64(_divide(a, b))),
+            plain((_U, _U), _U, lambda a, b: uint64(_divide(int(a), int(b)))),
+            plain((_D, _D), _D, _divide_double),
+            price=_SCALAR,
+        ),
+        *function(
+            "_%_",
+            plain((_I, _I), _I, lambda a, b: int64(_modulo(a, b))),
+            plain((_U, _U), _U, lambda a, b: uint64(_modulo(int(a), int(b)))),
+            price=_SCALAR,
+        ),
+        *function("-_", plain((_I,), _I, lambda a: int64(-a)), plain((_D,), _D, operator.neg), price=_SCALAR),
+        *function("!_", plain((t.BOOL,), t.BOOL, operator.not_), price=_SCALAR),
     ]
 
 
 def _comparison() -> list[Overload]:
-    numbers = (t.INT, t.UINT, t.DOUBLE)
-    same = (t.BOOL, t.STRING, t.BYTES, t.TIMESTAMP, t.DURATION)
+    numbers = (_I, _U, _D)
+    same = (t.BOOL, _S, t.BYTES, _TIMESTAMP, _DURATION)
     pairs = [(x, x) for x in same] + [(x, y) for x in numbers for y in numbers]
-    tests = {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}
-    found = [plain(name, pair, t.BOOL, _order(test)) for name, test in tests.items() for pair in pairs]
-    found.append(plain("_==_", (t.A, t.A), t.BOOL, equal))
-    found.append(plain("_!=_", (t.A, t.A), t.BOOL, not_equal))
+    price = Price(pricing.ordering, pricing.one, scalar=True)
+    found: list[Overload] = []
+    for name, test in {"_<_": operator.lt, "_<=_": operator.le, "_>_": operator.gt, "_>=_": operator.ge}.items():
+        found += function(name, *(plain(pair, t.BOOL, _order(test)) for pair in pairs), price=price)
+    found += function(
+        "_==_",
+        plain((t.A, t.A), t.BOOL, equal),
+        price=Price(pricing.equality, pricing.one, work=pricing.walk_shortest),
+    )
+    found += function(
+        "_!=_",
+        plain((t.A, t.A), t.BOOL, not_equal),
+        price=Price(pricing.inequality, pricing.one, work=pricing.walk_shortest),
+    )
     return found
 
 
 def _access() -> list[Overload]:
-    items, mapping = t.list_of(t.A), t.map_of(t.A, t.B)
     one, value = t.optional_of(t.A), t.optional_of(t.B)
-    maybe_list, maybe_map = t.optional_of(items), t.optional_of(mapping)
+    maybe_list, maybe_map = t.optional_of(_ITEMS), t.optional_of(_MAPPING)
+    through_list = plain((maybe_list, _I), one, _through(optional_list))
+    through_map = plain((maybe_map, t.A), value, _through(optional_map))  # type: ignore[arg-type] # a map by its type
     return [
-        plain("@in", (t.A, items), t.BOOL, _in_list),
-        plain("@in", (t.A, mapping), t.BOOL, _in_map),
-        plain("_[_]", (items, t.INT), t.A, index_list),
-        plain("_[_]", (mapping, t.A), t.B, index_map),
-        plain("_[_]", (maybe_list, t.INT), one, _through(optional_list)),
-        plain("_[_]", (maybe_map, t.A), value, _through(optional_map)),  # type: ignore[arg-type] # a map by its overload
-        plain("_[?_]", (items, t.INT), one, optional_list),
-        plain("_[?_]", (mapping, t.A), value, optional_map),
-        plain("_[?_]", (maybe_list, t.INT), one, _through(optional_list)),
-        plain("_[?_]", (maybe_map, t.A), value, _through(optional_map)),  # type: ignore[arg-type] # a map by its overload
-        plain("_?_:_", (t.BOOL, t.A, t.A), t.A, lambda c, a, b: a if c else b),
-        plain("_&&_", (t.BOOL, t.BOOL), t.BOOL, operator.and_),
-        plain("_||_", (t.BOOL, t.BOOL), t.BOOL, operator.or_),
+        *function(
+            "@in",
+            plain((t.A, _ITEMS), t.BOOL, _in_list),
+            plain((t.A, _MAPPING), t.BOOL, _in_map),
+            price=Price(pricing.membership, pricing.one, work=pricing.walk_longest),
+        ),
+        *function(
+            "_[_]",
+            plain((_ITEMS, _I), t.A, index_list),
+            plain((_MAPPING, t.A), t.B, index_map),
+            through_list,
+            through_map,
+            price=_SCALAR,
+        ),
+        *function(
+            "_[?_]",
+            plain((_ITEMS, _I), one, optional_list),
+            plain((_MAPPING, t.A), value, optional_map),
+            through_list,
+            through_map,
+            price=_SCALAR,
+        ),
+        *function("_?_:_", plain((t.BOOL, t.A, t.A), t.A, lambda c, a, b: a if c else b)),
+        *function("_&&_", plain((t.BOOL, t.BOOL), t.BOOL, operator.and_)),
+        *function("_||_", plain((t.BOOL, t.BOOL), t.BOOL, operator.or_)),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import member, plain
+from extender.cel.overloads import function, member, plain
 from extender.cel.values import NONE, Optional, UInt
 
 _ONE = t.optional_of(t.A)
@@ -26,14 +26,14 @@ def _unwrap(boxes: list[Optional]) -> list[object]:
 
 
 OVERLOADS = [
-    plain("optional.of", (t.A,), _ONE, Optional),
-    plain("optional.ofNonZeroValue", (t.A,), _ONE, _of_non_zero),
-    plain("optional.none", (), _ONE, lambda: NONE),
-    plain("optional.unwrap", (t.list_of(_ONE),), t.list_of(t.A), _unwrap),
-    member("unwrapOpt", (t.list_of(_ONE),), t.list_of(t.A), _unwrap),
-    member("hasValue", (_ONE,), t.BOOL, lambda box: box.present),
-    member("value", (_ONE,), t.A, _value),
-    # or and orValue evaluate their argument only when needed; compile treats them apart.
-    member("or", (_ONE, _ONE), _ONE, lambda box, other: box if box.present else other),
-    member("orValue", (_ONE, t.A), t.A, lambda box, other: box.value if box.present else other),
+    *function("optional.of", plain((t.A,), _ONE, Optional)),
+    *function("optional.ofNonZeroValue", plain((t.A,), _ONE, _of_non_zero)),
+    *function("optional.none", plain((), _ONE, lambda: NONE)),
+    *function("optional.unwrap", plain((t.list_of(_ONE),), t.list_of(t.A), _unwrap)),
+    *function("unwrapOpt", member((t.list_of(_ONE),), t.list_of(t.A), _unwrap)),
+    *function("hasValue", member((_ONE,), t.BOOL, lambda box: box.present)),
+    *function("value", member((_ONE,), t.A, _value)),
+    # The compiler evaluates the argument of these two only where it is needed.
+    *function("or", member((_ONE, _ONE), _ONE, lambda box, other: box if box.present else other)),
+    *function("orValue", member((_ONE, t.A), t.A, lambda box, other: box.value if box.present else other)),
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import Overload, member, plain
+from extender.cel.overloads import Overload, function, member, plain
+from extender.cel.pricing import PARSE, Price
 from extender.model.quantity import NANO, Quantity, add, from_int, parse_quantity
 from extender.model.semver import Semver, parse_semver
 
@@ -71,33 +73,46 @@ def _normalized(text: str) -> str:
     return ".".join([*parts, "0", "0"][: max(3, len(parts))])
 
 
-def _comparisons(kind: t.Type) -> list[Overload]:
+_Q, _V = t.QUANTITY, t.SEMVER
+_BOUNDED = Price(bounded=True)
+_PARSE = replace(PARSE, overhead=20)
+_ARITHMETIC = Price(overhead=10)
+
+
+def _comparisons() -> list[Overload]:
+    kinds = (_Q, _V)
     return [
-        member("isGreaterThan", (kind, kind), t.BOOL, lambda a, b: a > b),
-        member("isLessThan", (kind, kind), t.BOOL, lambda a, b: a < b),
-        member("compareTo", (kind, kind), t.INT, _compare),
+        *function("isGreaterThan", *(member((k, k), t.BOOL, lambda a, b: a > b) for k in kinds), price=_BOUNDED),
+        *function("isLessThan", *(member((k, k), t.BOOL, lambda a, b: a < b) for k in kinds), price=_BOUNDED),
+        *function("compareTo", *(member((k, k), t.INT, _compare) for k in kinds), price=_BOUNDED),
     ]
 
 
-_Q, _V = t.QUANTITY, t.SEMVER
 OVERLOADS = [
-    plain("quantity", (t.STRING,), _Q, quantity),
-    plain("isQuantity", (t.STRING,), t.BOOL, _is(quantity)),
-    plain("sign", (_Q,), t.INT, _sign),
-    member("isInteger", (_Q,), t.BOOL, lambda q: q.int64() is not None),
-    member("asInteger", (_Q,), t.INT, _as_integer),
-    member("asApproximateFloat", (_Q,), t.DOUBLE, lambda q: q.nanos / NANO),
-    member("add", (_Q, _Q), _Q, _add),
-    member("add", (_Q, t.INT), _Q, _add),
-    member("sub", (_Q, _Q), _Q, _sub),
-    member("sub", (_Q, t.INT), _Q, _sub),
-    *_comparisons(_Q),
-    plain("semver", (t.STRING,), _V, semver),
-    plain("semver", (t.STRING, t.BOOL), _V, semver),
-    plain("isSemver", (t.STRING,), t.BOOL, _is(semver)),
-    plain("isSemver", (t.STRING, t.BOOL), t.BOOL, _is(semver)),
-    member("major", (_V,), t.INT, lambda v: v.major),
-    member("minor", (_V,), t.INT, lambda v: v.minor),
-    member("patch", (_V,), t.INT, lambda v: v.patch),
-    *_comparisons(_V),
+    *function("quantity", plain((t.STRING,), _Q, quantity), price=_PARSE, pure=True),
+    *function("isQuantity", plain((t.STRING,), t.BOOL, _is(quantity)), price=_PARSE, pure=True),
+    *function("sign", plain((_Q,), t.INT, _sign)),
+    *function("isInteger", member((_Q,), t.BOOL, lambda q: q.int64() is not None), price=_BOUNDED),
+    *function("asInteger", member((_Q,), t.INT, _as_integer)),
+    *function("asApproximateFloat", member((_Q,), t.DOUBLE, lambda q: q.nanos / NANO)),
+    *function("add", member((_Q, _Q), _Q, _add), member((_Q, t.INT), _Q, _add), price=_ARITHMETIC),
+    *function("sub", member((_Q, _Q), _Q, _sub), member((_Q, t.INT), _Q, _sub), price=_ARITHMETIC),
+    *function(
+        "semver",
+        plain((t.STRING,), _V, semver),
+        plain((t.STRING, t.BOOL), _V, semver),
+        price=_PARSE,
+        pure=True,
+    ),
+    *function(
+        "isSemver",
+        plain((t.STRING,), t.BOOL, _is(semver)),
+        plain((t.STRING, t.BOOL), t.BOOL, _is(semver)),
+        price=_PARSE,
+        pure=True,
+    ),
+    *function("major", member((_V,), t.INT, lambda v: v.major), price=_BOUNDED),
+    *function("minor", member((_V,), t.INT, lambda v: v.minor), price=_BOUNDED),
+    *function("patch", member((_V,), t.INT, lambda v: v.patch), price=_BOUNDED),
+    *_comparisons(),
 ]

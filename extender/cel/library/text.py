@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import re2
 
+from extender.cel import pricing
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import member, plain
 from extender.cel.library.formatting import format_string
+from extender.cel.overloads import function, member, plain
+from extender.cel.pricing import WALK, Price, Values, pattern_units
 
 # 256 KiB holds every pattern that 10 KiB of expression can spell with sane repetition, and stops (a{1000}){1000}.
 _REGEX_MEMORY = 256 * 1024
@@ -102,33 +105,61 @@ def _quote(text: str) -> str:
     return f'"{text.translate(_QUOTED)}"'
 
 
+def _pattern_work(values: Values) -> int:
+    return pattern_units(len(values[0]), regex(values[1]).programsize)
+
+
 _S, _I = t.STRING, t.INT
 _WORDS = t.list_of(_S)
+_SAME_SIZE = Price(pricing.scan, pricing.first_size)
+_PATTERN = Price(pricing.pattern_search, work=_pattern_work)
+_AFFIX = Price(pricing.scan_second, pricing.one, bounded=True)
 OVERLOADS = [
-    member("contains", (_S, _S), t.BOOL, lambda text, part: part in text),
-    member("startsWith", (_S, _S), t.BOOL, str.startswith),
-    member("endsWith", (_S, _S), t.BOOL, str.endswith),
-    member("matches", (_S, _S), t.BOOL, matches),
-    plain("matches", (_S, _S), t.BOOL, matches),
-    member("find", (_S, _S), _S, _find),
-    member("findAll", (_S, _S), _WORDS, _find_all),
-    member("findAll", (_S, _S, _I), _WORDS, _find_all),
-    member("charAt", (_S, _I), _S, _char_at),
-    member("indexOf", (_S, _S), _I, _index_of),
-    member("indexOf", (_S, _S, _I), _I, _index_of),
-    member("lastIndexOf", (_S, _S), _I, _last_index_of),
-    member("lastIndexOf", (_S, _S, _I), _I, _last_index_of),
-    member("lowerAscii", (_S,), _S, lambda text: text.translate(_ASCII_LOWER)),
-    member("upperAscii", (_S,), _S, lambda text: text.translate(_ASCII_UPPER)),
-    member("replace", (_S, _S, _S), _S, _replace),
-    member("replace", (_S, _S, _S, _I), _S, _replace),
-    member("split", (_S, _S), _WORDS, _split),
-    member("split", (_S, _S, _I), _WORDS, _split),
-    member("substring", (_S, _I), _S, _substring),
-    member("substring", (_S, _I, _I), _S, _substring),
-    member("trim", (_S,), _S, lambda text: text.strip(_SPACE)),
-    member("join", (_WORDS,), _S, _join),
-    member("join", (_WORDS, _S), _S, _join),
-    member("format", (_S, t.list_of(t.DYN)), _S, format_string),
-    plain("strings.quote", (_S,), _S, _quote),
+    *function(
+        "contains",
+        member((_S, _S), t.BOOL, lambda text, part: part in text),
+        price=Price(pricing.text_in_text, pricing.one, work=pricing.walk_longest),
+    ),
+    *function("startsWith", member((_S, _S), t.BOOL, str.startswith), price=_AFFIX),
+    *function("endsWith", member((_S, _S), t.BOOL, str.endswith), price=_AFFIX),
+    *function(
+        "matches", member((_S, _S), t.BOOL, matches), plain((_S, _S), t.BOOL, matches), price=_PATTERN, pattern=True
+    ),
+    *function("find", member((_S, _S), _S, _find), price=_PATTERN, pattern=True),
+    *function(
+        "findAll",
+        member((_S, _S), _WORDS, _find_all),
+        member((_S, _S, _I), _WORDS, _find_all),
+        price=replace(_PATTERN, size=pricing.first_size),
+        pattern=True,
+    ),
+    *function("charAt", member((_S, _I), _S, _char_at)),
+    *function("indexOf", member((_S, _S), _I, _index_of), member((_S, _S, _I), _I, _index_of), price=WALK),
+    *function("lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of), price=WALK),
+    *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER)), price=_SAME_SIZE),
+    *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER)), price=_SAME_SIZE),
+    *function(
+        "replace",
+        member((_S, _S, _S), _S, _replace),
+        member((_S, _S, _S, _I), _S, _replace),
+        price=Price(pricing.scan_twice, pricing.replaced, work=pricing.write_replaced),
+    ),
+    *function(
+        "split",
+        member((_S, _S), _WORDS, _split),
+        member((_S, _S, _I), _WORDS, _split),
+        price=Price(pricing.scan_twice, pricing.first_size),
+    ),
+    *function("substring", member((_S, _I), _S, _substring), member((_S, _I, _I), _S, _substring), price=_SAME_SIZE),
+    *function("trim", member((_S,), _S, lambda text: text.strip(_SPACE)), price=_SAME_SIZE),
+    *function(
+        "join",
+        member((_WORDS,), _S, _join),
+        member((_WORDS, _S), _S, _join),
+        price=Price(pricing.joining, pricing.joined, work=pricing.write_joined),
+    ),
+    *function(
+        "format", member((_S, t.list_of(t.DYN)), _S, format_string), price=Price(pricing.scan, overhead=100)
+    ),
+    *function("strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40)),
 ]

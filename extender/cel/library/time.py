@@ -10,8 +10,9 @@ from decimal import Decimal
 
 from extender.cel import types as t
 from extender.cel.errors import EvalError
-from extender.cel.functions import Overload, member
 from extender.cel.library.operators import timestamp
+from extender.cel.overloads import Overload, function, member
+from extender.cel.pricing import Price
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
 _UNIT_NANOS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -125,11 +126,13 @@ def _truncated(unit: int) -> Callable[[Duration], int]:
 
 
 def _getters() -> list[Overload]:
+    """Reading a field of a moment looks up its time zone, hence the overhead."""
     found: list[Overload] = []
     for name, read in _FIELDS.items():
-        found.append(member(name, (t.TIMESTAMP,), t.INT, _field(read)))
-        found.append(member(name, (t.TIMESTAMP, t.STRING), t.INT, _field(read)))
-    found += [member(name, (t.DURATION,), t.INT, _truncated(unit)) for name, unit in _DURATION_FIELDS.items()]
+        signatures = [member((t.TIMESTAMP,), t.INT, _field(read)), member((t.TIMESTAMP, t.STRING), t.INT, _field(read))]
+        if name in _DURATION_FIELDS:
+            signatures.append(member((t.DURATION,), t.INT, _truncated(_DURATION_FIELDS[name])))
+        found += function(name, *signatures, price=Price(overhead=60))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Type check: every node gets a type, every call its possible overloads; all findings are reported at once."""
+"""The type check: it gives every node a type and every call its possible overloads, and collects all issues."""
 
 from __future__ import annotations
 
@@ -7,63 +7,39 @@ from collections.abc import Mapping
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import Issue
-from extender.cel.functions import Library, Overload
 from extender.cel.messages import MESSAGES
+from extender.cel.overloads import Library, Overload
 
 _LITERALS: dict[type, t.Type] = {
     bool: t.BOOL, int: t.INT, float: t.DOUBLE, str: t.STRING, bytes: t.BYTES, type(None): t.NULL,
 }
 
 
-class Checker:
-    """Checks one tree. `variables` are the declared names, `fields` those of the struct types."""
+class Checker(ast.Visitor[t.Type]):
+    """Checks one tree. `variables` are the declared names, `structs` the fields of the struct types.
+
+    A method returns the type of its node, or `error` where it recorded an issue: one mistake gives one issue.
+    """
 
     def __init__(
-        self, library: Library, variables: Mapping[str, t.Type], fields: Mapping[str, Mapping[str, t.Type]]
+        self, library: Library, variables: Mapping[str, t.Type], structs: Mapping[str, Mapping[str, t.Type]]
     ) -> None:
         self._library = library
         self._variables = dict(variables)
-        self._fields = fields
+        self._structs = structs
         self._bindings = t.Bindings()
         self._mixed: set[int] = set()  # list literals whose items may differ: the arguments of format
         self.issues: list[Issue] = []
 
-    def check(self, node: ast.Node) -> t.Type:
-        """The type of a node; `error` where a finding was recorded, so that one mistake is told once."""
-        match node:
-            case ast.Literal():
-                type_ = _LITERALS.get(type(node.value), t.UINT)
-            case ast.Ident():
-                type_ = self._ident(node)
-            case ast.Select():
-                type_ = self._select(node)
-            case ast.Call():
-                type_ = self._call(node)
-            case ast.ListLiteral():
-                type_ = self._list(node)
-            case ast.MapLiteral():
-                type_ = self._map(node)
-            case ast.MessageLiteral():
-                type_ = self._message(node)
-            case ast.Loop():
-                type_ = self._loop(node)
-            case ast.Bind():
-                type_ = self._bind(node)
-            case ast.OptionalMap():
-                type_ = self._optional_map(node)
-            case _:
-                raise AssertionError(f"unknown node {node!r}")
-        node.type = type_
+    def visit(self, node: ast.Node) -> t.Type:
+        node.type = type_ = self.method(node)(node)
         return type_
 
     def settle(self, node: ast.Node) -> None:
         """Replace type variables in the whole tree by what they turned out to be."""
-        stack = [node]
-        while stack:
-            current = stack.pop()
+        for current in ast.walk(node):
             if current.type is not None:
                 current.type = self._bindings.resolve(current.type, free_is_dyn=True)
-            stack.extend(ast.children(current))
 
     def _fail(self, node: ast.Node, problem: str) -> t.Type:
         self.issues.append(Issue(node.offset, problem))
@@ -77,11 +53,14 @@ class Checker:
 
     # -- names and fields -----------------------------------------------------------------------------------
 
-    def _ident(self, node: ast.Ident) -> t.Type:
+    def literal(self, node: ast.Literal) -> t.Type:
+        return _LITERALS.get(type(node.value), t.UINT)
+
+    def ident(self, node: ast.Ident) -> t.Type:
         known = self._variables.get(node.name)
         return known if known is not None else self._undeclared(node, node.name)
 
-    def _select(self, node: ast.Select) -> t.Type:
+    def select(self, node: ast.Select) -> t.Type:
         name = qualified(node)
         if name is not None and not node.test and name in self._variables:
             return self._variables[name]
@@ -89,7 +68,7 @@ class Checker:
         return t.BOOL if node.test else self._resolved(result)
 
     def _field(self, node: ast.Node, operand: ast.Node, name: str, *, optional: bool) -> t.Type:
-        type_ = self._resolved(self.check(operand))
+        type_ = self._resolved(self.visit(operand))
         inner = t.unwrap_optional(type_)
         target = inner if inner is not None else type_
         result = self._field_type(node, target, name)
@@ -98,8 +77,8 @@ class Checker:
     def _field_type(self, node: ast.Node, target: t.Type, name: str) -> t.Type:
         if target.kind == "map":
             return target.params[1]
-        if target.kind == "struct" and target.name in self._fields:
-            known = self._fields[target.name].get(name)
+        if target.kind == "struct" and target.name in self._structs:
+            known = self._structs[target.name].get(name)
             return known if known is not None else self._fail(node, f"undefined field '{name}'")
         if target.kind == "var":
             self._bindings.assignable((t.DYN,), (target,))
@@ -111,7 +90,7 @@ class Checker:
 
     # -- calls ----------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call) -> t.Type:
+    def call(self, node: ast.Call) -> t.Type:
         if node.function == "_?._":
             field = node.args[1]
             assert isinstance(field, ast.Literal)
@@ -120,19 +99,18 @@ class Checker:
         if node.function == "format":
             self._mixed.update(id(arg) for arg in node.args)
         for arg in node.args:
-            self.check(arg)
+            self.visit(arg)
         if node.target is not None:
             prefix = qualified(node.target)
             namespaced = self._library.find(f"{prefix}.{node.function}") if prefix is not None else []
             if namespaced:
                 node.function, node.target = f"{prefix}.{node.function}", None
                 return self._resolve(node, namespaced, node.args)
-            self.check(node.target)
+            self.visit(node.target)
         overloads = self._library.find(node.function)
         if not overloads:
             return self._undeclared(node, node.function)
-        parts = [node.target, *node.args] if node.target is not None else node.args
-        return self._resolve(node, overloads, parts)
+        return self._resolve(node, overloads, node.parts)
 
     def _resolve(self, node: ast.Call, overloads: list[Overload], parts: list[ast.Node]) -> t.Type:
         have = tuple(part.type or t.ERROR for part in parts)
@@ -184,27 +162,27 @@ class Checker:
 
     # -- literals -------------------------------------------------------------------------------------------
 
-    def _list(self, node: ast.ListLiteral) -> t.Type:
+    def list_literal(self, node: ast.ListLiteral) -> t.Type:
         items: t.Type | None = None
         for position, item in enumerate(node.items):
-            type_ = self.check(item)
+            type_ = self.visit(item)
             if position in node.optional:
                 type_ = self._unwrapped(item, type_)
             items = t.DYN if id(node) in self._mixed else self._join(item, items, type_)
         return t.list_of(items if items is not None else self._bindings.fresh())
 
-    def _map(self, node: ast.MapLiteral) -> t.Type:
+    def map_literal(self, node: ast.MapLiteral) -> t.Type:
         keys: t.Type | None = None
         values: t.Type | None = None
         for key, value, optional in node.entries:
-            keys = self._join(key, keys, self.check(key))
-            type_ = self.check(value)
+            keys = self._join(key, keys, self.visit(key))
+            type_ = self.visit(value)
             values = self._join(value, values, self._unwrapped(value, type_) if optional else type_)
         if keys is None or values is None:
             return t.map_of(self._bindings.fresh(), self._bindings.fresh())
         return t.map_of(keys, values)
 
-    def _message(self, node: ast.MessageLiteral) -> t.Type:
+    def message_literal(self, node: ast.MessageLiteral) -> t.Type:
         known = self._variables.get(node.name)
         if known is None:
             return self._undeclared(node, node.name)
@@ -215,13 +193,13 @@ class Checker:
             result = known.params[0]
         else:
             result = self._fail(node, f"'{node.name}' is not a message type")
-        known_fields = MESSAGES[node.name].fields if node.name in MESSAGES else self._fields.get(node.name, {})
+        known_fields = MESSAGES[node.name].fields if node.name in MESSAGES else self._structs.get(node.name, {})
         for field in node.fields:
             self._message_field(field, known_fields.get(field.name))
         return result
 
     def _message_field(self, field: ast.FieldInit, want: t.Type | None) -> None:
-        have = self.check(field.value)
+        have = self.visit(field.value)
         if want is None:
             self.issues.append(Issue(field.offset, f"undefined field '{field.name}'"))
             return
@@ -249,13 +227,13 @@ class Checker:
 
     # -- macros ---------------------------------------------------------------------------------------------
 
-    def _loop(self, node: ast.Loop) -> t.Type:
-        range_type = self._resolved(self.check(node.range))
+    def loop(self, node: ast.Loop) -> t.Type:
+        range_type = self._resolved(self.visit(node.range))
         types = self._iterated(node, range_type)
         saved = self._declare(dict(zip(node.variables, types, strict=True)))
         if node.filter is not None:
             self._expect_bool(node.filter)
-        body = self.check(node.body)
+        body = self.visit(node.body)
         result = self._loop_result(node, range_type, body)
         self._variables = saved
         return self._resolved(result)
@@ -307,24 +285,24 @@ class Checker:
         return range_type
 
     def _expect_bool(self, node: ast.Node) -> None:
-        type_ = self.check(node)
+        type_ = self.visit(node)
         if not self._bindings.assignable((type_,), (t.BOOL,)):
             self._mismatch(node, t.BOOL, type_)
 
-    def _bind(self, node: ast.Bind) -> t.Type:
-        saved = self._declare({node.name: self.check(node.init)})
-        result = self.check(node.body)
+    def bind(self, node: ast.Bind) -> t.Type:
+        saved = self._declare({node.name: self.visit(node.init)})
+        result = self.visit(node.body)
         self._variables = saved
         return self._resolved(result)
 
-    def _optional_map(self, node: ast.OptionalMap) -> t.Type:
-        target = self._resolved(self.check(node.target))
+    def optional_map(self, node: ast.OptionalMap) -> t.Type:
+        target = self._resolved(self.visit(node.target))
         inner = t.unwrap_optional(target)
         if inner is None and not t.is_dynamic(target):
             name = "optFlatMap" if node.flat else "optMap"
             return self._fail(node, f"found no matching overload for '{name}' applied to '{target}.()'")
         saved = self._declare({node.name: inner if inner is not None else t.DYN})
-        body = self._resolved(self.check(node.body))
+        body = self._resolved(self.visit(node.body))
         self._variables = saved
         if not node.flat:
             return t.optional_of(body)

@@ -1,6 +1,7 @@
-"""What the reference finds while it compiles: constant arguments that cannot work, also in branches that never run.
+"""Constant folding, as far as the reference does it at compile time.
 
-Its planner folds conversions of constants, compiles constant patterns and checks constant keys (cel-go, interpreter).
+The planner of the reference folds conversions of constants, compiles constant patterns and checks constant keys
+(cel-go, interpreter). It refuses a constant that cannot work, also in a branch that never runs.
 """
 
 from __future__ import annotations
@@ -10,21 +11,17 @@ from typing import Any
 from extender.cel import ast
 from extender.cel import types as t
 from extender.cel.errors import EvalError, Issue
-from extender.cel.functions import Overload
 from extender.cel.library.formatting import clause_count
 from extender.cel.library.text import regex
+from extender.cel.overloads import Traits
 from extender.cel.values import UInt, type_name
 
-_CONVERSIONS = frozenset(
-    {"int", "uint", "double", "bool", "string", "bytes", "duration", "timestamp", "dyn", "type"}
-)
-_PATTERNS = frozenset({"matches", "find", "findAll"})
-_KEYS = (str, bool, int, UInt, float)  # of what may be a constant between brackets
-_VARIES = object()  # instead of the value of what is no constant
+_KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
+_VARIES = object()  # stands for the value of a node that is no constant
 
 
-def literal_issues(root: ast.Node) -> list[Issue]:
-    """Findings about constant arguments: conversions, regular expressions, keys, formats."""
+def constant_issues(root: ast.Node) -> list[Issue]:
+    """The issues of constant arguments in a checked tree: conversions, regular expressions, keys, formats."""
     return sorted(_Folder().issues_of(root))
 
 
@@ -57,7 +54,7 @@ class _Folder:
             case ast.ListLiteral() if not node.optional:
                 items = [self._value(item) for item in node.items]
                 return _VARIES if any(item is _VARIES for item in items) else items
-            case ast.Call(target=None, args=[argument]) if node.function in _CONVERSIONS:
+            case ast.Call(target=None, args=[argument]) if _traits(node).conversion:
                 value = self._value(argument)
                 return _VARIES if value is _VARIES else _converted(node, value)
         return _VARIES
@@ -66,8 +63,8 @@ class _Folder:
         """Raise EvalError where a call cannot work with the constants that it has."""
         if not isinstance(node, ast.Call):
             return
-        if node.function in _PATTERNS and node.args:
-            pattern = self._value(node.args[0] if node.target is not None else node.args[-1])
+        if _traits(node).pattern:
+            pattern = self._value(node.parts[1])
             if isinstance(pattern, str):
                 regex(pattern)
         elif node.function in ("_[_]", "_[?_]"):
@@ -76,6 +73,10 @@ class _Folder:
                 raise EvalError(f"invalid qualifier type: {type_name(key)}")
         elif node.function == "format" and isinstance(node.target, ast.Literal) and len(node.args) == 1:
             _check_format(str(node.target.value), node.args[0])
+
+
+def _traits(node: ast.Call) -> Traits:
+    return node.chosen[0].traits if node.chosen else Traits()
 
 
 def _leaves_first(root: ast.Node) -> list[tuple[ast.Node, bool]]:
@@ -113,7 +114,7 @@ def _check_same(types: list[t.Type]) -> None:
 
 def _converted(node: ast.Call, value: Any) -> Any:
     for overload in node.chosen:
-        if isinstance(overload, Overload) and overload.accepts((value,)):
+        if overload.accepts((value,)):
             return overload.apply(value)
     raise EvalError(f"no such overload: {node.function}({type_name(value)})")
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
+from extender.cel.dra.dialect import STORED, Dialect
+from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
-from extender.cel.selector import STORED, Environment, Selector, compile_selector
 from extender.model.budget import UNLIMITED, Budget, BudgetSpent
 from extender.model.device import Device, Slice
 from extender.model.pieces import breathe
@@ -92,11 +93,11 @@ class Masks:
 
     def __init__(
         self,
-        environment: Environment = STORED,
+        dialect: Dialect = STORED,
         selector_bytes: int = _SELECTOR_BYTES,
         mask_bytes: int = _ALL_MASK_BYTES,
     ) -> None:
-        self._environment = environment
+        self._dialect = dialect
         self._compiled: LRUCache[str, _Compiled] = LRUCache(selector_bytes, getsizeof=attrgetter("size"))
         self._masks: OrderedDict[str, _OfSlices] = OrderedDict()
         self._limit_bytes = mask_bytes
@@ -115,7 +116,7 @@ class Masks:
         budget.check()
         breathe()
         try:
-            found: Selector | CompileError = compile_selector(expression, self._environment)
+            found: Selector | CompileError = compile_selector(expression, self._dialect)
         except CompileError as error:
             found = error
         size = _EXPRESSION_BYTES + _CHARACTER_BYTES * len(expression)

@@ -1,91 +1,80 @@
-"""Syntax tree to closures. A closure takes a frame: [device, driver, remaining budget, local, local, …].
+"""The compiler: it turns a checked tree into one closure.
 
-No code is generated: each node becomes one Python function that calls those of its parts. Where the checker knows
-the types, the operation is called directly; otherwise the overloads are tried by the values' types.
+No code is generated: each node becomes one Python function that calls those of its parts. Where the checker knows the
+types, the closure calls the operation directly; otherwise it tries the overloads by the types of the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from extender.cel import ast
 from extender.cel import types as t
-from extender.cel.access import device_read
-from extender.cel.budget import charged, make_list, make_map, spend
-from extender.cel.check import qualified
-from extender.cel.costs_of_calls import MESSAGE_COST
+from extender.cel.budget import charged, make_list, make_map
+from extender.cel.checker import qualified
+from extender.cel.environment import Environment
 from extender.cel.errors import EvalError
-from extender.cel.fast import Fixed, fast_call, one_overload
-from extender.cel.functions import Overload
+from extender.cel.frame import FIRST_INPUT, Closure, Frame, spend
 from extender.cel.logic import conditional, conjunction, disjunction
 from extender.cel.loops import loop
 from extender.cel.messages import make_message
+from extender.cel.overloads import Overload
+from extender.cel.pricing import MESSAGE_COST
+from extender.cel.specialize import Constant, specialized
 from extender.cel.values import NONE, Optional, TypeValue, literal_key, total_weight
 
-Frame = list[Any]
-Closure = Callable[[Frame], Any]
-
-FIRST_LOCAL = 3  # frame slots before the locals: device, driver, budget
 _LOGIC = {"_&&_": conjunction, "_||_": disjunction}
 _FIXED_SIZE = frozenset({"int", "uint", "double", "bool", "duration", "timestamp", "null", "struct"})
-# Calls whose work is bounded by an attribute's 64 characters or a quantity: nothing to charge.
-_CHEAP = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "major", "minor", "patch", "isInteger"})
-_ATTRIBUTE_LENGTH = 64  # resource.k8s.io DeviceAttributeMaxValueLength
+_SMALL_TEXT = 64  # characters of a text that costs nothing; no attribute of a device is longer
 _FIELD_COST = 5  # units for each value that a message literal takes in
 _UNSET = object()
 
 
-class Compiler:
-    """Compiles one checked tree; `slots` is the length a frame must have, `reads` what it reads of a device."""
+class Binding(Protocol):
+    """How a program reads its inputs, where a binding knows a shorter way than the general form.
 
-    def __init__(self, type_names: dict[str, str]) -> None:
-        self._type_names = type_names
+    `hidden` are the local variables in scope: a local variable hides an input of the same name.
+    """
+
+    def read(self, node: ast.Node, hidden: Collection[str]) -> Closure | None:
+        """The closure for a node that reads an input, or None: the compiler uses the general form."""
+
+    def call(self, node: ast.Call, hidden: Collection[str]) -> Closure | None:
+        """The closure for a call that reads an input and tests its value, or None."""
+
+
+class Compiler(ast.Visitor[Closure]):
+    """Compiles one checked tree. `slots` is the length that a frame must have."""
+
+    def __init__(self, environment: Environment, binding: Binding | None) -> None:
+        self._type_names = environment.type_names
+        self._inputs = {name: slot for slot, name in enumerate(environment.inputs, FIRST_INPUT)}
+        self._binding = binding
         self._locals: dict[str, int] = {}
         self._lazy: set[int] = set()
-        self.slots = FIRST_LOCAL
-        self.reads: set[str] = set()
+        self.slots = FIRST_INPUT + len(environment.inputs)
 
-    def build(self, node: ast.Node) -> Closure:
-        read = device_read(node, self.reads, self._locals)
-        if read is not None:
-            return read
-        match node:
-            case ast.Literal():
-                return Fixed(node.value)
-            case ast.Ident():
-                return self._ident(node.name)
-            case ast.Select():
-                return self._select(node)
-            case ast.Call():
-                return self._call(node)
-            case ast.ListLiteral():
-                return self._list(node)
-            case ast.MapLiteral():
-                return self._map(node)
-            case ast.MessageLiteral():
-                return self._message(node)
-            case ast.Loop():
-                return self._loop(node)
-            case ast.Bind():
-                return self._bind(node)
-            case ast.OptionalMap():
-                return self._optional_map(node)
-        raise AssertionError(f"unknown node {node!r}")
+    def visit(self, node: ast.Node) -> Closure:
+        if self._binding is not None:
+            read = self._binding.read(node, self._locals)
+            if read is not None:
+                return read
+        return self.method(node)(node)
 
     # -- names ----------------------------------------------------------------------------------------------
 
-    def _ident(self, name: str) -> Closure:
-        slot = self._locals.get(name)
+    def literal(self, node: ast.Literal) -> Closure:
+        return Constant(node.value)
+
+    def ident(self, node: ast.Ident) -> Closure:
+        slot = self._locals.get(node.name, self._inputs.get(node.name))
         if slot is None:
-            named = TypeValue(self._type_names[name])
-            return lambda _: named
-        if slot in self._lazy:
-            return _lazy_local(slot)
-        return lambda frame: frame[slot]
+            return _named_type(node.name)
+        return _lazy_local(slot) if slot in self._lazy else lambda frame: frame[slot]
 
     def _declare(self, name: str, *, lazy: bool = False) -> tuple[int, int | None]:
-        """A slot for a new local; the second value is what the name meant before."""
+        """A slot for a new local variable; the second value is the slot that the name had before."""
         previous = self._locals.get(name)
         slot = self.slots
         self.slots += 1
@@ -100,52 +89,49 @@ class Compiler:
         else:
             self._locals[name] = previous
 
-    def _select(self, node: ast.Select) -> Closure:
+    def select(self, node: ast.Select) -> Closure:
         name = qualified(node)
         if name is not None and name in self._type_names and not node.test:
-            named = TypeValue(self._type_names[name])
-            return lambda _: named
-        operand, field = self.build(node.operand), node.field_name
+            return _named_type(name)
+        operand, field = self.visit(node.operand), node.field_name
         return _presence(operand, field) if node.test else _selection(operand, field)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call) -> Closure:
+    def call(self, node: ast.Call) -> Closure:
         name = node.function
         if name in _LOGIC:
-            return _LOGIC[name]([self.build(term) for term in _terms(node)])
+            return _LOGIC[name]([self.visit(term) for term in ast.chain(node, enter_parentheses=True).terms])
         if name == "_?_:_":
-            return conditional(*(self.build(arg) for arg in node.args))
+            return conditional(*(self.visit(arg) for arg in node.args))
         if name == "_?._":
             field = node.args[1]
             assert isinstance(field, ast.Literal)
-            return _optional_selection(self.build(node.args[0]), str(field.value))
+            return _optional_selection(self.visit(node.args[0]), str(field.value))
         if name == "@in" and isinstance(node.args[1], ast.ListLiteral) and not node.args[1].items:
             return lambda _: False
-        parts = [node.target, *node.args] if node.target is not None else node.args
         if name in ("or", "orValue") and node.target is not None:
-            return _lazy_or(self.build(parts[0]), self.build(parts[1]), whole=name == "or")
-        return self._apply(node, parts)
+            return _lazy_or(self.visit(node.target), self.visit(node.args[0]), whole=name == "or")
+        return self._apply(node)
 
-    def _apply(self, node: ast.Call, parts: list[ast.Node]) -> Closure:
-        overloads = [o for o in node.chosen if isinstance(o, Overload)]
-        args = [self.build(part) for part in parts]
-        short = fast_call(node, parts, args, self._locals)
+    def _apply(self, node: ast.Call) -> Closure:
+        args = [self.visit(part) for part in node.parts]
+        short = self._binding.call(node, self._locals) if self._binding is not None else None
+        if short is None:
+            short = specialized(node, args)
         if short is not None:
             return short
-        if len(overloads) == 1 and node.function in _CHEAP:
-            short = one_overload(overloads[0], parts, args, overloads[0].apply)
-            if short is not None:
-                return short
-        if len(overloads) == 1 and all(_certain(part, want) for part, want in zip(parts, overloads[0].args, strict=True)):
-            paid = charged(node.function, overloads[0].apply, grows=_may_grow([*parts, node]))
-            return _direct(overloads[0].apply, args) if paid is None else _paying(paid, args)
-        return _dispatch(node.function, overloads, args)
+        if len(node.chosen) == 1:
+            overload = node.chosen[0]
+            if all(_certain(part, want) for part, want in zip(node.parts, overload.args, strict=True)):
+                paid = charged(overload, grows=_may_grow([*node.parts, node]))
+                return _direct(overload.apply, args) if paid is None else _paying(paid, args)
+        return _dispatch(node.chosen, args)
 
     # -- literals -------------------------------------------------------------------------------------------
 
-    def _list(self, node: ast.ListLiteral) -> Closure:
-        items = [self.build(item) for item in node.items]
+    def list_literal(self, node: ast.ListLiteral) -> Closure:
+        items = [self.visit(item) for item in node.items]
         if not node.optional:
             if all(isinstance(item, ast.Literal) for item in node.items):
                 constant = [item.value for item in node.items if isinstance(item, ast.Literal)]
@@ -165,8 +151,8 @@ class Compiler:
 
         return build
 
-    def _map(self, node: ast.MapLiteral) -> Closure:
-        entries = [(self.build(key), self.build(value), optional) for key, value, optional in node.entries]
+    def map_literal(self, node: ast.MapLiteral) -> Closure:
+        entries = [(self.visit(key), self.visit(value), optional) for key, value, optional in node.entries]
 
         def build(frame: Frame) -> dict[Any, Any]:
             found: dict[Any, Any] = {}
@@ -180,8 +166,8 @@ class Compiler:
 
         return build
 
-    def _message(self, node: ast.MessageLiteral) -> Closure:
-        fields = [(field.name, self.build(field.value), field.optional) for field in node.fields]
+    def message_literal(self, node: ast.MessageLiteral) -> Closure:
+        fields = [(field.name, self.visit(field.value), field.optional) for field in node.fields]
         type_ = node.name
 
         def build(frame: Frame) -> Any:
@@ -199,19 +185,19 @@ class Compiler:
 
     # -- macros ---------------------------------------------------------------------------------------------
 
-    def _loop(self, node: ast.Loop) -> Closure:
-        source = self.build(node.range)
+    def loop(self, node: ast.Loop) -> Closure:
+        source = self.visit(node.range)
         declared = [(name, *self._declare(name)) for name in node.variables]
-        condition = self.build(node.filter) if node.filter is not None else None
-        body = self.build(node.body)
+        condition = self.visit(node.filter) if node.filter is not None else None
+        body = self.visit(node.body)
         for name, _, previous in reversed(declared):
             self._restore(name, previous)
         return loop(node, source, [slot for _, slot, _ in declared], body, condition)
 
-    def _bind(self, node: ast.Bind) -> Closure:
-        init = self.build(node.init)
+    def bind(self, node: ast.Bind) -> Closure:
+        init = self.visit(node.init)
         slot, previous = self._declare(node.name, lazy=True)
-        body = self.build(node.body)
+        body = self.visit(node.body)
         self._restore(node.name, previous)
 
         def run(frame: Frame) -> Any:
@@ -220,10 +206,10 @@ class Compiler:
 
         return run
 
-    def _optional_map(self, node: ast.OptionalMap) -> Closure:
-        target = self.build(node.target)
+    def optional_map(self, node: ast.OptionalMap) -> Closure:
+        target = self.visit(node.target)
         slot, previous = self._declare(node.name)
-        body = self.build(node.body)
+        body = self.visit(node.body)
         self._restore(node.name, previous)
         flat = node.flat
 
@@ -238,12 +224,9 @@ class Compiler:
         return run
 
 
-def _terms(node: ast.Call) -> list[ast.Node]:
-    """The operands of a && b && c, however the parser balanced them."""
-    found: list[ast.Node] = []
-    for arg in node.args:
-        found += _terms(arg) if isinstance(arg, ast.Call) and arg.function == node.function else [arg]
-    return found
+def _named_type(name: str) -> Closure:
+    named = TypeValue(name)
+    return lambda _: named
 
 
 def _certain(part: ast.Node, want: t.Type) -> bool:
@@ -254,7 +237,8 @@ def _certain(part: ast.Node, want: t.Type) -> bool:
     if have is None or t.is_dynamic(have):
         return False
     if want.kind in ("list", "map", "type") or want.name == "optional_type":
-        return have.kind == want.kind and all(p.kind in ("var", "dyn") or p == h for p, h in zip(want.params, have.params, strict=False))
+        params = zip(want.params, have.params, strict=False)
+        return have.kind == want.kind and all(p.kind in ("var", "dyn") or p == h for p, h in params)
     return have == want
 
 
@@ -262,7 +246,7 @@ def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
     match args:
         case [first]:
             return lambda frame: apply(first(frame))
-        case [first, Fixed(value=constant)]:
+        case [first, Constant(value=constant)]:
             return lambda frame: apply(first(frame), constant)
         case [first, second]:
             return lambda frame: apply(first(frame), second(frame))
@@ -271,13 +255,16 @@ def _direct(apply: Callable[..., Any], args: list[Closure]) -> Closure:
 
 
 def _may_grow(parts: list[ast.Node]) -> bool:
-    """Whether one of these can be large: scalars of known type and literals cannot."""
-    return any(_long(part.value) if isinstance(part, ast.Literal) else part.type is None or part.type.kind not in _FIXED_SIZE for part in parts)
+    """Whether one of these can be large: a scalar of known type and a short literal cannot."""
+    return any(
+        _long(part.value) if isinstance(part, ast.Literal) else part.type is None or part.type.kind not in _FIXED_SIZE
+        for part in parts
+    )
 
 
 def _long(value: object) -> bool:
-    """Whether a literal is larger than what an attribute can hold."""
-    return isinstance(value, str | bytes) and len(value) > _ATTRIBUTE_LENGTH
+    """Whether a literal is a text that costs something."""
+    return isinstance(value, str | bytes) and len(value) > _SMALL_TEXT
 
 
 def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
@@ -290,8 +277,8 @@ def _paying(apply: Callable[..., Any], args: list[Closure]) -> Closure:
             return lambda frame: apply(frame, *[arg(frame) for arg in args])
 
 
-def _dispatch(function: str, overloads: list[Overload], args: list[Closure]) -> Closure:
-    choices = [(overload, charged(function, overload.apply)) for overload in overloads]
+def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
+    choices = [(overload, charged(overload, grows=True)) for overload in overloads]
 
     def run(frame: Frame) -> Any:
         values = tuple(arg(frame) for arg in args)

@@ -1,0 +1,134 @@
+"""Closures that read a device. A known path is one dictionary look-up; any other read makes nested maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from extender.cel.errors import EvalError
+from extender.cel.frame import FIRST_INPUT, Closure, Frame
+from extender.model.device import Device
+
+INPUTS = ("device", "driver")  # a Device, and the name of its driver
+DEVICE, DRIVER = FIRST_INPUT, FIRST_INPUT + 1  # the slots of the inputs
+
+
+class DomainMap(dict[Any, Any]):
+    """Attributes or capacity by domain: an unknown domain is an empty map, but is not `in` the map."""
+
+    __slots__ = ()
+
+    def __missing__(self, _: object) -> dict[str, Any]:
+        return {}
+
+
+def always(_: Frame) -> bool:
+    return True
+
+
+def driver_name(frame: Frame) -> Any:
+    return frame[DRIVER]
+
+
+def allows_multiple(frame: Frame) -> Any:
+    return frame[DEVICE].allow_multiple
+
+
+def whole_device(frame: Frame) -> Any:
+    """The device as the map that an expression sees."""
+    return {
+        "driver": frame[DRIVER],
+        "allowMultipleAllocations": frame[DEVICE].allow_multiple,
+        "attributes": _nested_attributes(frame[DEVICE]),
+        "capacity": _nested_capacity(frame[DEVICE], frame[DRIVER]),
+    }
+
+
+def all_domains(kind: str) -> Closure:
+    """device.attributes or device.capacity."""
+    if kind == "attributes":
+        return lambda frame: _nested_attributes(frame[DEVICE])
+    return lambda frame: _nested_capacity(frame[DEVICE], frame[DRIVER])
+
+
+def one_domain(kind: str, domain: str) -> Closure:
+    """device.attributes[domain] or device.capacity[domain]."""
+    domains = all_domains(kind)
+    return lambda frame: domains(frame)[domain]
+
+
+def attribute(domain: str, name: str) -> Closure:
+    """device.attributes[domain].name. The closure raises EvalError where the device has no such attribute."""
+    key = f"{domain}/{name}"
+
+    def read(frame: Frame) -> Any:
+        attributes = frame[DEVICE].attributes
+        position = attributes.schema.index.get(key)
+        if position is None:
+            raise EvalError(f"no such key: {name}")
+        return attributes.values_[position]
+
+    return read
+
+
+def attribute_test(
+    domain: str, name: str, kind: type, accepted: frozenset[object], otherwise: Callable[[object], bool]
+) -> Closure:
+    """Whether an attribute of a Python type is one of the accepted values; `otherwise` decides for other types.
+
+    The closure raises EvalError where the device has no such attribute.
+    """
+    key = f"{domain}/{name}"
+
+    def test(frame: Frame) -> bool:
+        attributes = frame[DEVICE].attributes
+        try:
+            value = attributes.values_[attributes.schema.index[key]]
+        except KeyError:
+            raise EvalError(f"no such key: {name}") from None
+        return value in accepted if type(value) is kind else otherwise(value)
+
+    return test
+
+
+def capacity(domain: str, name: str) -> Closure:
+    """device.capacity[domain].name. The closure raises EvalError where the device has no such capacity."""
+    key = f"{domain}/{name}"
+
+    def read(frame: Frame) -> Any:
+        amounts = frame[DEVICE].capacity
+        found = amounts.get(key)
+        if found is None and frame[DRIVER] == domain:
+            found = amounts.get(name)
+        if found is None:
+            raise EvalError(f"no such key: {name}")
+        return found.value
+
+    return read
+
+
+def has(kind: str, domain: str, name: str) -> Closure:
+    """Whether device.attributes[domain] or device.capacity[domain] has a name."""
+    key = f"{domain}/{name}"
+    if kind == "attributes":
+        return lambda frame: key in frame[DEVICE].attributes.schema.index
+    return lambda frame: key in frame[DEVICE].capacity or (frame[DRIVER] == domain and name in frame[DEVICE].capacity)
+
+
+def _nested_attributes(device: Device) -> DomainMap:
+    found = DomainMap()
+    for name, value in zip(device.attributes.schema.names, device.attributes.values_, strict=True):
+        domain, _, short = name.partition("/")
+        found.setdefault(domain, {})[short] = value
+    return found
+
+
+def _nested_capacity(device: Device, driver: str) -> DomainMap:
+    found = DomainMap()
+    for name, amount in device.capacity.items():
+        domain, slash, short = name.partition("/")
+        if slash:
+            found.setdefault(domain, {})[short] = amount.value
+        else:
+            found.setdefault(driver, {})[name] = amount.value
+    return found

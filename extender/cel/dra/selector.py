@@ -1,0 +1,107 @@
+"""A device selector: an expression that is compiled once and evaluated on many devices.
+
+`match` is three-valued: True, False, or an EvalError with the text of the reference. Equal inputs give equal answers;
+a selector keeps no state.
+"""
+
+from __future__ import annotations
+
+from extender.cel.dra.binding import DeviceBinding
+from extender.cel.dra.dialect import STORED, Dialect, environment_of
+from extender.cel.environment import BUDGET_LIMIT
+from extender.cel.errors import BudgetExceeded, CompileError, EvalError
+from extender.cel.pricing import UNBOUNDED
+from extender.cel.program import Checked, Program, build, check, cost
+from extender.cel.values import type_name
+from extender.model.device import LIST_KINDS, Device
+
+COST_LIMIT = BUDGET_LIMIT  # the API server has one limit for the estimate and for an evaluation
+
+
+class Selector:
+    """A compiled selector. `reads` names what it reads of a device, as DeviceBinding does."""
+
+    __slots__ = ("_list_types", "_locals", "_run", "expression", "reads")
+
+    def __init__(self, program: Program, reads: frozenset[str], *, list_types: bool) -> None:
+        self.expression = program.expression
+        self.reads = reads
+        self._run = program.run
+        self._locals = program.locals
+        self._list_types = list_types
+
+    def match(self, device: Device, driver: str) -> bool:
+        """Whether the device is selected. Raises EvalError or BudgetExceeded where the expression has no answer."""
+        if device.attributes.schema.irregular:
+            self._check_device(device)
+        frame = [COST_LIMIT, device, driver]
+        if self._locals:
+            frame += self._locals
+        try:
+            value = self._run(frame)
+        except RecursionError:
+            raise BudgetExceeded from None
+        if value is True or value is False:
+            return value
+        raise EvalError(f"CEL result of type {type_name(value)} could not be converted to bool")
+
+    def value(self, device: Device, driver: str) -> object:
+        """The value of the expression, of whatever type. Raises EvalError or BudgetExceeded."""
+        try:
+            return self._run([COST_LIMIT, device, driver, *self._locals])
+        except RecursionError:
+            raise BudgetExceeded from None
+
+    def _check_device(self, device: Device) -> None:
+        schema = device.attributes.schema
+        if schema.problem:
+            raise EvalError(schema.problem)
+        if schema.has_lists and not self._list_types:
+            raise EvalError(_unsupported(device))
+
+
+def _unsupported(device: Device) -> str:
+    schema = device.attributes.schema
+    name = next(n for n, kind in zip(schema.names, schema.kinds, strict=True) if kind in LIST_KINDS)
+    return f"attribute {name}: unsupported attribute value"
+
+
+def compile_selector(expression: str, dialect: Dialect = STORED) -> Selector:
+    """Compile an expression that must yield a bool. Raises CompileError with every issue."""
+    checked = check_selector(expression, dialect)
+    _check_output(checked, dialect)
+    return _selector(checked, dialect)
+
+
+def compile_value(expression: str, dialect: Dialect = STORED) -> Selector:
+    """Compile an expression of any type, for its `value`. Raises CompileError with every issue."""
+    return _selector(check_selector(expression, dialect), dialect)
+
+
+def _selector(checked: Checked, dialect: Dialect) -> Selector:
+    binding = DeviceBinding()
+    program = build(checked, binding)
+    return Selector(program, frozenset(binding.reads), list_types=dialect.list_types)
+
+
+def check_selector(expression: str, dialect: Dialect = STORED) -> Checked:
+    """The typed tree of an expression about a device. Raises CompileError with every issue."""
+    return check(expression, environment_of(dialect))
+
+
+def check_cost(expression: str, dialect: Dialect) -> None:
+    """Refuse an expression as the API server does on creation: its worst case is above the limit. Raises
+    CompileError."""
+    worst = cost(check_selector(expression, dialect))
+    if worst > COST_LIMIT:
+        factor = "without bound" if worst >= UNBOUNDED else f"{worst / COST_LIMIT:.1f} times the limit"
+        problem = f"too complex, exceeds cost limit: the worst case is {factor} of {COST_LIMIT}"
+        raise CompileError(expression, [], problem)
+
+
+def _check_output(checked: Checked, dialect: Dialect) -> None:
+    allowed = ("bool", "any", "dyn") if dialect.list_types else ("bool", "any")
+    kind = checked.type.kind
+    if kind not in allowed:
+        shown = {"null": "null_type", "any": "google.protobuf.Any"}.get(kind, str(checked.type))
+        raise CompileError(checked.expression, [], f"must evaluate to bool or the unknown type, not {shown}")

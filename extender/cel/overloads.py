@@ -1,0 +1,112 @@
+"""The functions of the language: their overloads with types, implementation and price.
+
+`function` declares one function as cel-go's cel.Function does: its name, price and purity once, then its overloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from extender.cel.pricing import FLAT, Price
+from extender.cel.types import Type
+from extender.cel.values import type_name
+
+Version = tuple[int, int]
+OLDEST: Version = (1, 31)  # every cluster that Berth supports has the functions of this version
+
+_RUNTIME_NAMES = {
+    "int": "int",
+    "uint": "uint",
+    "double": "double",
+    "bool": "bool",
+    "string": "string",
+    "bytes": "bytes",
+    "null": "null_type",
+    "duration": "google.protobuf.Duration",
+    "timestamp": "google.protobuf.Timestamp",
+    "list": "list",
+    "map": "map",
+    "type": "type",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The properties that all overloads of a function share."""
+
+    price: Price = FLAT
+    pure: bool = False  # a call with literals is evaluated once, at compile time; an error stays a run-time error
+    conversion: bool = False  # the reference folds a call with a constant: an error is a compile error
+    pattern: bool = False  # the last argument is a regular expression: a bad constant is a compile error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overload:
+    """One signature. `member` says that the first argument stands before the dot."""
+
+    args: tuple[Type, ...]
+    result: Type
+    apply: Callable[..., object]
+    member: bool = False
+    since: Version = OLDEST
+    function: str = ""
+    traits: Traits = Traits()
+
+    def accepts(self, values: tuple[object, ...]) -> bool:
+        """Whether these run-time values fit the signature. The first item of a list decides for all its items."""
+        return len(values) == len(self.args) and all(map(_fits, values, self.args))
+
+
+def _fits(value: object, type_: Type) -> bool:
+    kind = type_.kind
+    if kind in ("dyn", "any", "var"):
+        return True
+    name = type_name(value)
+    if kind == "list" and name == "list":
+        return not value or _fits(value[0], type_.params[0])  # type: ignore[index] # type_name says it is a list
+    if kind in ("struct", "opaque"):
+        return name == type_.name
+    return name == _RUNTIME_NAMES.get(kind)
+
+
+def function(
+    name: str,
+    *overloads: Overload,
+    price: Price = FLAT,
+    pure: bool = False,
+    conversion: bool = False,
+    pattern: bool = False,
+) -> list[Overload]:
+    """The overloads of a function with its name and traits."""
+    traits = Traits(price, pure, conversion, pattern)
+    return [replace(overload, function=name, traits=traits) for overload in overloads]
+
+
+def member(
+    args: tuple[Type, ...], result: Type, apply: Callable[..., object], since: Version = OLDEST
+) -> Overload:
+    """An overload called as args[0].name(args[1:])."""
+    return Overload(args, result, apply, member=True, since=since)
+
+
+def plain(args: tuple[Type, ...], result: Type, apply: Callable[..., object], since: Version = OLDEST) -> Overload:
+    """An overload called as name(args)."""
+    return Overload(args, result, apply, since=since)
+
+
+class Library:
+    """Overloads by function name, in the order in which the checker tries them."""
+
+    def __init__(self, overloads: Iterable[Overload]) -> None:
+        self._by_name: dict[str, list[Overload]] = {}
+        for overload in overloads:
+            self._by_name.setdefault(overload.function, []).append(overload)
+
+    def find(self, name: str) -> list[Overload]:
+        """The overloads of a function; empty where no function has the name."""
+        return self._by_name.get(name, [])
+
+    def functions(self) -> dict[str, list[Overload]]:
+        """All overloads by function name."""
+        return dict(self._by_name)

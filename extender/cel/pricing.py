@@ -1,0 +1,280 @@
+"""The price of a function: the rules for its estimate, and the rules for its charge.
+
+The estimate is the worst case before an expression runs, by the cost rules of k8s.io/apiserver. The charge is taken
+from the budget while the expression runs; a unit stands for 50 ns of work. The library gives every function a `Price`
+beside its overloads; no other place knows costs by the name of a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from extender.cel.types import Type
+from extender.cel.values import weight
+
+UNBOUNDED = 2**64 - 1
+LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40  # units for making a list, a map or a message
+_ADDRESS = 16  # bytes of an IPv6 address
+_NAME_FORMAT_REGEX = 128  # length of the longest pattern among the name formats
+_CONSTANT_EQUALITY = frozenset({"kubernetes.Quantity", "kubernetes.Semver", "net.IP", "net.CIDR"})
+
+
+class Argument(NamedTuple):
+    """What the estimator knows of an argument: its type, the largest size of the value and of its items, and the
+    value of a literal. A size counts characters, bytes or items."""
+
+    type: Type
+    size: int
+    item: int
+    literal: object = None
+
+
+Arguments = Sequence[Argument]
+Values = tuple[Any, ...]
+
+
+def flat(_: Arguments) -> int:
+    """The estimate of a call whose work does not depend on its arguments."""
+    return 1
+
+
+def by_type(_: Arguments) -> None:
+    """The type of the result decides its size: 1 for a scalar, no bound for anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The cost of one function, and the size of its result."""
+
+    estimate: Callable[[Arguments], int] = flat
+    size: Callable[[Arguments], int | None] = by_type  # largest size of the result
+    overhead: int = 0  # units that a call takes whatever the size of its arguments
+    work: Callable[[Values], int] | None = None  # units by the values, for a function without overhead
+    scalar: bool = False  # the result is never larger than a number, and the work is small: no charge by size
+    bounded: bool = False  # an attribute's 64 characters bound the work: a call on a scalar is free
+    returns_argument: bool = False  # the result is the first argument
+
+    def charge(self) -> Callable[[Values], int] | None:
+        """The units that a call with large arguments takes before it runs; None where it takes none."""
+        if self.overhead:
+            return lambda values: self.overhead + max(map(weight, values))
+        return self.work
+
+
+# -- sums that do not exceed UNBOUNDED ------------------------------------------------------------------------------
+
+
+def add(*costs: int) -> int:
+    return min(sum(costs), UNBOUNDED)
+
+
+def times(a: int, b: int) -> int:
+    return min(a * b, UNBOUNDED)
+
+
+def traversal(size: int, factor: float = 1.0) -> int:
+    """The cost of reading `size` characters: a tenth of a unit each."""
+    if size >= UNBOUNDED:
+        return UNBOUNDED
+    return -int(-size * factor // 10)
+
+
+def _quarter(size: int) -> int:
+    """A pattern has about one state in four characters."""
+    return UNBOUNDED if size >= UNBOUNDED else -(-size // 4)
+
+
+# -- estimates ------------------------------------------------------------------------------------------------------
+
+
+def scan(args: Arguments) -> int:
+    """The function reads its first argument once."""
+    return traversal(args[0].size)
+
+
+def scan_twice(args: Arguments) -> int:
+    return traversal(args[0].size, 2)
+
+
+def scan_second(args: Arguments) -> int:
+    return traversal(args[1].size)
+
+
+def scan_bytes(args: Arguments) -> int:
+    """Only a conversion of bytes reads them."""
+    return traversal(args[0].size) if args[0].type.kind == "bytes" else 1
+
+
+def scan_string(args: Arguments) -> int:
+    """Only a conversion of a string reads it."""
+    return traversal(args[0].size) if args[0].type.kind == "string" else 1
+
+
+def ordering(args: Arguments) -> int:
+    """Comparing with < and its kin: texts character by character."""
+    return _compared(args) if args[0].type.kind in ("string", "bytes") or _has_dynamic(args) else 1
+
+
+def equality(args: Arguments) -> int:
+    same_type = args[0].type.name == args[1].type.name
+    return 1 if same_type and args[0].type.name in _CONSTANT_EQUALITY else _compared(args)
+
+
+def inequality(args: Arguments) -> int:
+    return _compared(args)
+
+
+def _compared(args: Arguments) -> int:
+    return traversal(min(args[0].size, args[1].size))
+
+
+def _has_dynamic(args: Arguments) -> bool:
+    return any(arg.type.kind in ("dyn", "any") for arg in args[:2])
+
+
+def pattern_search(args: Arguments) -> int:
+    return times(traversal(add(args[0].size, 1)), _quarter(args[1].size))
+
+
+def membership(args: Arguments) -> int:
+    return args[1].size if args[1].type.kind == "list" else 1
+
+
+def list_walk(args: Arguments) -> int:
+    """The function looks at every item, or at every character of a string."""
+    target = args[0]
+    if target.type.kind == "string":
+        return traversal(target.size)
+    params = target.type.params
+    textual = bool(params) and params[0].kind in ("string", "bytes")
+    return times(target.size, add(1, traversal(target.item)) if textual else 1)
+
+
+def pairwise(args: Arguments) -> int:
+    """The function compares every item of the first argument with every item of the last."""
+    return times(args[0].size, args[-1].size)
+
+
+def text_in_text(args: Arguments) -> int:
+    return times(traversal(args[0].size), traversal(args[1].size))
+
+
+def concatenation(args: Arguments) -> int:
+    return traversal(concatenated(args)) if args[0].type.kind in ("string", "bytes", "dyn", "any") else 1
+
+
+def joining(args: Arguments) -> int:
+    return traversal(joined(args))
+
+
+def making_range(args: Arguments) -> int:
+    return add(range_size(args), LIST_COST)
+
+
+def address(args: Arguments) -> int:
+    """ip() parses a text, and reads the address of a CIDR."""
+    return 1 if args[0].type.name == "net.CIDR" else traversal(args[0].size)
+
+
+def containment(args: Arguments) -> int:
+    """Whether a CIDR contains an address."""
+    parse = traversal(args[1].size) if args[1].type.kind == "string" else 0
+    return add(traversal(2 * _ADDRESS), parse)
+
+
+def block_containment(args: Arguments) -> int:
+    """Whether a CIDR contains another one."""
+    return add(containment(args), traversal(_ADDRESS), 1)
+
+
+def name_validation(args: Arguments) -> int:
+    return times(traversal(args[1].size), _quarter(_NAME_FORMAT_REGEX))
+
+
+# -- sizes of results -----------------------------------------------------------------------------------------------
+
+
+def one(_: Arguments) -> int:
+    return 1
+
+
+def first_size(args: Arguments) -> int:
+    return args[0].size
+
+
+def concatenated(args: Arguments) -> int:
+    return add(args[0].size, args[1].size)
+
+
+def sum_size(args: Arguments) -> int | None:
+    """The size of a + b: texts and lists grow."""
+    growing = args[0].type.kind in ("string", "bytes", "list", "dyn", "any")
+    return concatenated(args) if growing else None
+
+
+def joined(args: Arguments) -> int:
+    size = args[0].size
+    return add(times(size, args[0].item), times(max(size - 1, 0), args[1].size) if len(args) > 1 else 0)
+
+
+def replaced(args: Arguments) -> int:
+    size, old, new = args[0].size, args[1].size, args[2].size
+    if old == 0:
+        return add(times(add(size, 1), new), size)
+    return size if new <= 1 else times(size, new)
+
+
+def quoted(args: Arguments) -> int:
+    return add(times(args[0].size, 2), 2)
+
+
+def decoded(args: Arguments) -> int | None:
+    """The characters of bytes: no more than the bytes."""
+    return args[0].size if args[0].type.kind == "bytes" else None
+
+
+def encoded(args: Arguments) -> int | None:
+    """The bytes of a string: up to four a character."""
+    return times(args[0].size, 4) if args[0].type.kind == "string" else None
+
+
+def range_size(args: Arguments) -> int:
+    """The reference reads the number as an unsigned one: a number below zero is huge."""
+    return args[0].literal % 2**64 if isinstance(args[0].literal, int) else UNBOUNDED
+
+
+# -- charges --------------------------------------------------------------------------------------------------------
+
+
+def walk_longest(values: Values) -> int:
+    return 2 * max(map(weight, values))
+
+
+def walk_shortest(values: Values) -> int:
+    return 2 * min(map(weight, values))
+
+
+def walk_pairs(values: Values) -> int:
+    return weight(values[0]) * weight(values[-1])
+
+
+def write_replaced(values: Values) -> int:
+    return int(len(values[0]) + values[0].count(values[1]) * len(values[2])) // 10
+
+
+def write_joined(values: Values) -> int:
+    separator = values[-1] if len(values) > 1 else ""
+    return int(sum(map(len, values[0])) + len(values[0]) * len(separator)) // 10
+
+
+def pattern_units(length: int, program: int) -> int:
+    """Units for one search in a text of `length` characters: at worst every instruction of the pattern's program at
+    every character."""
+    return (1 + length) * (1 + program) // 4
+
+
+FLAT = Price()
+WALK = Price(list_walk, work=walk_longest)
+PARSE = Price(scan)

@@ -1,0 +1,102 @@
+"""The public operations: check an expression, estimate its cost, compile it, evaluate it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from extender.cel import ast
+from extender.cel import types as t
+from extender.cel.checker import Checker
+from extender.cel.compiler import Binding, Compiler
+from extender.cel.environment import Environment
+from extender.cel.errors import BudgetExceeded, CompileError, too_deep
+from extender.cel.estimator import estimate
+from extender.cel.folding import constant_issues
+from extender.cel.frame import FIRST_INPUT, Closure
+from extender.cel.parser import parse
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An expression with its tree, in which every node has a type."""
+
+    expression: str
+    tree: ast.Node
+    environment: Environment
+
+    @property
+    def type(self) -> t.Type:
+        """The type of the whole expression."""
+        return self.tree.type or t.ERROR
+
+
+class Program:
+    """A compiled expression: the same inputs give the same answer.
+
+    A binding that evaluates often may call `run` with a frame of its own: [budget, *inputs, *locals].
+    """
+
+    __slots__ = ("_inputs", "budget", "expression", "locals", "run")
+
+    def __init__(self, checked: Checked, run: Closure, slots: int) -> None:
+        self._inputs = checked.environment.inputs
+        self.expression = checked.expression
+        self.budget = checked.environment.budget
+        self.run = run
+        self.locals = (None,) * (slots - FIRST_INPUT - len(self._inputs))
+
+    def evaluate(self, activation: Mapping[str, object]) -> object:
+        """The value of the expression. `activation` holds every input by name, as a CEL value (see values.py).
+
+        Raises EvalError where the expression has no value, BudgetExceeded where it takes too many units.
+        """
+        try:
+            return self.run([self.budget, *(activation[name] for name in self._inputs), *self.locals])
+        except RecursionError:
+            raise BudgetExceeded from None
+
+
+def check(expression: str, environment: Environment) -> Checked:
+    """The tree of an expression with its types. Raises CompileError with every issue."""
+    try:
+        return Checked(expression, _typed(expression, environment), environment)
+    except RecursionError:
+        raise too_deep(expression) from None
+
+
+def _typed(expression: str, environment: Environment) -> ast.Node:
+    tree = parse(expression)
+    checker = Checker(environment.functions, environment.declarations, environment.structs)
+    checker.visit(tree)
+    if checker.issues:
+        raise CompileError(expression, checker.issues)
+    checker.settle(tree)
+    issues = constant_issues(tree)
+    if issues:
+        raise CompileError(expression, issues)
+    return tree
+
+
+def cost(checked: Checked) -> int:
+    """The worst case of an evaluation in units of the API server; UNBOUNDED where nothing bounds it. Raises
+    CompileError where the expression is nested too deeply."""
+    try:
+        return estimate(checked.tree, checked.environment.sizes)
+    except RecursionError:
+        raise too_deep(checked.expression) from None
+
+
+def build(checked: Checked, binding: Binding | None = None) -> Program:
+    """The program of a checked expression. Raises CompileError where the expression is nested too deeply."""
+    compiler = Compiler(checked.environment, binding)
+    try:
+        run = compiler.visit(checked.tree)
+    except RecursionError:
+        raise too_deep(checked.expression) from None
+    return Program(checked, run, compiler.slots)
+
+
+def compile(expression: str, environment: Environment) -> Program:  # noqa: A001 - the name of this step in every CEL
+    """Check an expression and make its program. Raises CompileError with every issue."""
+    return build(check(expression, environment))

@@ -1,0 +1,204 @@
+"""Shorter closures for the calls that selectors make most: comparison with a constant, and a method on a value.
+
+Each gives the same answer as the general form in the compiler. Where a value has another type than expected, the
+closure uses the general form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from extender.cel import ast
+from extender.cel import types as t
+from extender.cel.errors import BudgetExceeded, EvalError
+from extender.cel.frame import BUDGET, Closure, Frame, spend
+from extender.cel.library.text import matches, regex
+from extender.cel.overloads import Overload
+from extender.cel.pricing import pattern_units
+from extender.cel.values import UInt, equal, not_equal
+from extender.model.quantity import Quantity
+from extender.model.semver import Semver
+
+_REMEMBERED_TEXTS = 64  # values of one attribute for which a pattern remembers its answer
+_SCALARS = (str, int, bool)
+_HASHED = frozenset({str, int, bool, float, UInt})  # constants of a list from which the reference makes a set
+_PRIMITIVES = frozenset({"int", "string", "bool"})
+_PYTHON_TYPES: dict[t.Type, type] = {t.STRING: str, t.INT: int, t.BOOL: bool, t.QUANTITY: Quantity, t.SEMVER: Semver}
+
+
+class Constant:
+    """A closure whose value is known: a call may take the value instead of calling the closure."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __call__(self, _: Frame) -> Any:
+        return self.value
+
+
+def specialized(node: ast.Call, args: list[Closure]) -> Closure | None:
+    """A shorter closure for this call, or None. `args` are the closures of the node's parts."""
+    name, parts = node.function, node.parts
+    if name in ("_==_", "_!=_"):
+        return _equality(node, args)
+    if name == "@in" and isinstance(parts[1], ast.ListLiteral):
+        return _membership(args[0], parts[1])
+    if len(node.chosen) != 1:
+        return None
+    overload = node.chosen[0]
+    if overload.traits.pure and all(isinstance(part, ast.Literal) for part in parts):
+        return _evaluated(overload, parts)
+    if overload.apply is matches and isinstance(parts[1], ast.Literal):
+        return _pattern(args[0], str(parts[1].value))
+    return typed_call(overload, parts, args) if overload.traits.price.bounded else None
+
+
+def scalar_constant(node: ast.Node) -> Constant | None:
+    """The constant of a literal that is a string, an int or a bool."""
+    return Constant(node.value) if isinstance(node, ast.Literal) and type(node.value) in _SCALARS else None
+
+
+def _equality(node: ast.Call, args: list[Closure]) -> Closure | None:
+    (left, right), same_wanted = args, node.function == "_==_"
+    kinds = {part.type.kind if part.type is not None else "dyn" for part in node.parts}
+    if len(kinds) == 1 and kinds <= _PRIMITIVES:
+        if same_wanted:
+            return lambda frame: left(frame) == right(frame)
+        return lambda frame: left(frame) != right(frame)
+    constant = scalar_constant(node.parts[1])
+    if constant is None:
+        return None
+    wanted, kind = constant.value, type(constant.value)
+
+    def same(frame: Frame) -> bool:
+        value = left(frame)
+        return bool(value == wanted) if type(value) is kind else equal(value, wanted)
+
+    def differs(frame: Frame) -> bool:
+        value = left(frame)
+        return bool(value != wanted) if type(value) is kind else not_equal(value, wanted)
+
+    return same if same_wanted else differs
+
+
+def hashed_constants(items: ast.ListLiteral) -> list[object]:
+    """The values of a list of constants from which the reference makes a set; empty where it makes none."""
+    values = [item.value for item in items.items if isinstance(item, ast.Literal)]
+    hashed = len(values) == len(items.items) and all(type(value) in _HASHED for value in values)
+    return values if hashed else []
+
+
+def _membership(left: Closure, items: ast.ListLiteral) -> Closure | None:
+    """x in ['a', 'b'] with a set of the texts; other types are compared one by one."""
+    values = hashed_constants(items)
+    if not values:
+        return None
+    if any(type(value) is not str for value in values):
+        return lambda frame: is_among(values, left(frame))
+    texts = frozenset(values)
+
+    def run(frame: Frame) -> bool:
+        value = left(frame)
+        return value in texts if type(value) is str else is_among(values, value)
+
+    return run
+
+
+def is_among(constants: Collection[object], value: object) -> bool:
+    """Whether a value equals one of the constants.
+
+    Raises EvalError for a version: the reference looks constants up by hash, and a Semver has none in Go.
+    """
+    if type(value) is Semver:
+        raise EvalError("internal error: hash of unhashable type kubernetes.Semver")
+    return any(equal(constant, value) for constant in constants)
+
+
+def _evaluated(overload: Overload, parts: list[ast.Node]) -> Closure | None:
+    """quantity('40Gi') once, not for every device. An error stays a run-time error, as in the reference."""
+    try:
+        return Constant(overload.apply(*(part.value for part in parts if isinstance(part, ast.Literal))))
+    except EvalError:
+        return None
+
+
+def _pattern(text: Closure, pattern: str) -> Closure | None:
+    search, program = regex(pattern).search, regex(pattern).programsize
+    known: dict[str, tuple[int, bool]] = {}  # by text: the units of a search, and whether it found the pattern
+
+    def look(frame: Frame, value: object) -> bool:
+        if type(value) is not str:
+            raise EvalError("no such overload")
+        cost = pattern_units(len(value), program)
+        spend(frame, cost)
+        if len(known) >= _REMEMBERED_TEXTS:
+            known.clear()
+        found = search(value) is not None
+        known[value] = cost, found
+        return found
+
+    def run(frame: Frame) -> bool:
+        value = text(frame)
+        try:
+            cost, found = known[value]
+        except (KeyError, TypeError):  # a new text, or a value without a hash
+            return look(frame, value)
+        left = frame[BUDGET] = frame[BUDGET] - cost
+        if left < 0:
+            raise BudgetExceeded
+        return found
+
+    return run
+
+
+def typed_call(overload: Overload, parts: list[ast.Node], args: list[Closure]) -> Closure | None:
+    """A free call of the only possible overload, which checks its simple argument types as Python types."""
+    checks: list[type | None] = []
+    for part, want in zip(parts, overload.args, strict=True):
+        if part.type == want:
+            checks.append(None)
+        elif want in _PYTHON_TYPES:
+            checks.append(_PYTHON_TYPES[want])
+        else:
+            return None
+    match checks, args:
+        case [type() as kind], [target]:
+            return _unary(target, kind, overload.apply)
+        case [type() as kind, None], [target, Constant(value=constant)]:
+            return _with_constant(target, kind, constant, overload.apply)
+        case [type() as kind, None], [target, other]:
+            return _binary(target, kind, other, overload.apply)
+    return None
+
+
+def _unary(first: Closure, kind: type, apply: Callable[..., Any]) -> Closure:
+    def run(frame: Frame) -> Any:
+        value = first(frame)
+        if type(value) is kind:
+            return apply(value)
+        raise EvalError("no such overload")
+
+    return run
+
+
+def _binary(first: Closure, kind: type, second: Closure, apply: Callable[..., Any]) -> Closure:
+    def run(frame: Frame) -> Any:
+        value, other = first(frame), second(frame)
+        if type(value) is kind:
+            return apply(value, other)
+        raise EvalError("no such overload")
+
+    return run
+
+
+def _with_constant(first: Closure, kind: type, constant: Any, apply: Callable[..., Any]) -> Closure:
+    def run(frame: Frame) -> Any:
+        value = first(frame)
+        if type(value) is kind:
+            return apply(value, constant)
+        raise EvalError("no such overload")
+
+    return run
