@@ -77,6 +77,21 @@ def test_hostile_expressions_are_stopped(name: str) -> None:
         compile_selector(HOSTILE[name]).match(BLANK, "d")
 
 
+@pytest.mark.parametrize("text", [
+    'device.attributes["gpu.nvidia.com"].?productName[0].orValue("") == "x"',
+    'device.attributes["gpu.nvidia.com"].?productName["a"].hasValue()',
+    'optional.of(dyn(["a"]))[?"b"].hasValue()',
+    "dyn([dyn(2u), dyn([1, 2])]).sum() == 1u",
+    "optional.unwrap(dyn([dyn(optional.of(1)), dyn(1)])).size() == 1",
+    "dyn([dyn('a'), dyn(1)]).join() == 'a'",
+])
+def test_a_value_of_another_type_is_an_error_of_the_expression(text: str) -> None:
+    """The static type is unknown, and the first item of a list does not tell the type of the others."""
+    device = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"])).devices[0]
+    with pytest.raises(EvalError, match="no such overload"):
+        compile_selector(text).match(device, "gpu.nvidia.com")
+
+
 def test_a_tree_too_deep_for_the_stack_is_refused() -> None:
     text, limit = "dyn(" * 249 + "true" + ")" * 249, sys.getrecursionlimit()
     sys.setrecursionlimit(1000)  # Python's own, which cel-python raises

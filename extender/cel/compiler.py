@@ -284,7 +284,10 @@ def _dispatch(overloads: Sequence[Overload], args: list[Closure]) -> Closure:
         values = tuple(arg(frame) for arg in args)
         for overload, paid in choices:
             if overload.accepts(values):
-                return overload.apply(*values) if paid is None else paid(frame, *values)
+                try:
+                    return overload.apply(*values) if paid is None else paid(frame, *values)
+                except (AttributeError, TypeError):  # an item of a list has another type than the first one
+                    break
         raise EvalError("no such overload")
 
     return run

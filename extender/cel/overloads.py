@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from extender.cel.pricing import FLAT, Price
 from extender.cel.types import Type
-from extender.cel.values import type_name
+from extender.cel.values import Optional, type_name
 
 Version = tuple[int, int]
 OLDEST: Version = (1, 31)  # every cluster that Berth supports has the functions of this version
@@ -65,6 +65,8 @@ def _fits(value: object, type_: Type) -> bool:
     name = type_name(value)
     if kind == "list" and name == "list":
         return not value or _fits(value[0], type_.params[0])  # type: ignore[index] # type_name says it is a list
+    if isinstance(value, Optional) and value.present and type_.params:
+        return name == type_.name and _fits(value.value, type_.params[0])
     if kind in ("struct", "opaque"):
         return name == type_.name
     return name == _RUNTIME_NAMES.get(kind)
