@@ -4,8 +4,10 @@ This package is the language. `extender.cel.dra` binds it to the devices of Dyna
 never imports the binding. Other packages import from these two packages only. docs/cel.md describes the dialect.
 """
 
+from extender.cel import types
 from extender.cel.environment import BUDGET_LIMIT, Environment
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue
+from extender.cel.estimator import Size
 from extender.cel.library import kubernetes_library
 from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, check, compile, cost  # noqa: A004 - see program.compile
@@ -21,8 +23,10 @@ __all__ = [
     "EvalError",
     "Issue",
     "Program",
+    "Size",
     "check",
     "compile",
     "cost",
     "kubernetes_library",
+    "types",
 ]

@@ -181,6 +181,20 @@ def chain(node: Call, *, enter_parentheses: bool) -> Chain:
     return found
 
 
+_METHODS: dict[type[Node], str] = {
+    Literal: "literal",
+    Ident: "ident",
+    Select: "select",
+    Call: "call",
+    ListLiteral: "list_literal",
+    MapLiteral: "map_literal",
+    MessageLiteral: "message_literal",
+    Loop: "loop",
+    Bind: "bind",
+    OptionalMap: "optional_map",
+}
+
+
 class Visitor(ABC, Generic[R]):
     """A pass over the tree with one method for each kind of node.
 
@@ -193,28 +207,8 @@ class Visitor(ABC, Generic[R]):
 
     def method(self, node: Node) -> Callable[[Any], R]:
         """The method for this kind of node."""
-        match node:
-            case Literal():
-                return self.literal
-            case Ident():
-                return self.ident
-            case Select():
-                return self.select
-            case Call():
-                return self.call
-            case ListLiteral():
-                return self.list_literal
-            case MapLiteral():
-                return self.map_literal
-            case MessageLiteral():
-                return self.message_literal
-            case Loop():
-                return self.loop
-            case Bind():
-                return self.bind
-            case OptionalMap():
-                return self.optional_map
-        raise AssertionError(f"unknown node {node!r}")
+        found: Callable[[Any], R] = getattr(self, _METHODS[type(node)])
+        return found
 
     @abstractmethod
     def literal(self, node: Literal) -> R: ...

@@ -17,6 +17,7 @@ from extender.cel.overloads import Traits
 from extender.cel.values import UInt, type_name
 
 _KEYS = (str, bool, int, UInt, float)  # types of a constant between brackets
+_NO_TRAITS = Traits()
 _VARIES = object()  # stands for the value of a node that is no constant
 
 
@@ -76,7 +77,7 @@ class _Folder:
 
 
 def _traits(node: ast.Call) -> Traits:
-    return node.chosen[0].traits if node.chosen else Traits()
+    return node.chosen[0].traits if node.chosen else _NO_TRAITS
 
 
 def _leaves_first(root: ast.Node) -> list[tuple[ast.Node, bool]]:

@@ -30,6 +30,11 @@ def driver_name(frame: Frame) -> Any:
     return frame[DRIVER]
 
 
+def driver_test(wanted: object) -> Closure:
+    """device.driver == wanted."""
+    return lambda frame: frame[DRIVER] == wanted
+
+
 def allows_multiple(frame: Frame) -> Any:
     return frame[DEVICE].allow_multiple
 

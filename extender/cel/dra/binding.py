@@ -73,7 +73,7 @@ def _equals(path: Path, right: ast.Node) -> Closure | None:
     wanted = constant.value
     match path:
         case ("driver",):
-            return lambda frame: bool(frame[access.DRIVER] == wanted)
+            return access.driver_test(wanted)
         case ("attributes", domain, name):
             accepted = frozenset((wanted,))
             return access.attribute_test(domain, name, type(wanted), accepted, lambda value: equal(value, wanted))

@@ -1,0 +1,113 @@
+"""The public face of the language, its import contract, and what the library must keep."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from extender.cel import (
+    UNBOUNDED,
+    BudgetExceeded,
+    CompileError,
+    Environment,
+    EvalError,
+    Size,
+    check,
+    compile,
+    cost,
+    kubernetes_library,
+    types,
+)
+from extender.cel.dra import COST_LIMIT, check_selector, compile_selector
+from extender.model.device import Device
+
+ROOT = Path(__file__).resolve().parents[1]
+CEL = ROOT / "extender" / "cel"
+LANGUAGE = sorted(path for path in CEL.rglob("*.py") if "dra" not in path.relative_to(CEL).parts)
+OUTSIDE = sorted(
+    path
+    for folder in ("extender", "tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    if CEL not in path.parents
+)
+PUBLIC = {"extender.cel", "extender.cel.dra"}
+MODEL = {"extender.model.errors", "extender.model.quantity", "extender.model.semver"}
+FUNCTIONS = kubernetes_library((1, 37), includes=True, all_versions=True)
+NUMBERS = Environment(FUNCTIONS, {"limit": types.INT, "names": types.list_of(types.STRING)}, ("limit", "names"))
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of this project that a file imports from."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name for name in names if name.split(".")[0] == "extender"}
+
+
+@pytest.mark.parametrize("path", LANGUAGE, ids=lambda path: str(path.relative_to(CEL)))
+def test_the_language_imports_neither_its_binding_nor_a_device(path: Path) -> None:
+    others = {name for name in imported(path) if not name.startswith("extender.cel")}
+    assert others <= MODEL
+    assert not any(name.startswith("extender.cel.dra") for name in imported(path))
+
+
+def test_other_packages_import_from_the_public_face_only() -> None:
+    deep = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in OUTSIDE
+        for name in imported(path)
+        if name.startswith("extender.cel") and name not in PUBLIC
+    }
+    assert deep == set()
+
+
+def test_a_program_takes_its_inputs_by_name() -> None:
+    program = compile("names.filter(name, name.size() > limit).size()", NUMBERS)
+    assert program.evaluate({"limit": 1, "names": ["a", "bb", "ccc"]}) == 2
+    assert program.evaluate({"limit": 2, "names": ["a", "bb", "ccc"]}) == 1
+
+
+def test_a_local_variable_hides_an_input() -> None:
+    assert compile("[1, 2].map(limit, limit + 1)", NUMBERS).evaluate({"limit": 7, "names": []}) == [2, 3]
+
+
+def test_each_step_has_its_error() -> None:
+    with pytest.raises(CompileError, match="no matching overload"):
+        compile("limit + names", NUMBERS)
+    with pytest.raises(EvalError, match="division by zero"):
+        compile("1 / limit", NUMBERS).evaluate({"limit": 0, "names": []})
+    small = Environment(FUNCTIONS, {}, (), budget=100)
+    with pytest.raises(BudgetExceeded):
+        compile("lists.range(100).all(x, x >= 0)", small).evaluate({})
+
+
+def test_the_cost_uses_the_sizes_of_the_inputs() -> None:
+    fields = {"tags": types.list_of(types.STRING)}
+    job = types.Type("struct", "test.Job")
+    declared = {"functions": FUNCTIONS, "variables": {"job": job}, "inputs": ("job",), "structs": {job.name: fields}}
+    text = "job.tags.exists(tag, tag == 'x')"
+    assert cost(check(text, Environment(**declared))) == UNBOUNDED
+    bounded = Environment(**declared, sizes={job.name: {"tags": Size(10, Size(8))}})
+    assert cost(check(text, bounded)) < 100
+
+
+def test_all_overloads_of_a_function_have_the_same_price_and_purity() -> None:
+    """Two families may declare one function, such as indexOf of texts and of lists: the estimate takes either."""
+    differing = [
+        name for name, overloads in FUNCTIONS.functions().items() if any(o.traits != overloads[0].traits for o in overloads)
+    ]
+    assert differing == []
+
+
+def test_a_pure_function_of_literals_costs_nothing_on_a_device() -> None:
+    """The compiler evaluates it once; an error stays one of the evaluation."""
+    selector = compile_selector("quantity('x') == quantity('1')")
+    with pytest.raises(EvalError):
+        selector.match(Device("blank"), "d")
+    assert compile_selector("quantity('1k') == quantity('1000')").match(Device("blank"), "d")
+
+
+def test_the_limit_of_an_evaluation_is_that_of_the_estimate() -> None:
+    assert check_selector("true").environment.budget == COST_LIMIT
