@@ -202,7 +202,7 @@ class Visitor(ABC, Generic[R]):
     """
 
     def visit(self, node: Node) -> R:
-        """What the method for this kind of node returns."""
+        """The result of the method for this kind of node."""
         return self.method(node)(node)
 
     def method(self, node: Node) -> Callable[[Any], R]:

@@ -36,7 +36,7 @@ class Checker(ast.Visitor[t.Type]):
         return type_
 
     def settle(self, node: ast.Node) -> None:
-        """Replace type variables in the whole tree by what they turned out to be."""
+        """Replace the type variables in the whole tree by the types that the check found for them."""
         for current in ast.walk(node):
             if current.type is not None:
                 current.type = self._bindings.resolve(current.type, free_is_dyn=True)
@@ -311,7 +311,7 @@ class Checker(ast.Visitor[t.Type]):
         return body
 
     def _declare(self, names: dict[str, t.Type]) -> dict[str, t.Type]:
-        """Open a scope; the answer is what to put back."""
+        """Open a scope. Returns the variables of the outer scope, which the caller restores."""
         saved = self._variables
         self._variables = {**saved, **names}
         return saved

@@ -1,4 +1,4 @@
-"""What an expression may use: functions, inputs with their types and sizes, and the names of types."""
+"""The environment of an expression: functions, inputs with their types and sizes, and the names of types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STANDARD_TYPES: dict[str, t.Type] = {
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """What the checker, the estimator and the compiler know beside the expression.
+    """The declarations that the checker, the estimator and the compiler use.
 
     `variables` are the types of the inputs that an expression can name. `inputs` are the names of the values that an
     evaluation takes, in the order of a frame: a binding may take more values than an expression can name.

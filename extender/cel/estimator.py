@@ -130,7 +130,7 @@ class Estimator(ast.Visitor[Cost]):
 
 
 def _result(kind: str, source: Size, produced: Size, item: Size) -> Size:
-    """The size of what a macro yields; `produced` is that of its body."""
+    """The size of the result of a macro; `produced` is the size of its body."""
     match kind:
         case "all" | "exists" | "exists_one":
             return Size(1)

@@ -61,7 +61,7 @@ class _Folder:
         return _VARIES
 
     def _check(self, node: ast.Node) -> None:
-        """Raise EvalError where a call cannot work with the constants that it has."""
+        """Raise EvalError where a call fails with its constants."""
         if not isinstance(node, ast.Call):
             return
         if _traits(node).pattern:
@@ -81,7 +81,7 @@ def _traits(node: ast.Call) -> Traits:
 
 
 def _leaves_first(root: ast.Node) -> list[tuple[ast.Node, bool]]:
-    """All nodes, and whether each is within a call of format."""
+    """All nodes, each with whether it is inside a call of format."""
     found, stack = [], [(root, False)]
     while stack:
         node, in_format = stack.pop()
@@ -92,7 +92,7 @@ def _leaves_first(root: ast.Node) -> list[tuple[ast.Node, bool]]:
 
 
 def _check_items(node: ast.Node) -> None:
-    """Raise EvalError for a list or map literal whose items have different types: one of unknown type is another."""
+    """Raise EvalError for a list or map literal whose items have different types; the unknown type is one of them."""
     match node:
         case ast.ListLiteral():
             _check_same([_type(item, optional=i in node.optional) for i, item in enumerate(node.items)])

@@ -19,7 +19,9 @@ _PATTERN = re.compile(
     r"|(?P<op>==|!=|<=|>=|&&|\|\||[-+*/%!<>?:.,()\[\]{}])",
     re.ASCII,
 )
-_ESCAPE = re.compile(r"\\(?:([abfnrtv\\'\"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))")
+_ESCAPE = re.compile(
+    r"\\(?:([abfnrtv\\'\"`?])|[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2}))"
+)
 _SURROGATES = (0xD800, 0xDFFF)  # no characters of their own (Unicode 3.8)
 _MAX_DIGITS = 64  # more than any 64-bit number has, leading zeros included
 _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -92,7 +94,7 @@ def _string(source: str, match: re.Match[str]) -> tuple[Token, int]:
 
 
 def _closing(source: str, start: int, quote: str, *, raw: bool) -> int:
-    """Where the literal ends, or -1. Single-quoted forms end at a line break."""
+    """The offset of the closing quote, or -1. A literal in single quotes may not contain a line break."""
     at = start
     while at < len(source):
         if source.startswith(quote, at):
@@ -104,7 +106,7 @@ def _closing(source: str, start: int, quote: str, *, raw: bool) -> int:
 
 
 def _unescape(source: str, body: str, offset: int, *, binary: bool) -> str:
-    """The text meant. For bytes each character of the answer is one byte."""
+    """The text without escapes. For bytes each character of the result is one byte."""
     pieces: list[str] = []
     at = 0
     while at < len(body):

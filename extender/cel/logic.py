@@ -11,12 +11,12 @@ _ERROR_COST = 10  # units for raising and catching an error
 
 
 def conjunction(terms: list[Closure]) -> Closure:
-    """False if any term is false, whatever the others do."""
+    """False if any term is false, even if other terms fail."""
     return _chain(terms, decisive=False)
 
 
 def disjunction(terms: list[Closure]) -> Closure:
-    """True if any term is true, whatever the others do."""
+    """True if any term is true, even if other terms fail."""
     return _chain(terms, decisive=True)
 
 

@@ -67,7 +67,7 @@ def _turns(source: Closure, slots: list[int], units: int) -> Callable[[Frame], I
 
 
 def _quantifier(turns: Callable[[Frame], Iterator[None]], body: Closure, *, decisive: bool) -> Closure:
-    """all and exists: one decisive turn decides the result, whatever errors other turns raise."""
+    """all and exists: one decisive turn decides the result, even if other turns fail."""
 
     def run(frame: Frame) -> bool:
         error: EvalError | None = None

@@ -10,7 +10,7 @@ from extender.cel.pricing import LIST_COST, MAP_COST
 
 
 class LoopCost(NamedTuple):
-    """Units that a loop takes beside its range and its body, by what the reference expands the macro to."""
+    """The units of a loop beside those of its range and its body, as in the reference's expansion of the macro."""
 
     start: int
     turn: int
@@ -35,7 +35,7 @@ _TRANSFORMS = {"transformList", "transformMap", "transformMapEntry"}
 
 
 def expand(source: str, call: Call) -> Node:
-    """The macro that this call is, or the call itself."""
+    """The node of the macro that this call is, or the call itself."""
     if call.target is None:
         return _has(source, call) if call.function == "has" and len(call.args) == 1 else call
     if _is_cel(call.target) and call.function == "bind" and len(call.args) == 3:  # noqa: PLR2004 - name, init, body

@@ -1,7 +1,7 @@
 """Message literals: `google.protobuf.Timestamp{seconds: 1}`.
 
-The well-known messages are known to every CEL environment (cel-go, common/types/pb); each becomes the CEL value it
-stands for as soon as it is made. Kubernetes' own types can be written down but not made: a run-time error, as there.
+Every CEL environment has the well-known messages (cel-go, common/types/pb). A literal of one becomes the CEL value
+that it stands for at once. A literal of one of Kubernetes' own types is a run-time error, as in the reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _JSON = t.map_of(t.STRING, t.DYN)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A well-known message: what its literal is to the checker, its fields, and how the value is made of them."""
+    """A well-known message: the type of its literal, the types of its fields, and the function that makes the value."""
 
     type: t.Type
     fields: Mapping[str, t.Type]

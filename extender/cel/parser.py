@@ -22,7 +22,8 @@ MAX_LENGTH = 10 * 1024  # resource.k8s.io CELSelectorExpressionMaxLength
 MAX_DEPTH = 250  # cel-go's default recursion limit of the parser
 
 RESERVED = frozenset(
-    ["as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while"]
+    {"as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
+     "loop", "package", "namespace", "return", "var", "void", "while"}
 )
 _KEYWORDS = {"true": True, "false": False, "null": None}
 _LEVELS = {"||": 1, "&&": 2, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
@@ -32,7 +33,7 @@ MAX_TREE_DEPTH = 320  # a chain such as 1+1+1 nests without parentheses; two Pyt
 
 
 def parse(source: str) -> Node:
-    """The tree of an expression. Raises CompileError with the place."""
+    """The tree of an expression. Raises CompileError with the position."""
     if len(source.encode()) > MAX_LENGTH:
         raise CompileError(source, [], f"too long: {len(source.encode())} bytes, the limit is {MAX_LENGTH}")
     try:
@@ -110,9 +111,9 @@ class _Parser:
         self.depth -= 1
         return node
 
-    def binary(self, floor: int) -> Node:
+    def binary(self, least: int) -> Node:
         node = self.operand()
-        while (level := self.level()) > floor:
+        while (level := self.level()) > least:
             token = self.token
             if level <= _LOGICAL:
                 node = self.chain(node, token.text, level)
@@ -127,7 +128,7 @@ class _Parser:
         return _LEVELS.get(token.text, 0) if token.kind in ("op", "ident") else 0
 
     def chain(self, first: Node, operator: str, level: int) -> Node:
-        """a && b && c as a balanced tree, so that a long chain does not nest deeply."""
+        """a && b && c as a balanced tree: a long chain does not nest deeply."""
         terms, offsets = [first], []
         while self.sees(operator):
             offsets.append(self.expect(operator).offset)
@@ -210,7 +211,10 @@ class _Parser:
         token = self.token
         if token.kind in ("int", "uint", "float", "string", "bytes"):
             self.at += 1
-            value = self.checked_int(token.value, token) if token.kind == "int" else token.value  # type: ignore[arg-type] # the lexer made it an int
+            value = token.value
+            if token.kind == "int":
+                assert isinstance(value, int)
+                value = self.checked_int(value, token)
             return Literal(token.offset, value)
         if token.kind == "ident":
             return self.identifier(token)
@@ -244,7 +248,7 @@ class _Parser:
         return Ident(token.offset, token.text) if name is None else self.message_literal(name)
 
     def message_name(self, first: str) -> str | None:
-        """'a.b.C' where the next tokens are .b.C{ — taken up to the brace — else None and nothing is taken."""
+        """'a.b.C' where the next tokens are .b.C{ (the parser then stands at the brace), else None."""
         at, names = self.at, [first]
         while self.tokens[at].text == "." and self.tokens[at + 1].kind == "ident":
             names.append(self.tokens[at + 1].text)

@@ -50,7 +50,7 @@ class Price:
 
     estimate: Callable[[Arguments], int] = flat
     size: Callable[[Arguments], int | None] = by_type  # largest size of the result
-    overhead: int = 0  # units that a call takes whatever the size of its arguments
+    overhead: int = 0  # units of a call with arguments of any size
     work: Callable[[Values], int] | None = None  # units by the values, for a function without overhead
     scalar: bool = False  # the result is never larger than a number, and the work is small: no charge by size
     bounded: bool = False  # an attribute's 64 characters bound the work: a call on a scalar is free
@@ -113,7 +113,7 @@ def scan_string(args: Arguments) -> int:
 
 
 def ordering(args: Arguments) -> int:
-    """Comparing with < and its kin: texts character by character."""
+    """<, <=, > or >=: texts are compared character by character."""
     return _compared(args) if args[0].type.kind in ("string", "bytes") or _has_dynamic(args) else 1
 
 

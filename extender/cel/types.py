@@ -1,4 +1,4 @@
-"""Static types and their unification, by the rules of cel-go's checker (described in docs/cel.md)."""
+"""Static types and their unification, by the rules of cel-go's checker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def type_of(item: Type) -> Type:
 
 
 def wrapper_of(item: Type) -> Type:
-    """A scalar that may be null: what google.protobuf.Int32Value and its kin are."""
+    """A scalar that may be null, such as google.protobuf.Int32Value."""
     return Type("wrapper", params=(item,))
 
 
@@ -70,7 +70,7 @@ def unwrap_optional(type_: Type) -> Type | None:
 
 
 class Bindings:
-    """What type variables stand for; a failed attempt leaves no trace."""
+    """The types that type variables stand for. A failed attempt changes nothing."""
 
     def __init__(self) -> None:
         self._known: dict[str, Type] = {}
@@ -81,7 +81,7 @@ class Bindings:
         return Type("var", f"_var{self._fresh}")
 
     def assignable(self, have: tuple[Type, ...], want: tuple[Type, ...]) -> bool:
-        """Whether values of the first types can be used where the second are wanted; remembers what it took."""
+        """Whether values of the types `have` fit the types `want`. On success the type variables are bound."""
         if len(have) != len(want):
             return False
         before = dict(self._known)
@@ -124,7 +124,7 @@ class Bindings:
         )
 
     def _substitutes(self, type_: Type, variable: Type) -> tuple[bool, bool]:
-        """(may the variable stand for the type, did it have a meaning before)."""
+        """(the variable may stand for the type, the variable was bound before)."""
         if type_ == variable:
             return True, True
         known = self._known.get(variable.name)

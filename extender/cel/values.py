@@ -1,6 +1,7 @@
-"""Values at run time that Python has no type for, equality and order as CEL defines them.
+"""The values of an evaluation, with equality and order as CEL defines them.
 
-int, float, str, bytes, bool, None, list and dict stand for themselves; `bool` is never an int here.
+int, float, str, bytes, bool, None, list and dict stand for themselves; this module adds the types that Python lacks. A
+bool is never an int here; a map holds its keys as `key_of` gives them.
 """
 
 from __future__ import annotations
@@ -57,22 +58,22 @@ class Empty:
 
 
 class List(list[Any]):
-    """A list made by an expression. `weight` counts all values below it, shared ones each time they appear: walking
-    it costs that much."""
+    """A list that an expression made. `weight` counts all values in it, a shared one each time it appears: a walk over
+    the list visits so many."""
 
     __slots__ = ("weight",)
     weight: int
 
 
 class Map(dict[Any, Any]):
-    """A map made by an expression; see List."""
+    """A map that an expression made; see List."""
 
     __slots__ = ("weight",)
     weight: int
 
 
 def weight(value: object) -> int:
-    """How many values a walk over this one meets."""
+    """The number of values that a walk over this one visits."""
     if isinstance(value, List | Map):
         return value.weight
     if isinstance(value, Optional):
@@ -91,7 +92,7 @@ def total_weight(values: Collection[object]) -> int:
     if kinds <= _WEIGHTLESS:
         return len(values)
     if kinds == {str}:
-        return len(values) + sum(map(len, values)) // 10  # type: ignore[arg-type] # all texts
+        return len(values) + sum(map(len, values)) // 10  # type: ignore[arg-type] # all are str
     return sum(map(weight, values))
 
 
@@ -128,7 +129,7 @@ class Cidr:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A named format (dns1123Label and its kin)."""
+    """A named format, such as dns1123Label."""
 
     name: str
 
@@ -152,7 +153,8 @@ def type_name(value: object) -> str:
 
 
 def equal(left: object, right: object) -> bool:
-    """CEL equality: numbers by value across types, other types never equal; Quantity and Semver insist on theirs."""
+    """CEL equality: numbers are equal by value, values of other types never. Raises EvalError for a Quantity or a
+    Semver with a value of another type."""
     a, b = type(left), type(right)
     if a in _OPAQUE_EQUALITY and b is not a:
         raise EvalError("no such overload")
@@ -190,7 +192,7 @@ def _equal_optionals(left: Optional, right: Optional) -> bool:
 
 
 def not_equal(left: object, right: object) -> bool:
-    """CEL's !=: true where the types differ, also for those that refuse ==."""
+    """CEL's !=: true where the types differ, also for Quantity and Semver."""
     if type(left) in _OPAQUE_EQUALITY and type(right) is not type(left):
         return True
     return not equal(left, right)
@@ -217,7 +219,7 @@ def key_of(value: object) -> object:
 
 
 def literal_key(value: object) -> object:
-    """A key in a map literal: there the reference takes any value that can be compared."""
+    """A key in a map literal: there the reference accepts any value that can be compared."""
     return value if isinstance(value, Quantity | Semver) else key_of(value)
 
 

@@ -17,8 +17,8 @@ Path = tuple[str, ...]
 class DeviceBinding:
     """Compiles the reads of one program.
 
-    `reads` collects what the program reads: 'driver', 'allowMultipleAllocations', 'attributes:domain/id',
-    'attributes:domain/*' or 'attributes:*', the same for capacity.
+    `reads` collects the parts of a device that the program reads: 'driver', 'allowMultipleAllocations',
+    'attributes:domain/id', 'attributes:domain/*' or 'attributes:*', and the same for capacity.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class DeviceBinding:
         return None
 
     def call(self, node: ast.Call, hidden: Collection[str]) -> Closure | None:
-        """device.driver == 'x', device.attributes[d].i == 'x' or device.attributes[d].i in ['x', 'y'] in one closure."""
+        """One closure for device.driver == 'x', for device.attributes[d].i == 'x', or for the latter with `in`."""
         if node.function not in ("_==_", "@in") or "device" in hidden:
             return None
         left, right = node.parts
@@ -111,7 +111,7 @@ def _path(node: ast.Node) -> Path | None:
 
 
 def _tested_path(node: ast.Node) -> Path | None:
-    """The path for which '"id" in device.attributes[domain]' tests: has() asks the same."""
+    """The path that '"id" in device.attributes[domain]' tests; has() is the same test."""
     match node:
         case ast.Call(function="@in", args=[ast.Literal(value=str() as name), operand]):
             path = _path(operand)

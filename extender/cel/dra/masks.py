@@ -1,6 +1,6 @@
 """Match masks: one expression over one slice gives two integers, bit i for device i.
 
-Only slices that changed are evaluated again: an entry is valid for the very slice object it was made from.
+An entry is valid for the slice object that it was made from: only a slice that changed is evaluated again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _ALL_MASK_BYTES = 48 << 20
 
 
 class Mask(NamedTuple):
-    """Devices that match, and devices on which the expression has no value; bit i is devices[i]."""
+    """The devices that match, and the devices on which the expression has no value; bit i is devices[i]."""
 
     match: int
     error: int
 
 
 class _Compiled(NamedTuple):
-    """A selector, or why there is none, with the estimated bytes that it takes."""
+    """A selector or its compile error, with the estimated bytes that it takes."""
 
     selector: Selector | CompileError
     size: int
 
 
-class _Begun(NamedTuple):
+class _PartialMask(NamedTuple):
     """The masks of the first few devices of a slice."""
 
     slice: Slice
@@ -49,33 +49,33 @@ class _Begun(NamedTuple):
     error: int
 
 
-class _OfSlices:
+class _ExpressionMasks:
     """The masks of one expression."""
 
     __slots__ = ("begun", "by_name", "exhausted", "size")
 
     def __init__(self) -> None:
         self.by_name: dict[str, tuple[Slice, Mask]] = {}
-        self.begun: dict[str, _Begun] = {}  # by name of the slice, where a budget ended before the last device
+        self.begun: dict[str, _PartialMask] = {}  # by name of the slice, where a budget ended before the last device
         self.exhausted = False  # the expression is too costly to be evaluated again
         self.size = 0  # estimated bytes
 
     def put(self, slice_: Slice, mask: Mask) -> int:
-        """Remember a mask; the answer is how many bytes that adds."""
+        """Keep a mask. Returns the bytes that it adds."""
         added = 0 if slice_.name in self.by_name else _MASK_BYTES + len(slice_.devices) // 4
         self.by_name[slice_.name] = slice_, mask
         self.size += added
         return added - self._forget_begun(slice_.name)
 
-    def begin(self, begun: _Begun) -> int:
-        """Remember how far a slice was evaluated; the answer is how many bytes that adds."""
+    def begin(self, begun: _PartialMask) -> int:
+        """Keep the masks of the first devices of a slice. Returns the bytes that they add."""
         added = 0 if begun.slice.name in self.begun else _MASK_BYTES
         self.begun[begun.slice.name] = begun
         self.size += added
         return added
 
     def forget(self, slice_name: str) -> int:
-        """Drop a mask; the answer is how many bytes that frees."""
+        """Drop a mask. Returns the bytes that this frees."""
         known = self.by_name.pop(slice_name, None)
         freed = _MASK_BYTES + len(known[0].devices) // 4 if known is not None else 0
         self.size -= freed
@@ -99,17 +99,17 @@ class Masks:
     ) -> None:
         self._dialect = dialect
         self._compiled: LRUCache[str, _Compiled] = LRUCache(selector_bytes, getsizeof=attrgetter("size"))
-        self._masks: OrderedDict[str, _OfSlices] = OrderedDict()
+        self._masks: OrderedDict[str, _ExpressionMasks] = OrderedDict()
         self._limit_bytes = mask_bytes
         self._bytes = 0
 
     def remembered(self) -> dict[str, int]:
-        """How many selectors and masks are remembered, and the estimated bytes of the masks."""
+        """The number of selectors and masks kept, and the estimated bytes of the masks."""
         masks = sum(len(one.by_name) for one in self._masks.values())
         return {"selectors": len(self._compiled), "masks": masks, "mask_bytes": self._bytes}
 
     def selector(self, expression: str, budget: Budget = UNLIMITED) -> Selector | CompileError:
-        """The compiled expression, or why it cannot be. Raises BudgetSpent."""
+        """The compiled expression, or its compile error. Raises BudgetSpent."""
         known = self._compiled.get(expression)
         if known is not None:
             return known.selector
@@ -126,11 +126,11 @@ class Masks:
         return found
 
     def of(self, expression: str, slice_: Slice, budget: Budget = UNLIMITED) -> Mask:
-        """The masks of an expression over a slice. A compile error is an error on every device. Raises BudgetSpent;
-        the devices asked until then are remembered."""
+        """The masks of an expression over a slice. A compile error is an error on every device. Raises BudgetSpent; the
+        masks of the devices evaluated until then are kept."""
         masks = self._masks.get(expression)
         if masks is None:
-            masks = self._masks[expression] = _OfSlices()
+            masks = self._masks[expression] = _ExpressionMasks()
         else:
             self._masks.move_to_end(expression)
         known = masks.by_name.get(slice_.name)
@@ -149,12 +149,12 @@ class Masks:
             self._bytes -= oldest.size
 
     def forget(self, slice_name: str) -> None:
-        """Drop what is known about a slice that no longer exists."""
+        """Drop the masks of a slice that no longer exists."""
         for masks in self._masks.values():
             self._bytes -= masks.forget(slice_name)
 
     def error(self, expression: str, device: Device, driver: str) -> str:
-        """Why the expression has no value for a device; '' where it has one. Text is made on demand only."""
+        """The error of the expression on a device; '' where it has a value. Evaluates the expression again."""
         selector = self.selector(expression)
         if isinstance(selector, CompileError):
             return f"CEL compile error: {selector}"
@@ -164,11 +164,11 @@ class Masks:
             return f"CEL runtime error: {error}"
         return ""
 
-    def _evaluate(self, expression: str, slice_: Slice, known: _OfSlices, budget: Budget) -> Mask:
+    def _evaluate(self, expression: str, slice_: Slice, known: _ExpressionMasks, budget: Budget) -> Mask:
         selector = self.selector(expression, budget)
-        everyone = (1 << len(slice_.devices)) - 1
+        all_devices = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
-            return Mask(0, everyone)
+            return Mask(0, all_devices)
         begun = known.begun.get(slice_.name)
         first, match, error = begun[1:] if begun is not None and begun.slice is slice_ else (0, 0, 0)
         driver = slice_.pool.driver
@@ -179,13 +179,13 @@ class Masks:
                 if selector.match(device, driver):
                     match |= 1 << position
             except BudgetExceeded:
-                # One device has shown what the expression costs; forty thousand more would stop the scheduler.
+                # The expression is too costly on one device: on forty thousand it would stop the scheduler.
                 known.exhausted = True
-                return Mask(0, everyone)
+                return Mask(0, all_devices)
             except CelError:
                 error |= 1 << position
             except BudgetSpent:
-                self._bytes += known.begin(_Begun(slice_, position, match, error))
+                self._bytes += known.begin(_PartialMask(slice_, position, match, error))
                 raise
             budget.keep()
         return Mask(match, error)

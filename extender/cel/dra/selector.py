@@ -19,7 +19,7 @@ COST_LIMIT = BUDGET_LIMIT  # the API server has one limit for the estimate and f
 
 
 class Selector:
-    """A compiled selector. `reads` names what it reads of a device, as DeviceBinding does."""
+    """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding)."""
 
     __slots__ = ("_list_types", "_locals", "_run", "expression", "reads")
 
@@ -46,7 +46,7 @@ class Selector:
         raise EvalError(f"CEL result of type {type_name(value)} could not be converted to bool")
 
     def value(self, device: Device, driver: str) -> object:
-        """The value of the expression, of whatever type. Raises EvalError or BudgetExceeded."""
+        """The value of the expression, of any type. Raises EvalError or BudgetExceeded."""
         try:
             return self._run([COST_LIMIT, device, driver, *self._locals])
         except RecursionError:

@@ -20,7 +20,8 @@ _AND = "_&&_"
 
 @lru_cache(maxsize=512)
 def split_terms(expression: str) -> tuple[str, ...]:
-    """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression where it is no such chain."""
+    """The texts of a, (b && c) and d in a && (b && c) && d; the whole expression where it is not such
+    a chain."""
     try:
         tree = parse(expression)
     except CompileError:

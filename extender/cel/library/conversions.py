@@ -66,7 +66,7 @@ def _uint_of_string(text: str) -> UInt:
 def double_of_string(text: str) -> float:
     if _NO_NUMBER.fullmatch(text) is not None:
         return float(text)
-    found = math.inf  # what is no number fails as a number does that no double holds
+    found = math.inf  # a text that is no number fails like a number that no double holds
     if _DOUBLE.fullmatch(text) is not None:
         found = float(text.replace("_", ""))
     elif _HEX_DOUBLE.fullmatch(text) is not None:

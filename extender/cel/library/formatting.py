@@ -15,7 +15,7 @@ from extender.model.quantity import Quantity
 from extender.model.semver import Semver
 
 _CLAUSE = re.compile(r"%(?:(%)|(?:\.(\d+))?([a-zA-Z]))")
-_MAX_PRECISION = 100  # beyond what a double holds; the reference has no limit and could be made to build megabytes
+_MAX_PRECISION = 100  # more than a double has; without a limit an expression could build megabytes
 VERBS = "sdfebxXo"
 
 

@@ -16,7 +16,7 @@ from extender.cel.pricing import WALK, Price
 from extender.cel.values import NONE, Duration, Optional, UInt, compare, equal
 
 _LISTS_V3: Version = (1, 34)
-MAX_RANGE = 10_000  # bounds what lists.range may build; the reference has no bound and hangs beyond 100,000
+MAX_RANGE = 10_000  # elements of lists.range; the reference has no limit and hangs beyond 100,000
 MAX_INCLUDES = 48  # resource.k8s.io ResourceSliceMaxAttributeValuesPerDevice
 
 _ORDERED = (t.INT, t.UINT, t.DOUBLE, t.BOOL, t.DURATION, t.TIMESTAMP, t.STRING, t.BYTES)

@@ -48,7 +48,8 @@ def url(text: str) -> Url:
     hostname, port = _split_host(text, host)
     if _BAD_ESCAPE.search(path) or " " in host:
         raise EvalError(f"URL parse error during conversion from string: parse {text!r}: invalid URL escape")
-    return Url(text, scheme.lower(), host, hostname, port, urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~-._"), _query(query))
+    quoted = urllib.parse.quote(path, safe="/%:@!$&'()*+,;=~-._")
+    return Url(text, scheme.lower(), host, hostname, port, quoted, _query(query))
 
 
 def _split_host(text: str, host: str) -> tuple[str, str]:
@@ -70,7 +71,8 @@ def _query(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def ip(text: str) -> Address:
     if len(text) > _LONGEST_ADDRESS:
-        raise EvalError(f"IP Address {text[:_LONGEST_ADDRESS]!r}... parse error during conversion from string: too long")
+        shown = text[:_LONGEST_ADDRESS]
+        raise EvalError(f"IP Address {shown!r}... parse error during conversion from string: too long")
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
@@ -118,7 +120,7 @@ def _masked(block: Cidr) -> Cidr:
 
 
 def _is_global_unicast(address: Address) -> bool:
-    """Go's IsGlobalUnicast: anything but unspecified, loopback, multicast, link-local and the broadcast address."""
+    """As Go's IsGlobalUnicast: not unspecified, loopback, multicast, link-local or the broadcast address."""
     return not (
         address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
         or address == ipaddress.IPv4Address("255.255.255.255")

@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, membership and indexing. && || and ?: are closures of their own (see compile)."""
+"""Arithmetic, comparison, membership and indexing. The compiler makes the closures of && || and ?: itself."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def index_map(mapping: dict[object, object], key: object) -> object:
 
 
 def _lookup(mapping: dict[object, object], key: object) -> Optional:
-    """A present Optional, or NONE. A mapping with a default (the domains of a device) always answers."""
+    """A present Optional, or NONE. A mapping with a default value, such as the domains of a device, has every key."""
     hashed = key_of(key)
     try:
         return Optional(mapping[hashed])
@@ -145,8 +145,11 @@ def optional_map(mapping: dict[object, object], key: object) -> Optional:
 
 
 def _through(apply: Callable[[list[object], object], Optional]) -> Callable[[Optional, object], Optional]:
-    """Index what an optional holds; nothing stays nothing."""
-    return lambda box, key: apply(box.value, key) if box.present else NONE  # type: ignore[arg-type] # typed by the overload
+    """Indexing the value of an optional; none() stays none()."""
+    def run(box: Optional, key: object) -> Optional:
+        return apply(box.value, key) if box.present else NONE  # type: ignore[arg-type] # the overload checks the type
+
+    return run
 
 
 _I, _U, _D, _S = t.INT, t.UINT, t.DOUBLE, t.STRING

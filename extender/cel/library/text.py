@@ -15,7 +15,7 @@ from extender.cel.library.formatting import format_string
 from extender.cel.overloads import function, member, plain
 from extender.cel.pricing import WALK, Price, Values, pattern_units
 
-# 256 KiB holds every pattern that 10 KiB of expression can spell with sane repetition, and stops (a{1000}){1000}.
+# 256 KiB holds every pattern of a 10 KiB expression but those with absurd repetitions such as (a{1000}){1000}.
 _REGEX_MEMORY = 256 * 1024
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -23,13 +23,28 @@ _OPTIONS.max_mem = _REGEX_MEMORY
 _ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(97, 123)}
 # Go's unicode.IsSpace, plus U+180E as cel-go's trim documents.
-_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-_QUOTED = str.maketrans({"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"'})
+_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+_QUOTED = str.maketrans(
+    {
+        "\a": "\\a",
+        "\b": "\\b",
+        "\f": "\\f",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+        "\v": "\\v",
+        "\\": "\\\\",
+        '"': '\\"',
+    }
+)
 
 
 @functools.lru_cache(maxsize=512)
 def regex(pattern: str) -> Any:
-    """A compiled RE2 pattern. Raises EvalError with RE2's words."""
+    """A compiled RE2 pattern. Raises EvalError with the message of RE2."""
     try:
         return re2.compile(pattern, _OPTIONS)
     except re2.error as error:

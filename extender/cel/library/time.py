@@ -15,14 +15,23 @@ from extender.cel.overloads import Overload, function, member
 from extender.cel.pricing import Price
 from extender.cel.values import INT_MAX, INT_MIN, Duration, Timestamp
 
-_UNIT_NANOS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_MAX_DURATION = 256  # characters; the longest sensible one has thirty
+_UNIT_NANOS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_MAX_DURATION = 256  # characters; a duration without superfluous digits has at most thirty
 _PART = re.compile(r"(\d*)(?:\.(\d*))?(ns|us|µs|μs|ms|s|m|h)")
 # As Go's time.Parse reads RFC 3339: an hour may have one digit, a comma may stand for the point.
 _STAMP = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
 )
-_MOST_OFFSET = (24, 60)  # hours and minutes of a zone that Go takes
+_MOST_OFFSET = (24, 60)  # hours and minutes of the largest zone offset that Go accepts
 _OFFSET = re.compile(r"([+-]?)(\d\d):(\d\d)", re.ASCII)
 
 
@@ -57,7 +66,7 @@ def parse_timestamp(text: str) -> Timestamp:
         raise EvalError(f"parsing time {text!r}: not RFC 3339")
     *numbers, fraction, zone = match.groups()
     try:
-        moment = datetime.datetime(*map(int, numbers), tzinfo=datetime.UTC)  # type: ignore[arg-type,misc] # six integers
+        moment = datetime.datetime(*map(int, numbers), tzinfo=datetime.UTC)  # type: ignore[arg-type,misc] # six ints
     except ValueError as error:
         raise EvalError(f"parsing time {text!r}: {error}") from error
     seconds = int((moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)).total_seconds())
