@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from extender.cel import (
     kubernetes_library,
     types,
 )
-from extender.cel.dra import COST_LIMIT, check_selector, compile_selector
+from extender.cel.dra import compile_selector
 from extender.model.device import Device
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,8 @@ OUTSIDE = sorted(
 PUBLIC = {"extender.cel", "extender.cel.dra"}
 MODEL = {"extender.model.errors", "extender.model.quantity", "extender.model.semver"}
 FUNCTIONS = kubernetes_library((1, 37), includes=True, all_versions=True)
-NUMBERS = Environment(FUNCTIONS, {"limit": types.INT, "names": types.list_of(types.STRING)}, ("limit", "names"))
+INPUTS = {"limit": types.INT, "names": types.list_of(types.STRING)}
+NUMBERS = Environment(FUNCTIONS, INPUTS, tuple(INPUTS), budget=1000)
 
 
 def imported(path: Path) -> set[str]:
@@ -86,10 +88,10 @@ def test_each_step_has_its_error() -> None:
 def test_the_cost_uses_the_sizes_of_the_inputs() -> None:
     fields = {"tags": types.list_of(types.STRING)}
     job = types.Type("struct", "test.Job")
-    declared = {"functions": FUNCTIONS, "variables": {"job": job}, "inputs": ("job",), "structs": {job.name: fields}}
+    unbounded = Environment(FUNCTIONS, {"job": job}, ("job",), budget=1000, structs={job.name: fields})
+    bounded = replace(unbounded, sizes={job.name: {"tags": Size(10, Size(8))}})
     text = "job.tags.exists(tag, tag == 'x')"
-    assert cost(check(text, Environment(**declared))) == UNBOUNDED
-    bounded = Environment(**declared, sizes={job.name: {"tags": Size(10, Size(8))}})
+    assert cost(check(text, unbounded)) == UNBOUNDED
     assert cost(check(text, bounded)) < 100
 
 
@@ -107,7 +109,3 @@ def test_a_pure_function_of_literals_costs_nothing_on_a_device() -> None:
     with pytest.raises(EvalError):
         selector.match(Device("blank"), "d")
     assert compile_selector("quantity('1k') == quantity('1000')").match(Device("blank"), "d")
-
-
-def test_the_limit_of_an_evaluation_is_that_of_the_estimate() -> None:
-    assert check_selector("true").environment.budget == COST_LIMIT

@@ -5,7 +5,7 @@ never imports the binding. Other packages import from these two packages only. d
 """
 
 from extender.cel import types
-from extender.cel.environment import BUDGET_LIMIT, Environment
+from extender.cel.environment import Environment
 from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue
 from extender.cel.estimator import Size
 from extender.cel.library import kubernetes_library
@@ -13,7 +13,6 @@ from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, check, compile, cost  # noqa: A004 - see program.compile
 
 __all__ = [
-    "BUDGET_LIMIT",
     "UNBOUNDED",
     "BudgetExceeded",
     "CelError",

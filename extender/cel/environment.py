@@ -11,8 +11,6 @@ from extender.cel.estimator import Sizes
 from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library
 
-BUDGET_LIMIT = 1_000_000  # units for one evaluation: resource.k8s.io CELSelectorExpressionMaxCost
-
 # Names of types, and the types that they stand for in type(x) == name and name{...}.
 _STANDARD_TYPES: dict[str, t.Type] = {
     "bool": t.BOOL,
@@ -47,9 +45,9 @@ class Environment:
     functions: Library
     variables: Mapping[str, t.Type]
     inputs: tuple[str, ...]
+    budget: int  # units that one evaluation may take
     structs: Mapping[str, Mapping[str, t.Type]] = field(default_factory=dict)  # fields by struct type
     sizes: Sizes = field(default_factory=dict)
-    budget: int = BUDGET_LIMIT  # units that one evaluation may take
 
     @cached_property
     def type_names(self) -> Mapping[str, t.Type]:

@@ -3,9 +3,9 @@
 The search that reads the masks does not belong here. docs/cel.md describes the dialect and its limits.
 """
 
-from extender.cel.dra.dialect import STORED, Dialect
+from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect
 from extender.cel.dra.masks import Mask, Masks
-from extender.cel.dra.selector import COST_LIMIT, Selector, check_cost, check_selector, compile_selector, compile_value
+from extender.cel.dra.selector import Selector, check_cost, check_selector, compile_selector, compile_value
 from extender.cel.dra.terms import failed_term, observed_value, split_terms
 
 __all__ = [

@@ -11,6 +11,7 @@ from extender.cel.environment import Environment
 from extender.cel.estimator import Size
 from extender.cel.library import kubernetes_library
 
+COST_LIMIT = 1_000_000  # units of an estimate and of an evaluation: resource.k8s.io CELSelectorExpressionMaxCost
 LATEST = (1, 37)
 _DEVICE = t.Type("struct", "kubernetes.DRADevice")
 # resource.k8s.io limits of a device: characters of names and values, entries of a map.
@@ -55,6 +56,7 @@ def environment_of(dialect: Dialect) -> Environment:
         kubernetes_library(dialect.effective, includes=dialect.has_includes, all_versions=dialect.stored),
         variables={"device": _DEVICE},
         inputs=INPUTS,
+        budget=COST_LIMIT,
         structs={_DEVICE.name: fields},
         sizes={_DEVICE.name: _field_sizes()},
     )

@@ -1,32 +1,29 @@
 """A device selector: an expression that is compiled once and evaluated on many devices.
 
-`match` is three-valued: True, False, or an EvalError with the text of the reference. Equal inputs give equal answers;
-a selector keeps no state.
+`match` is three-valued: True, False, or an EvalError with the text of the reference. Equal inputs give equal answers.
 """
 
 from __future__ import annotations
 
 from extender.cel.dra.binding import DeviceBinding
-from extender.cel.dra.dialect import STORED, Dialect, environment_of
-from extender.cel.environment import BUDGET_LIMIT
+from extender.cel.dra.dialect import COST_LIMIT, STORED, Dialect, environment_of
 from extender.cel.errors import BudgetExceeded, CompileError, EvalError
 from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
 from extender.model.device import LIST_KINDS, Device
 
-COST_LIMIT = BUDGET_LIMIT  # the API server has one limit for the estimate and for an evaluation
-
 
 class Selector:
     """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding)."""
 
-    __slots__ = ("_list_types", "_locals", "_run", "expression", "reads")
+    __slots__ = ("_budget", "_list_types", "_locals", "_run", "expression", "reads")
 
     def __init__(self, program: Program, reads: frozenset[str], *, list_types: bool) -> None:
         self.expression = program.expression
         self.reads = reads
         self._run = program.run
+        self._budget = program.budget
         self._locals = program.locals
         self._list_types = list_types
 
@@ -34,7 +31,7 @@ class Selector:
         """Whether the device is selected. Raises EvalError or BudgetExceeded where the expression has no answer."""
         if device.attributes.schema.irregular:
             self._check_device(device)
-        frame = [COST_LIMIT, device, driver]
+        frame = [self._budget, device, driver]
         if self._locals:
             frame += self._locals
         try:
@@ -48,7 +45,7 @@ class Selector:
     def value(self, device: Device, driver: str) -> object:
         """The value of the expression, of any type. Raises EvalError or BudgetExceeded."""
         try:
-            return self._run([COST_LIMIT, device, driver, *self._locals])
+            return self._run([self._budget, device, driver, *self._locals])
         except RecursionError:
             raise BudgetExceeded from None
 
