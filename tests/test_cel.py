@@ -38,12 +38,20 @@ def test_compile_errors_have_line_column_and_caret() -> None:
     assert str(caught.value).endswith("...............^")
 
 
+
+
+def doubled(first: str, double: str, last: str) -> str:
+    """Forty nested bindings v0 to v39; each doubles the one before, which stands for V."""
+    values = [first, *(double.replace("V", f"v{i - 1}") for i in range(1, 40))]
+    return "".join(f"cel.bind(v{i}, {value}, " for i, value in enumerate(values)) + last + ")" * 40
+
+
 HOSTILE = {
     "nested loops": "[1,2,3,4,5,6,7,8,9,10].all(a, " * 7 + "true" + ")" * 7,
-    "doubled text": "".join(f"cel.bind(v{i}, {f'v{i - 1}+v{i - 1}' if i else repr('abcdefgh')}, " for i in range(40)) + "v39.size() > 0" + ")" * 40,
-    "doubled lists": "".join(f"cel.bind(v{i}, {f'[dyn(v{i - 1}),dyn(v{i - 1})]' if i else '[dyn(1)]'}, " for i in range(40)) + "v39 == v39" + ")" * 40,
+    "doubled text": doubled("'abcdefgh'", "V+V", "v39.size() > 0"),
+    "doubled lists": doubled("[dyn(1)]", "[dyn(V),dyn(V)]", "v39 == v39"),
     "quadratic range": "lists.range(10000).all(x, lists.range(10000).all(y, x + y >= 0))",
-    "replaced text": "'" + "a" * 2000 + "'.replace('a','" + "b" * 2000 + "').replace('b','" + "c" * 2000 + "').size() > 0",
+    "replaced text": f"'{'a' * 2000}'.replace('a','{'b' * 2000}').replace('b','{'c' * 2000}').size() > 0",
     "joined text": 'lists.range(10000).map(x, lists.range(1000).map(y,"a").join()).join().size() > 0',
     "quadratic sets": "sets.contains(lists.range(10000), lists.range(10000))",
     "growing lists": "[0]" + ".map(x,[x,x])" * 20 + ".size() == 1",
@@ -103,13 +111,30 @@ def test_a_tree_too_deep_for_the_stack_is_refused() -> None:
         sys.setrecursionlimit(limit)
 
 
-@pytest.mark.parametrize("text", ["(" * 3000 + "true" + ")" * 3000, "[" * 3000, "1" + "+1" * 4000 + " > 0", "device" + ".a" * 4000 + " == 1", "9" * 5000 + " > 0", "x" * 11000, "'%.99999999f'.format([1.0]) == ''", "\x00", "'\\ud800' == ''"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 3000 + "true" + ")" * 3000,
+        "[" * 3000,
+        "1" + "+1" * 4000 + " > 0",
+        "device" + ".a" * 4000 + " == 1",
+        "9" * 5000 + " > 0",
+        "x" * 11000,
+        "'%.99999999f'.format([1.0]) == ''",
+        "\x00",
+        "'\\ud800' == ''",
+    ],
+)
 def test_monstrous_sources_are_refused(text: str) -> None:
     with pytest.raises(CelError):
         compile_selector(text).match(BLANK, "d")
 
 
-alphabet = st.sampled_from(["device", ".", "attributes", "[", "]", "'a'", "(", ")", "1", "1u", "2.5", "true", "null", "&&", "||", "!", "-", "+", "*", "/", "%", "==", "<", "in", "?", ":", ",", "{", "}", "x", "has", "all", "map", "exists", "size", "matches", "quantity", "semver", "string", "int", "optional.of", "orValue", ".?", "[?", " "])
+WORDS = (
+    "device . attributes [ ] 'a' ( ) 1 1u 2.5 true null && || ! - + * / % == < in ? : , { } x has all map exists size "
+    "matches quantity semver string int optional.of orValue .? [?"
+)
+alphabet = st.sampled_from([*WORDS.split(), " "])
 
 
 @settings(max_examples=6 * settings.default.max_examples)
@@ -125,11 +150,11 @@ def test_no_text_breaks_it(text: str) -> None:
 numbers = st.integers(-50, 50)
 arithmetic = st.recursive(
     numbers.map(lambda n: f"({n})"),
-    lambda inner: st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "%"]), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})"),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*/%"), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})"),
     max_leaves=6,
 )
 predicates = st.recursive(
-    st.tuples(arithmetic, st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), arithmetic).map(lambda p: f"({' '.join(p)})"),
+    st.tuples(arithmetic, st.sampled_from("== != < <= > >=".split()), arithmetic).map(lambda p: f"({' '.join(p)})"),
     lambda inner: st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(lambda p: f"({' '.join(p)})"),
     max_leaves=4,
 )
@@ -151,7 +176,10 @@ def test_agrees_with_cel_python_on_the_common_subset(text: str) -> None:
 
 
 def test_reads_are_known() -> None:
-    selector = compile_selector('device.driver == "d" && device.attributes["d"].model == "x" && device.capacity["d"].memory.isGreaterThan(quantity("1")) && "y" in device.attributes["e"]')
+    selector = compile_selector(
+        'device.driver == "d" && device.attributes["d"].model == "x" && "y" in device.attributes["e"]'
+        ' && device.capacity["d"].memory.isGreaterThan(quantity("1"))'
+    )
     assert selector.reads == {"driver", "attributes:d/model", "capacity:d/memory", "attributes:e/y"}
 
 
@@ -168,9 +196,25 @@ def test_membership_asks_what_the_map_knows(kind: str, name: str, domain: str) -
 
 def test_failed_term_shows_what_it_saw() -> None:
     slice_ = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"]))
-    text = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].productName == "H100"'
-    assert failed_term(text, Dialect(), slice_.devices[0], "gpu.nvidia.com") == '`device.attributes["gpu.nvidia.com"].productName == "H100"` is false (saw \'Tesla T4\')'
-    assert split_terms("a && (b && c) && d") == ("a", "(b && c)", "d") and split_terms("a && b || c") == ("a && b || c",)
+    term = 'device.attributes["gpu.nvidia.com"].productName == "H100"'
+    found = failed_term(f'device.driver == "gpu.nvidia.com" && {term}', Dialect(), slice_.devices[0], "gpu.nvidia.com")
+    assert found == f"`{term}` is false (saw 'Tesla T4')"
+
+
+@pytest.mark.parametrize(
+    ("expression", "terms"),
+    [
+        ("a && (b && c) && d", ("a", "(b && c)", "d")),
+        ("a && b || c", ("a && b || c",)),
+        ("(a && b)", ("(a && b)",)),
+        (" a&&b &&[1].all(x, x > 0 && true) ", ("a", "b", "[1].all(x, x > 0 && true)")),
+        ("a && b ? c : d", ("a && b ? c : d",)),
+        ("'x && y' == z && a // && b", ("'x && y' == z", "a // && b")),
+        ("a &&", ("a &&",)),
+    ],
+)
+def test_the_terms_of_a_selector(expression: str, terms: tuple[str, ...]) -> None:
+    assert split_terms(expression) == terms
 
 
 @pytest.mark.parametrize(("version", "expression", "good"), [

@@ -1,5 +1,5 @@
-"""Random and damaged CEL on random devices: an answer or one of the errors of CEL, twice the same, for no more work than
-the cost says. `make fuzz` runs it for long."""
+"""Random and damaged CEL on random devices: an answer or one of the errors of CEL, twice the same, and no more work
+than the estimate says. `make fuzz` runs these tests for longer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ CALLS_PER_UNIT, CALLS = 4, 200  # Python's calls that a unit of cost stands for,
 
 names = st.sampled_from(["model", "index", "healthy", "driver", "memory", "names", "missing", "a/b", ""])
 domains = st.sampled_from([DRIVER, "other.example.com", ""])
-texts = st.one_of(st.sampled_from(["", "a", "H100", "1", "1Gi", "1.2.3", "10.0.0.1", "10.0.0.0/8", "90m", "é\U0001f600", "(a*)*b", "https://x/y?z=1"]), st.text(max_size=8))
+TEXTS = "a H100 1 1Gi 1.2.3 10.0.0.1 10.0.0.0/8 90m é\U0001f600 (a*)*b https://x/y?z=1".split()
+texts = st.one_of(st.sampled_from(["", *TEXTS]), st.text(max_size=8))
 integers = st.one_of(st.integers(-3, 12), st.sampled_from([2**31, 2**63 - 1, -(2**63), 2**64 - 1]))
 
 
@@ -33,14 +34,19 @@ integers = st.one_of(st.integers(-3, 12), st.sampled_from([2**31, 2**63 - 1, -(2
 def devices(draw: st.DrawFn) -> Device:
     """A device with attributes of every kind."""
     scalar = st.one_of(
-        integers.filter(lambda n: abs(n) < 2**63).map(lambda n: {"int": n}), st.booleans().map(lambda b: {"bool": b}),
-        texts.map(lambda t: {"string": t}), st.sampled_from(["1.2.3", "580.65.6", "1.0.0-rc.1", "x"]).map(lambda v: {"version": v}),
-        st.lists(texts, max_size=3).map(lambda items: {"strings": items}), st.lists(st.integers(-3, 3), max_size=3).map(lambda items: {"ints": items}),
+        integers.filter(lambda n: abs(n) < 2**63).map(lambda n: {"int": n}),
+        st.booleans().map(lambda b: {"bool": b}),
+        texts.map(lambda t: {"string": t}),
+        st.sampled_from(["1.2.3", "580.65.6", "1.0.0-rc.1", "x"]).map(lambda v: {"version": v}),
+        st.lists(texts, max_size=3).map(lambda items: {"strings": items}),
+        st.lists(st.integers(-3, 3), max_size=3).map(lambda items: {"ints": items}),
     )
     amounts = st.sampled_from(["0", "1", "80Gi", "1500m", "-1", "9" * 30]).map(lambda text: {"value": text})
-    attributes = draw(st.dictionaries(st.sampled_from(["model", "index", "healthy", "driver", "other.example.com/model"]), scalar, max_size=4))
+    published = st.sampled_from(["model", "index", "healthy", "driver", "other.example.com/model"])
+    attributes = draw(st.dictionaries(published, scalar, max_size=4))
     capacity = draw(st.dictionaries(st.sampled_from(["memory", "other.example.com/memory"]), amounts, max_size=2))
-    spec = {"driver": DRIVER, "nodeName": "n", "pool": {"name": "n"}, "devices": [{"name": "d", "attributes": attributes, "capacity": capacity}]}
+    device = {"name": "d", "attributes": attributes, "capacity": capacity}
+    spec = {"driver": DRIVER, "nodeName": "n", "pool": {"name": "n"}, "devices": [device]}
     return SliceDecoder().decode({"metadata": {"name": "s"}, "spec": spec}).devices[0]
 
 
@@ -48,37 +54,64 @@ def quoted(text: str) -> str:
     return '"' + "".join(c if c.isalnum() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
+def written(template: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """The template with a drawn text for each of its places."""
+    return st.tuples(*parts).map(lambda drawn: template.format(*drawn))
+
+
+def words(text: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(text.split())
+
+
+FUNCTIONS = words(
+    "size string int uint double bool quantity semver ip cidr url duration timestamp type dyn lists.range optional.of"
+    " isQuantity isSemver optional.unwrap"
+)
+METHODS = words(
+    "size sort sum min max distinct reverse isSorted lowerAscii trim asInteger major family getHost getHours flatten"
+    " hasValue value sign join first"
+)
+METHODS_OF_TWO = words(
+    "startsWith contains matches find findAll split join indexOf compareTo isGreaterThan add charAt substring"
+    " containsIP orValue includes format quote"
+)
+
+
 def grown(plain: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """An expression around others, some of which hide their type until they are evaluated."""
-    inner = st.one_of(plain, plain.map(lambda text: f"dyn({text})"))
-    calls = ["size", "string", "int", "uint", "double", "bool", "quantity", "semver", "ip", "cidr", "url", "duration", "timestamp", "type", "dyn", "lists.range", "optional.of", "isQuantity", "isSemver"]
-    methods = ["size()", "sort()", "sum()", "min()", "max()", "distinct()", "reverse()", "isSorted()", "lowerAscii()", "trim()", "asInteger()", "major()", "family()", "getHost()", "getHours()", "flatten()", "hasValue()", "value()", "sign()"]
-    binary = ["startsWith", "contains", "matches", "find", "findAll", "split", "join", "indexOf", "compareTo", "isGreaterThan", "add", "charAt", "substring", "containsIP", "orValue", "includes", "format", "quote"]
-    loops = ["all", "exists", "exists_one", "filter", "map"]
+    """An expression around others; some of them hide their type until the evaluation."""
+    inner = st.one_of(plain, written("dyn({})", plain))
     return st.one_of(
-        st.tuples(inner, st.sampled_from(["&&", "||", "==", "!=", "<", ">=", "+", "-", "*", "/", "%", "in"]), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})"),
-        st.tuples(st.sampled_from(["!", "-"]), inner).map(lambda p: f"{p[0]}({p[1]})"),
-        st.tuples(inner, inner, inner).map(lambda p: f"({p[0]} ? {p[1]} : {p[2]})"),
+        written("({} {} {})", inner, words("&& || == != < >= + - * / % in"), inner),
+        written("{}({})", words("! -"), inner),
+        written("({} ? {} : {})", inner, inner, inner),
         st.lists(inner, max_size=4).map(lambda items: f"[{', '.join(items)}]"),
-        st.lists(st.tuples(inner, inner), max_size=2).map(lambda items: "{" + ", ".join(f"{k}: {v}" for k, v in items) + "}"),
-        st.tuples(inner, st.sampled_from(methods)).map(lambda p: f"{p[0]}.{p[1]}"),
-        st.tuples(st.sampled_from(calls), inner).map(lambda p: f"{p[0]}({p[1]})"),
-        st.tuples(inner, st.sampled_from(binary), inner).map(lambda p: f"{p[0]}.{p[1]}({p[2]})"),
-        st.tuples(inner, st.sampled_from(loops), inner).map(lambda p: f"{p[0]}.{p[1]}(x, {p[2]})"),
-        st.tuples(inner, inner).map(lambda p: f"cel.bind(x, {p[0]}, {p[1]})"),
-        st.tuples(inner, inner).map(lambda p: f"{p[0]}[{p[1]}]"),
-        st.tuples(st.sampled_from(["sets.contains", "sets.intersects"]), inner, inner).map(lambda p: f"{p[0]}({p[1]}, {p[2]})"),
+        st.lists(written("{}: {}", inner, inner), max_size=2).map(lambda entries: f"{{{', '.join(entries)}}}"),
+        written("{}.{}()", inner, METHODS),
+        written("{}({})", FUNCTIONS, inner),
+        written("{}.{}({})", inner, METHODS_OF_TWO, inner),
+        written("{}.{}(x, {})", inner, words("all exists exists_one filter map"), inner),
+        written("cel.bind(x, {}, {})", inner, inner),
+        written("{}[{}]", inner, inner),
+        written("{}({}, {})", words("sets.contains sets.intersects"), inner, inner),
     )
 
 
+short_names = names.map(lambda name: name.replace("a/b", "ab") or "x")
 leaves = st.one_of(
-    texts.map(quoted), integers.map(str), st.integers(0, 9).map(lambda n: f"{n}u"), st.sampled_from(["1.5", "0.0", "1e308", "true", "false", "null", "x", "b'a'"]),
-    st.tuples(st.sampled_from(["attributes", "capacity"]), domains, names).map(lambda p: f'device.{p[0]}["{p[1]}"].{p[2] or "x"}'.replace("a/b", "ab")),
-    st.tuples(domains, names).map(lambda p: f'device.attributes["{p[0]}"].?{p[1] or "x"}'.replace("a/b", "ab")),
-    st.sampled_from(["device.driver", "device.allowMultipleAllocations", f'"model" in device.attributes["{DRIVER}"]', "device"]),
-)  # fmt: skip
+    texts.map(quoted),
+    integers.map(str),
+    written("{}u", st.integers(0, 9).map(str)),
+    words("1.5 0.0 1e308 true false null x b'a' device device.driver device.allowMultipleAllocations"),
+    written('device.{}["{}"].{}', words("attributes capacity"), domains, short_names),
+    written('device.attributes["{}"].?{}', domains, short_names),
+    st.just(f'"model" in device.attributes["{DRIVER}"]'),
+)
 expressions = st.recursive(leaves, grown, max_leaves=8)
-damaged_selectors = st.sampled_from(REAL).flatmap(lambda text: mutated(text.encode())).map(lambda text: text.decode("utf-8", "replace"))
+damaged_selectors = (
+    st.sampled_from(REAL)
+    .flatmap(lambda text: mutated(text.encode()))
+    .map(lambda text: text.decode("utf-8", "replace"))
+)
 
 
 def ending(run: Callable[[], object]) -> tuple[str, str]:
