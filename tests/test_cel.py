@@ -33,11 +33,9 @@ def test_own_cases(expression: str, expected: object) -> None:
 
 def test_compile_errors_have_line_column_and_caret() -> None:
     with pytest.raises(CompileError) as caught:
-        compile_selector('true &&\n device.driver == 1')
+        compile_selector("true &&\n device.driver == 1")
     assert "ERROR: <input>:2:16: found no matching overload for '_==_' applied to '(string, int)'" in str(caught.value)
     assert str(caught.value).endswith("...............^")
-
-
 
 
 def doubled(first: str, double: str, last: str) -> str:
@@ -85,14 +83,17 @@ def test_hostile_expressions_are_stopped(name: str) -> None:
         compile_selector(HOSTILE[name]).match(BLANK, "d")
 
 
-@pytest.mark.parametrize("text", [
-    'device.attributes["gpu.nvidia.com"].?productName[0].orValue("") == "x"',
-    'device.attributes["gpu.nvidia.com"].?productName["a"].hasValue()',
-    'optional.of(dyn(["a"]))[?"b"].hasValue()',
-    "dyn([dyn(2u), dyn([1, 2])]).sum() == 1u",
-    "optional.unwrap(dyn([dyn(optional.of(1)), dyn(1)])).size() == 1",
-    "dyn([dyn('a'), dyn(1)]).join() == 'a'",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'device.attributes["gpu.nvidia.com"].?productName[0].orValue("") == "x"',
+        'device.attributes["gpu.nvidia.com"].?productName["a"].hasValue()',
+        'optional.of(dyn(["a"]))[?"b"].hasValue()',
+        "dyn([dyn(2u), dyn([1, 2])]).sum() == 1u",
+        "optional.unwrap(dyn([dyn(optional.of(1)), dyn(1)])).size() == 1",
+        "dyn([dyn('a'), dyn(1)]).join() == 'a'",
+    ],
+)
 def test_a_value_of_another_type_is_an_error_of_the_expression(text: str) -> None:
     """The static type is unknown, and the first item of a list does not tell the type of the others."""
     device = SliceDecoder().decode(gpu_slice("n", carried_machines()["t4-4"])).devices[0]
@@ -217,10 +218,15 @@ def test_the_terms_of_a_selector(expression: str, terms: tuple[str, ...]) -> Non
     assert split_terms(expression) == terms
 
 
-@pytest.mark.parametrize(("version", "expression", "good"), [
-    ((1, 34), "[1].sort() == [1]", False), ((1, 35), "[1].sort() == [1]", True),
-    ((1, 36), "device.allowMultipleAllocations", True), ((1, 36), "'a'.includes('a')", False),
-])
+@pytest.mark.parametrize(
+    ("version", "expression", "good"),
+    [
+        ((1, 34), "[1].sort() == [1]", False),
+        ((1, 35), "[1].sort() == [1]", True),
+        ((1, 36), "device.allowMultipleAllocations", True),
+        ((1, 36), "'a'.includes('a')", False),
+    ],
+)
 def test_new_expressions_know_what_the_version_before_knew(version: tuple, expression: str, good: bool) -> None:
     dialect = Dialect(version, stored=False)
     assert compile_selector(expression)

@@ -108,9 +108,7 @@ leaves = st.one_of(
 )
 expressions = st.recursive(leaves, grown, max_leaves=8)
 damaged_selectors = (
-    st.sampled_from(REAL)
-    .flatmap(lambda text: mutated(text.encode()))
-    .map(lambda text: text.decode("utf-8", "replace"))
+    st.sampled_from(REAL).flatmap(lambda text: mutated(text.encode())).map(lambda text: text.decode("utf-8", "replace"))
 )
 
 

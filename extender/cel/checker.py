@@ -11,7 +11,12 @@ from extender.cel.messages import MESSAGES
 from extender.cel.overloads import Library, Overload
 
 _LITERALS: dict[type, t.Type] = {
-    bool: t.BOOL, int: t.INT, float: t.DOUBLE, str: t.STRING, bytes: t.BYTES, type(None): t.NULL,
+    bool: t.BOOL,
+    int: t.INT,
+    float: t.DOUBLE,
+    str: t.STRING,
+    bytes: t.BYTES,
+    type(None): t.NULL,
 }
 
 

@@ -83,7 +83,7 @@ def _string(source: str, match: re.Match[str]) -> tuple[Token, int]:
     prefix = opening[: len(opening) - len(quote)].lower()
     end = _closing(source, match.end(), quote, raw="r" in prefix)
     if end < 0:
-        raise _syntax(source, match.start(), f"token recognition error at: {source[match.start():][:20]!r}")
+        raise _syntax(source, match.start(), f"token recognition error at: {source[match.start() :][:20]!r}")
     body = source[match.end() : end]
     stop = end + len(quote)
     text = body if "r" in prefix else _unescape(source, body, match.start(), binary="b" in prefix)
@@ -116,7 +116,7 @@ def _unescape(source: str, body: str, offset: int, *, binary: bool) -> str:
             continue
         match = _ESCAPE.match(body, at)
         if match is None:
-            raise _syntax(source, offset, f"token recognition error at: {body[at:at + 2]!r}")
+            raise _syntax(source, offset, f"token recognition error at: {body[at : at + 2]!r}")
         pieces.append(_escaped(source, match, offset, binary=binary))
         at = match.end()
     return "".join(pieces)

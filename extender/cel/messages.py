@@ -138,8 +138,14 @@ MESSAGES: dict[str, Message] = {
         ),
         "Value": Message(
             t.DYN,
-            {"null_value": t.INT, "bool_value": t.BOOL, "number_value": t.DOUBLE, "string_value": t.STRING,
-             "struct_value": _JSON, "list_value": t.list_of(t.DYN)},
+            {
+                "null_value": t.INT,
+                "bool_value": t.BOOL,
+                "number_value": t.DOUBLE,
+                "string_value": t.STRING,
+                "struct_value": _JSON,
+                "list_value": t.list_of(t.DYN),
+            },
             _value,
         ),
     }.items()

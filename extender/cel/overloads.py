@@ -85,9 +85,7 @@ def function(
     return [replace(overload, function=name, traits=traits) for overload in overloads]
 
 
-def member(
-    args: tuple[Type, ...], result: Type, apply: Callable[..., object], since: Version = OLDEST
-) -> Overload:
+def member(args: tuple[Type, ...], result: Type, apply: Callable[..., object], since: Version = OLDEST) -> Overload:
     """An overload called as args[0].name(args[1:])."""
     return Overload(args, result, apply, member=True, since=since)
 

@@ -118,9 +118,8 @@ class Bindings:
             return have == want
         if have.kind == "type":
             return want.kind == "type"
-        return (
-            (have.kind, have.name, len(have.params)) == (want.kind, want.name, len(want.params))
-            and all(self._fits(h, w) for h, w in zip(have.params, want.params, strict=True))
+        return (have.kind, have.name, len(have.params)) == (want.kind, want.name, len(want.params)) and all(
+            self._fits(h, w) for h, w in zip(have.params, want.params, strict=True)
         )
 
     def _substitutes(self, type_: Type, variable: Type) -> tuple[bool, bool]:

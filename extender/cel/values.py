@@ -136,12 +136,29 @@ class Format:
 
 _OPAQUE_EQUALITY = (Quantity, Semver)
 _TYPE_NAMES: dict[type, str] = {
-    bool: "bool", int: "int", UInt: "uint", float: "double", str: "string", bytes: "bytes", list: "list",
-    tuple: "list", List: "list", dict: "map", type(None): "null_type", Duration: "google.protobuf.Duration",
-    Timestamp: "google.protobuf.Timestamp", Optional: "optional_type", TypeValue: "type",
-    Quantity: "kubernetes.Quantity", Semver: "kubernetes.Semver", Url: "kubernetes.URL",
-    ipaddress.IPv4Address: "net.IP", ipaddress.IPv6Address: "net.IP", Cidr: "net.CIDR",
-    Format: "kubernetes.NamedFormat", Empty: "google.protobuf.Empty",
+    bool: "bool",
+    int: "int",
+    UInt: "uint",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    tuple: "list",
+    List: "list",
+    dict: "map",
+    type(None): "null_type",
+    Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp",
+    Optional: "optional_type",
+    TypeValue: "type",
+    Quantity: "kubernetes.Quantity",
+    Semver: "kubernetes.Semver",
+    Url: "kubernetes.URL",
+    ipaddress.IPv4Address: "net.IP",
+    ipaddress.IPv6Address: "net.IP",
+    Cidr: "net.CIDR",
+    Format: "kubernetes.NamedFormat",
+    Empty: "google.protobuf.Empty",
 }
 _NUMBERS = (int, UInt, float)
 

@@ -151,5 +151,10 @@ _TEXTS: dict[type, Callable[..., str]] = {
     ipaddress.IPv6Address: str,
 }
 _MAKERS: dict[str, Callable[[object], str]] = {
-    "s": _text, "d": _decimal, "b": _binary, "o": _octal, "x": _hex, "X": lambda v: _hex(v).upper(),
+    "s": _text,
+    "d": _decimal,
+    "b": _binary,
+    "o": _octal,
+    "x": _hex,
+    "X": lambda v: _hex(v).upper(),
 }

@@ -122,7 +122,10 @@ def _masked(block: Cidr) -> Cidr:
 def _is_global_unicast(address: Address) -> bool:
     """As Go's IsGlobalUnicast: not unspecified, loopback, multicast, link-local or the broadcast address."""
     return not (
-        address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
+        address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address.is_link_local
         or address == ipaddress.IPv4Address("255.255.255.255")
     )
 

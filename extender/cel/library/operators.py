@@ -146,6 +146,7 @@ def optional_map(mapping: dict[object, object], key: object) -> Optional:
 
 def _through(apply: Callable[[list[object], object], Optional]) -> Callable[[Optional, object], Optional]:
     """Indexing the value of an optional; none() stays none()."""
+
     def run(box: Optional, key: object) -> Optional:
         return apply(box.value, key) if box.present else NONE  # type: ignore[arg-type] # the overload checks the type
 

@@ -150,7 +150,9 @@ OVERLOADS = [
     ),
     *function("charAt", member((_S, _I), _S, _char_at)),
     *function("indexOf", member((_S, _S), _I, _index_of), member((_S, _S, _I), _I, _index_of), price=WALK),
-    *function("lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of), price=WALK),
+    *function(
+        "lastIndexOf", member((_S, _S), _I, _last_index_of), member((_S, _S, _I), _I, _last_index_of), price=WALK
+    ),
     *function("lowerAscii", member((_S,), _S, lambda text: text.translate(_ASCII_LOWER)), price=_SAME_SIZE),
     *function("upperAscii", member((_S,), _S, lambda text: text.translate(_ASCII_UPPER)), price=_SAME_SIZE),
     *function(
@@ -173,8 +175,6 @@ OVERLOADS = [
         member((_WORDS, _S), _S, _join),
         price=Price(pricing.joining, pricing.joined, work=pricing.write_joined),
     ),
-    *function(
-        "format", member((_S, t.list_of(t.DYN)), _S, format_string), price=Price(pricing.scan, overhead=100)
-    ),
+    *function("format", member((_S, t.list_of(t.DYN)), _S, format_string), price=Price(pricing.scan, overhead=100)),
     *function("strings.quote", plain((_S,), _S, _quote), price=Price(pricing.scan, pricing.quoted, overhead=40)),
 ]

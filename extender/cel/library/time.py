@@ -28,9 +28,7 @@ _UNIT_NANOS = {
 _MAX_DURATION = 256  # characters; a duration without superfluous digits has at most thirty
 _PART = re.compile(r"(\d*)(?:\.(\d*))?(ns|us|µs|μs|ms|s|m|h)")
 # As Go's time.Parse reads RFC 3339: an hour may have one digit, a comma may stand for the point.
-_STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
-)
+_STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _MOST_OFFSET = (24, 60)  # hours and minutes of the largest zone offset that Go accepts
 _OFFSET = re.compile(r"([+-]?)(\d\d):(\d\d)", re.ASCII)
 
@@ -122,7 +120,10 @@ _FIELDS: dict[str, Callable[[datetime.datetime], int]] = {
     "getMilliseconds": lambda m: m.microsecond // 1000,
 }
 _DURATION_FIELDS = {
-    "getHours": 3600 * 10**9, "getMinutes": 60 * 10**9, "getSeconds": 10**9, "getMilliseconds": 10**6,
+    "getHours": 3600 * 10**9,
+    "getMinutes": 60 * 10**9,
+    "getSeconds": 10**9,
+    "getMilliseconds": 10**6,
 }
 
 
