@@ -7,8 +7,7 @@ from collections.abc import Collection
 from extender.cel import ast
 from extender.cel.dra import access
 from extender.cel.frame import Closure
-from extender.cel.specialize import hashed_constants, is_among, scalar_constant
-from extender.cel.values import equal
+from extender.cel.specialize import hashed_constants, scalar_constant
 
 _DEPTH = 3  # of the longest path: kind, domain, name
 Path = tuple[str, ...]
@@ -75,8 +74,7 @@ def _equals(path: Path, right: ast.Node) -> Closure | None:
         case ("driver",):
             return access.driver_test(wanted)
         case ("attributes", domain, name):
-            accepted = frozenset((wanted,))
-            return access.attribute_test(domain, name, type(wanted), accepted, lambda value: equal(value, wanted))
+            return access.attribute_equals(domain, name, wanted)
     return None
 
 
@@ -86,8 +84,7 @@ def _is_in(path: Path, right: ast.Node) -> Closure | None:
         return None
     match path:
         case ("attributes", domain, name):
-            texts = frozenset(values)
-            return access.attribute_test(domain, name, str, texts, lambda value: is_among(texts, value))
+            return access.attribute_is_in(domain, name, frozenset(values))
     return None
 
 

@@ -17,13 +17,12 @@ from extender.model.device import LIST_KINDS, Device
 class Selector:
     """A compiled selector. `reads` are the names of the parts of a device that it reads (see DeviceBinding)."""
 
-    __slots__ = ("_budget", "_list_types", "_locals", "_run", "expression", "reads")
+    __slots__ = ("_list_types", "_locals", "_run", "expression", "reads")
 
     def __init__(self, program: Program, reads: frozenset[str], *, list_types: bool) -> None:
         self.expression = program.expression
         self.reads = reads
         self._run = program.run
-        self._budget = program.budget
         self._locals = program.locals
         self._list_types = list_types
 
@@ -31,7 +30,7 @@ class Selector:
         """Whether the device is selected. Raises EvalError or BudgetExceeded where the expression has no answer."""
         if device.attributes.schema.irregular:
             self._check_device(device)
-        frame = [self._budget, device, driver]
+        frame = [COST_LIMIT, device, driver]
         if self._locals:
             frame += self._locals
         try:
@@ -45,7 +44,7 @@ class Selector:
     def value(self, device: Device, driver: str) -> object:
         """The value of the expression, of any type. Raises EvalError or BudgetExceeded."""
         try:
-            return self._run([self._budget, device, driver, *self._locals])
+            return self._run([COST_LIMIT, device, driver, *self._locals])
         except RecursionError:
             raise BudgetExceeded from None
 
