@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from pathlib import Path
@@ -18,15 +19,24 @@ def read_file(path: Path, most: int = MOST_JSON) -> bytes:
     where = name_of(path)
     try:
         if path == STANDARD_INPUT:
+            if sys.stdin is None:
+                raise WireError(where, "is closed")
             content = sys.stdin.buffer.read(most + 1)
         else:
             with path.open("rb") as stream:
                 content = stream.read(most + 1)
     except (OSError, ValueError) as error:
-        raise WireError(where, _reason(error)) from error
+        reason = "is the current folder, not a file" if path == Path() else _reason(error)
+        raise WireError(where, reason) from error
     if len(content) > most:
         raise WireError(where, f"is larger than {most} bytes")
     return content
+
+
+def must_exist(path: Path) -> None:
+    """Raises WireError where nothing has this path."""
+    if not os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
+        raise WireError(name_of(path), "does not exist")
 
 
 def read_mounted(path: Path, most: int) -> bytes:

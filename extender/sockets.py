@@ -31,6 +31,7 @@ def _bound(family: int, where: tuple[object, ...]) -> socket.socket:
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(where)
+        made.listen()  # until then a second socket could have the address, too
     except OSError:
         made.close()
         raise

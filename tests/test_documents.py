@@ -67,15 +67,15 @@ def test_values(text: str, expected: list) -> None:
             b"---\na: 1\n---\nb:\n\tc",
             "f, document 2: is not YAML or JSON: found character that cannot start any token (line 5, column 1)",
         ),
-        (b"a: 1\na: 2", "the key 'a' stands twice (line 2, column 1)"),
+        (b"a: 1\na: 2", "a key stands twice (line 2, column 1)"),
         (b"a: {[b]: 1}", "a key must be a string (line 1, column 5)"),
         (b"~: 1", "a key must be a string, is null"),
-        (b"a: 18446744073709551616", "18446744073709551616 is beyond 64 bits (line 1, column 4)"),
+        (b"a: 18446744073709551616", "a number is beyond 64 bits (line 1, column 4)"),
         (b"a: " + b"9" * 5000, "is beyond 64 bits"),
         (b"a: 1e999", "is beyond 64 bits"),
         (b"a: .inf", ".inf is not a finite number"),
-        (b"a: !!python/name:os.system x", "has the tag"),
-        (b"a: &x [*x]", "*x names no anchor that is complete before it"),
+        (b"a: !!python/name:os.system x", "has a tag that is not known (line 1, column 4)"),
+        (b"a: &x [*x]", "an alias names no anchor that is complete before it"),
         (b"a: *x", "names no anchor"),
         (b"a: {<<: 1}", "`<<` takes an object"),
         (b"[" * 101, "is nested deeper than 100 levels (line 1, column 101)"),
@@ -177,7 +177,7 @@ def test_a_policy_names_field_value_and_place_and_is_cut() -> None:
         and len(str(caught.value)) < 400
     )
     with pytest.raises(PolicyError) as caught:
-        load_policy("\n".join(f"{'k' * 200}{i}: 1" for i in range(40)))
+        load_policy("\n".join(["candidates: 3", *(f"{'k' * 200}{i}: 1" for i in range(40))]))
     assert len(str(caught.value)) < 2000 and "and 35 more" in str(caught.value)
     for content in FILES.values():
         with pytest.raises(PolicyError) as caught:

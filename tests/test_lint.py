@@ -38,7 +38,7 @@ def test_nothing_to_find(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("changes", "exit_code", "words"), [
-    ({"class_selector": "device.drivr == 'x'"}, 1, "DeviceClass gpu, spec.selectors[0]: compilation failed: ERROR: <input>:1:7: undefined field 'drivr'"),
+    ({"class_selector": "device.drivr == 'x'"}, 1, "DeviceClass gpu, spec.selectors[0]: compilation failed: undefined field 'drivr' (line 1, column 7)"),
     ({"selector": "1"}, 1, "ResourceClaim ns/c, request gpus, selectors[0]: must evaluate to bool"),
     ({"class_name": "gpuu"}, 1, "request gpus, deviceClassName: no DeviceClass 'gpuu'"),
     ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),

@@ -6,7 +6,7 @@ never imports the binding. Other packages import from these two packages only. d
 
 from extender.cel import types
 from extender.cel.environment import Environment
-from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue
+from extender.cel.errors import BudgetExceeded, CelError, CompileError, EvalError, Issue, position
 from extender.cel.estimator import Size
 from extender.cel.library import kubernetes_library
 from extender.cel.pricing import UNBOUNDED
@@ -27,5 +27,6 @@ __all__ = [
     "compile",
     "cost",
     "kubernetes_library",
+    "position",
     "types",
 ]

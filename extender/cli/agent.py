@@ -14,8 +14,10 @@ import typer
 
 from extender.agent.agent import Agent
 from extender.agent.reader import Reader
+from extender.cli.addresses import parse_node
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
+from extender.fabric.slices import DRIVER
 
 
 def agent_command(
@@ -26,7 +28,8 @@ def agent_command(
 
     Example: berth agent --node gpu-worker-1
     """
-    asyncio.run(_until_told(_run(node, kubeconfig)))
+    name = parse_node(node, "--node", room_bytes=len(DRIVER) + 1)  # the slice is named after driver and node
+    asyncio.run(_until_told(_run(name, kubeconfig)))
 
 
 async def _until_told(running: Coroutine[None, None, None]) -> None:

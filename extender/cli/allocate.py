@@ -22,6 +22,7 @@ from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.objects import Objects, load_objects
 from extender.model.claim import Allocation, Node
 from extender.model.errors import InvalidClaim, OutOfBudget, WireError
+from extender.model.text import shown
 from extender.wire.claims import encode_allocation
 
 _CASE_BUDGET = 1_000_000  # cases have no scheduler waiting
@@ -45,7 +46,7 @@ def allocate_command(
             typer.echo(orjson.dumps(answer(case, order)).decode())
         return
     if not files:
-        raise typer.BadParameter("give FILE… or --cases DIR")
+        raise WireError("FILE", "is missing: give files, or --cases DIR")
     found = load_objects(files)
     answers = _answers(found, order, node)
     _print(found, answers, output)
@@ -96,7 +97,7 @@ def _search(problem: Problem, order: str) -> Any:
 def _answers(found: Objects, order: str, only: str | None) -> list[Json]:
     nodes = [node for node in found.nodes if only in (None, node.name)]
     if not nodes:
-        raise WireError("nodes", f"none named {only!r}" if only else "the files name no node: give a Node or a slice with nodeName")
+        raise WireError("nodes", f"none named {shown(only)}" if only is not None else "the files name no node: give a Node or a slice with nodeName")
     if not found.claims:
         raise WireError("claims", "the files hold no ResourceClaim, ResourceClaimTemplate or Pod with one")
     return [_one_node(found, node, order) for node in nodes]

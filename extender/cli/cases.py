@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extender.files import name_of, read_file
+from extender.files import must_exist, name_of, read_file
 from extender.model.claim import Claim, DeviceClass, Node
 from extender.model.device import DeviceId, Slice
 from extender.model.errors import WireError
@@ -45,6 +45,7 @@ class CaseError:
 
 def load_cases(folder: Path) -> Iterator[Case | CaseError]:
     """All cases of a folder (or one file), .json one a file, .jsonl one a line, in name order."""
+    must_exist(folder)
     paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
     if not paths:
         raise WireError(name_of(folder), "holds no .json or .jsonl files")

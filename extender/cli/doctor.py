@@ -66,7 +66,7 @@ def doctor_command(
     Example: berth doctor --kubeconfig ~/.kube/config
     """
     given = scheduler_config
-    content, where = (read_file(given, _MOST_CONFIGURATION), name_of(given)) if given is not None else (b"", "")
+    content, where = (read_file(given, _MOST_CONFIGURATION), name_of(given)) if given is not None else (None, "")
     with Console(stderr=True).status("reading the cluster"):
         found = asyncio.run(_examine(kubeconfig, content, where))
     for one in found:
@@ -80,8 +80,8 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-async def _examine(kubeconfig: Path | None, given: bytes, where: str) -> list[Ailment]:
-    found = list(configuration(given, where)) if given else []
+async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> list[Ailment]:
+    found = list(configuration(given, where)) if given is not None else []
     async with ApiClient(load_credentials(kubeconfig)) as client:
         found += version_findings(await client.get("/version"))
         found += [ailment async for ailment in _rights(client)]
@@ -89,9 +89,9 @@ async def _examine(kubeconfig: Path | None, given: bytes, where: str) -> list[Ai
         pods = list(items_of(await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="}), "/api/v1/pods"))
         hooks = [hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")]
         quotas = await _items(client, "/api/v1/resourcequotas")
-        text = "" if given else await _configuration(client)
+        text = "" if given is not None else await _configuration(client)
     found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
-    if not given:
+    if given is None:
         found += configuration(text, "the ConfigMap berth-scheduler-config") if text else [_no_configuration()]
     picture: Picture = picture_of(objects)
     return found + list(cluster(picture[0])) + list(waiting(pods))
@@ -147,7 +147,7 @@ def _no_configuration() -> Ailment:
 def configuration(content: bytes | str, where: str = "the scheduler configuration") -> Iterator[Ailment]:
     """The traps of a KubeSchedulerConfiguration that can be seen from outside. Raises WireError where it is none."""
     config = one_value(content, where, _MOST_CONFIGURATION)
-    if type(config) is not dict:
+    if type(config) is not dict or config.get("kind") != "KubeSchedulerConfiguration":
         raise WireError(where, "must be a KubeSchedulerConfiguration")
     mend = "compare with scheduler-config/berth-scheduler.yaml"
     profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.cli.objects import documents, policy_text
-from extender.cli.picture import load_picture, take_picture
+from extender.cli.objects import documents, policy_of, policy_text
+from extender.cli.picture import Picture, load_picture, take_picture
 from extender.cli.server import SERVER, Explanation, Server, Token, ask
+from extender.model.errors import WireError
 from extender.model.text import one_line, shown
-from extender.policy import Policy, load_policy
+from extender.policy import Policy
 from extender.service.explaining import Explainer, UnknownPod
 from extender.service.turns import Turns
 from extender.verdict.imagined import Changes, devices_of
@@ -47,12 +48,13 @@ def explain_command(
     """
     objects = [obj for path in file or () for obj in documents(path)]
     name = _name(words or [], imagined=bool(file))
-    text = policy_text(policy) if policy is not None else None
-    question: Json = {"objects": objects, "policy": text, "without": without or [], "free": free or [], "narrate": narrate}
+    question: Json = {"objects": objects, "without": without or [], "free": free or [], "narrate": narrate}
     if snapshot is not None:
-        found = asyncio.run(_offline(load_picture(snapshot), name, question))
+        decided_by = policy_of(policy) if policy is not None else None
+        found = asyncio.run(_offline(load_picture(snapshot), name, decided_by, question))
     else:
-        found = _ask(server, token, name, question)
+        text = policy_text(policy) if policy is not None else None
+        found = _ask(server, token, name, {**question, "policy": text})
     for explanation in found:
         _show(explanation, output)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
@@ -78,10 +80,13 @@ def _name(words: list[str], *, imagined: bool) -> str | None:
     if not words:
         if imagined:
             return None
-        raise typer.BadParameter("give NAMESPACE/NAME of a pod, or -f FILE")
+        raise WireError("NAMESPACE/NAME", "is missing: name a pod, or give -f FILE")
     parts = words[0].split("/")
-    if len(words) > 1 or imagined or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - namespace and name
-        raise typer.BadParameter(f"give one NAMESPACE/NAME, or -f FILE; not {shown(' '.join(words))}")
+    given = shown(" ".join(words))
+    if imagined:
+        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {given}")
+    if len(words) > 1 or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - namespace and name
+        raise WireError("NAMESPACE/NAME", f"must name one pod, is {given}")
     return words[0]
 
 
@@ -91,10 +96,9 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
     return found
 
 
-async def _offline(picture: Any, name: str | None, question: Json) -> list[Json]:
+async def _offline(picture: Picture, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
     mirror, judge, journal = picture
     explainer = Explainer(mirror, judge, journal, Turns(), work_seconds=inf)
-    policy: Policy | None = load_policy(question["policy"]) if question["policy"] is not None else None
     snapshot = mirror.snapshot()
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
     changes = Changes(frozenset(question["without"]), tuple(given_back))

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from extender.cli.addresses import parse_node
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import NotFound
@@ -43,7 +44,7 @@ def fabric_command(
     mask = _mask(free, fabric.graph.size)
     sets = ranked(fabric.graph, mask, count)
     if not sets:
-        raise WireError("--count", f"{count} GPUs out of {mask.bit_count()} free ones")
+        raise WireError("--count", f"asks for {count} GPUs where {mask.bit_count()} are free")
     best = sets[0]
     if output == "json":
         answer = {"machine": name, "count": count, "set": members(best), "ring_gbps": bandwidth(fabric.graph, best), "source": source}
@@ -57,6 +58,8 @@ def fabric_command(
 
 
 def _machine(target: str) -> tuple[str, Fabric, str]:
+    if not target:
+        raise WireError("TARGET", "must not be empty")
     path = Path(target)
     is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
     machine = load_machine(path) if is_file else carried_machines().get(target)
@@ -69,6 +72,7 @@ def _machine(target: str) -> tuple[str, Fabric, str]:
 
 
 async def _node(node: str, kubeconfig: Path | None) -> tuple[str, Fabric, str]:
+    parse_node(node, "TARGET")
     async with ApiClient(load_credentials(kubeconfig)) as client:
         try:
             obj = await client.get(f"/apis/resource.k8s.io/v1/resourceslices/{DRIVER}-{node}")

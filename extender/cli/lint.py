@@ -16,9 +16,10 @@ from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.forms import Form, corrected
 from extender.cli.objects import Objects, documents, objects_of, parts
-from extender.cli.select import dialect_of
+from extender.cli.select import dialect_of, one_sentence
 from extender.fabric.sets import largest_joined
 from extender.fabric.slices import fabric_of
+from extender.files import name_of
 from extender.model.device import Device
 from extender.model.errors import WireError
 from extender.wire.manifests import ImaginedPod, imagined_pods
@@ -54,7 +55,7 @@ def lint_command(
     for (where, obj), (_, forms) in zip(raw, made, strict=True):
         found += [Finding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
     found += _collisions(raw)
-    given = [obj for path in [snapshot] if path is not None for obj in documents(path) if obj.get("kind") in _SUPPLY]
+    given = _supply(snapshot) if snapshot is not None else []
     problems: list[WireError] = []
     places = [where for where, _ in raw] + [str(snapshot)] * len(given)
     supply = objects_of([obj for obj, _ in made] + given, places, problems)
@@ -80,6 +81,13 @@ def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[Finding]]:
             except WireError as error:
                 found.append(Finding("error", error.path, error.problem))
     return raw, found
+
+
+def _supply(snapshot: Path) -> list[Json]:
+    found = [obj for obj in documents(snapshot) if obj.get("kind") in _SUPPLY]
+    if not found:
+        raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
+    return found
 
 
 def _corrected(obj: Json) -> tuple[Json, list[Form]]:
@@ -165,13 +173,13 @@ def _selector(where: str, expression: str, dialect: Dialect, devices: list[tuple
         if not dialect.stored:
             check_cost(expression, dialect)
     except CompileError as error:
-        yield Finding("error", where, str(error))
+        yield Finding("error", where, one_sentence(error))
         return
     if dialect.stored:
         try:
             check_cost(expression, Dialect(stored=False))
         except CompileError as error:
-            yield Finding("warning", where, f"the API server would refuse it as new: {error}", "bound the lists it walks, or ask for less")
+            yield Finding("warning", where, f"the API server would refuse it as new: {one_sentence(error)}", "bound the lists it walks, or ask for less")
     if not devices:
         return
     for read in sorted(selector.reads):

@@ -7,9 +7,11 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
+from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from extender import __version__
 from extender.cli.logs import set_up_logging
@@ -23,12 +25,35 @@ _COMMANDS = {  # where each is: module of extender.cli, and its function or grou
     "nodes": ("fleet", "nodes_command"), "claims": ("fleet", "claims_command"), "top": ("fleet", "top_command"),
     "policy": ("policy", "policy_app"), "snapshot": ("explain", "snapshot_command"),
 }  # fmt: skip
+_USAGE_BYTES = 1024
+
+
+class _Commands(TyperGroup):
+    """All commands. A wrong option or argument is told like every other unusable input, in one line."""
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        """Run the command of the arguments and exit. Raises BerthError."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except typer.TyperException as error:
+            told = error.format_message()
+            if not told:  # the help was printed
+                sys.exit(2)
+            raise BerthError(one_line(f"{told.rstrip('.')}{_value(error)}", _USAGE_BYTES)) from error
+        sys.exit(code)
+
+
+def _value(error: typer.TyperException) -> str:
+    """The value that pydantic refused, where the message does not show it."""
+    faults = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else ()
+    found = [shown(fault["input"]) for fault in faults[:1]]
+    return "".join(f" (is {text})" for text in found if text not in error.message)
 
 
 def commands(arguments: Sequence[str] = ()) -> typer.Typer:
     """The command that the arguments begin with; all of them where they begin otherwise."""
     app = typer.Typer(
-        name="berth", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        name="berth", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
         help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
     )
     app.callback()(_all_commands)

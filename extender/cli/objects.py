@@ -19,7 +19,7 @@ from extender.files import name_of, read_file
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
 from extender.model.device import DeviceId, Slice
 from extender.model.errors import WireError
-from extender.policy import MOST_POLICY, Policy
+from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 from extender.scoring.preference import ByTopology
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node, decode_pod
@@ -98,14 +98,27 @@ def objects_of(
 
 def documents(path: Path) -> Iterator[Json]:
     """The objects of a file, lists unfolded. Raises WireError where the file cannot be read, or holds no objects."""
+    is_empty = True
     for part in parts(path):
-        yield from objects_of_part(part)
+        for obj in objects_of_part(part):
+            is_empty = False
+            yield obj
+    if is_empty:
+        raise WireError(name_of(path), "holds no Kubernetes objects")
 
 
 def parts(path: Path) -> list[Part]:
     """The documents of a file, each readable without the others. Raises WireError where the file cannot be read."""
     where = name_of(path)
     return parts_of(text_of(read_file(path), where), where)
+
+
+def policy_of(path: Path) -> Policy:
+    """The policy of a file. Raises WireError or PolicyError naming it."""
+    try:
+        return load_policy(policy_text(path))
+    except PolicyError as error:
+        raise type(error)(f"{name_of(path)}: {error}") from error
 
 
 def policy_text(path: Path) -> str:
@@ -123,7 +136,7 @@ def policy_text(path: Path) -> str:
 
 def _policy_in(config_map: Json, where: str) -> str:
     data = get(config_map, "data", dict, where, {})
-    return need(data, "policy.yaml", f"{where}.data")
+    return need(data, "policy.yaml", f"{where}: data")
 
 
 def _add(

@@ -38,7 +38,10 @@ _KIND_OF = {
 
 def load_picture(path: Path, policy: Policy | None = None) -> Picture:
     """The mirror of a picture in a file, and a judge over it. Raises WireError naming what cannot be read."""
-    return picture_of(documents(path), policy, name_of(path))
+    objects = list(documents(path))
+    if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
+        raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
+    return picture_of(objects, policy, name_of(path))
 
 
 def picture_of(objects: Iterable[Json], policy: Policy | None = None, where: str = "") -> Picture:

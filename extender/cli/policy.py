@@ -14,10 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.fleet import Output
-from extender.cli.objects import policy_text
+from extender.cli.objects import policy_of
 from extender.cli.server import SERVER, PolicyDiff, PolicyStatus, Server, Token, ask
 from extender.files import name_of
-from extender.policy import Policy, PolicyError, UnreadablePolicy, load_policy
+from extender.model.errors import WireError
+from extender.policy import Policy, PolicyError, UnreadablePolicy
 
 policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
 
@@ -33,10 +34,10 @@ def check_command(
     code = 0
     for path in files:
         try:
-            _policy(path)
+            policy_of(path)
             typer.echo(f"{name_of(path)}: good")
-        except PolicyError as error:
-            code = max(code, 2 if isinstance(error, UnreadablePolicy) else 1)
+        except (PolicyError, WireError) as error:
+            code = max(code, 2 if isinstance(error, UnreadablePolicy | WireError) else 1)
             typer.echo(str(error), err=True)
     if code:
         raise typer.Exit(code)
@@ -50,7 +51,7 @@ def show_command(
 
     Example: berth policy show
     """
-    policy = _policy(file) if file is not None else Policy()
+    policy = policy_of(file) if file is not None else Policy()
     typer.echo(yaml.safe_dump(policy.model_dump(mode="json"), sort_keys=False), nl=False)
 
 
@@ -109,13 +110,6 @@ def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
             escape("; ".join(f"{p['name']} {p['value']:.2f}" for p in other["parts"])) if other else "",
         )
     return table
-
-
-def _policy(path: Path) -> Policy:
-    try:
-        return load_policy(policy_text(path))
-    except PolicyError as error:
-        raise type(error)(f"{name_of(path)}: {error}") from error
 
 
 def _choice(chosen: dict[str, Any], *, wide: bool) -> str:

@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from extender.cli.addresses import PORTS, parse_listen
 from extender.cli.logs import set_up_logging
-from extender.cli.serve import PORTS, parse_listen
 from extender.model.errors import WireError
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.cluster import Cluster, listening

@@ -9,18 +9,19 @@ import orjson
 import typer
 from rich.console import Console
 
-from extender.cel import BudgetExceeded, CompileError, EvalError
+from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
 from extender.cli.objects import load_objects
 from extender.files import name_of, read_file
 from extender.model.device import Device
 from extender.model.errors import WireError
-from extender.model.text import shown
+from extender.model.text import one_line, shown
 from extender.wire.documents import json_value
 from extender.wire.fields import get, many, need, string_list
 from extender.wire.slices import SliceDecoder
 
 Json = dict[str, Any]
+_SENTENCE_BYTES = 1024
 _MOST_DIGITS = 4  # of a part of a version
 
 
@@ -37,18 +38,20 @@ def select_command(
     """
     if cases is not None:
         found = json_value(read_file(cases), name_of(cases))
+        if type(found) is not list:
+            raise WireError(name_of(cases), "must hold a list of cases")
         for line in many({"cases": found}, "cases", name_of(cases), lambda case, where: answer(case, where)):
             typer.echo(orjson.dumps(line).decode())
         return
     if expression is None:
-        raise typer.BadParameter("give EXPRESSION or --cases FILE")
+        raise WireError("EXPRESSION", "is missing: give it, or --cases FILE")
     dialect = dialect_of(as_new)
     try:
         selector = compile_selector(expression, dialect)
         if as_new is not None:
             check_cost(expression, dialect)
     except CompileError as error:
-        raise WireError("EXPRESSION", str(error)) from error
+        raise WireError("EXPRESSION", one_sentence(error)) from error
     if not file:
         typer.echo("compiles")
         return
@@ -64,6 +67,15 @@ def dialect_of(as_new: str | None) -> Dialect:
     # Consumable capacity is beta and on from 1.36; list types are alpha everywhere.
     version = (int(major), int(minor))
     return Dialect(version, stored=False, consumable_capacity=version >= (1, 36))
+
+
+def one_sentence(error: CompileError) -> str:
+    """What the compiler found, in one line: each finding with its place."""
+    if not error.issues:
+        return one_line(str(error), _SENTENCE_BYTES)
+    places = [position(error.source, issue.offset) for issue in error.issues]
+    found = [f"{issue.message} (line {line}, column {column})" for issue, (line, column) in zip(error.issues, places, strict=True)]
+    return one_line(f"compilation failed: {'; '.join(found)}", _SENTENCE_BYTES)
 
 
 def answer(case: Json, where: str) -> Json:
@@ -101,9 +113,12 @@ def _device(case: Json, where: str) -> Device:
 
 def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: str) -> None:
     found = load_objects(paths)
+    slices = [*found.slices, *found.fabric.values()]
+    if not slices:
+        raise WireError("--file", "the files hold no ResourceSlice")
     console = Console(soft_wrap=True)
     matched = total = 0
-    for slice_ in [*found.slices, *found.fabric.values()]:
+    for slice_ in slices:
         for device in slice_.devices:
             total += 1
             line = _line(selector, dialect, device, slice_.pool.driver)

@@ -7,29 +7,17 @@ from typing import Annotated
 
 import typer
 
+from extender.cli.addresses import parse_key, parse_listen, parse_url
 from extender.cli.logs import Form, Level, set_up_logging
-from extender.model.claim import ObjectKey
 from extender.model.errors import WireError
-from extender.model.text import shown
 from extender.serve import Listen, Policies, serve
 from extender.service.tracing import Traces
 
-PORTS = 65536
-_DIGITS = 5
 _FILE_HELP = (
     "A file with the token that explain and the page ask for; read again when it changes. "
     "Where they are not on loopback they are closed without one."
 )
 _HOST_HELP = "A further name by which the pages may be asked for, such as that of a Service. May be repeated."
-
-
-def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
-    """HOST:PORT. Raises WireError."""
-    host, colon, port = text.rpartition(":")
-    digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS
-    if not colon or not digits or int(port) >= PORTS:
-        raise WireError(option, f"must be HOST:PORT with a port below {PORTS}, is {shown(text)}")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ':8888' means every interface
 
 
 def serve_command(
@@ -63,17 +51,11 @@ def serve_command(
         raise WireError("--client-name", "goes with --client-ca")
     address = parse_listen(pages, "--pages") if pages is not None else None
     scraped = parse_listen(metrics, "--metrics") if metrics is not None else None
+    shown_at = parse_key(policy_configmap, "--policy-configmap") if policy_configmap is not None else None
+    spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     where = Listen(
         *parse_listen(listen), address, scraped, tls_cert, tls_key, client_ca, client_name, page_token_file,
         tuple(page_host or ()),
     )
-    serve(kubeconfig, where, Policies(policy, candidate, _config_map(policy_configmap)), Traces(traces) if traces else None)
+    serve(kubeconfig, where, Policies(policy, candidate, shown_at), spans)
 
-
-def _config_map(text: str | None) -> ObjectKey | None:
-    if text is None:
-        return None
-    namespace, slash, name = text.partition("/")
-    if not slash or not namespace or not name:
-        raise WireError("--policy-configmap", f"must be NAMESPACE/NAME, is {shown(text)}")
-    return ObjectKey(namespace, name)

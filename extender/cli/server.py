@@ -9,6 +9,7 @@ import orjson
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from extender.cli.addresses import parse_url
 from extender.model.errors import BerthError, WireError
 from extender.model.text import one_line
 from extender.wire.documents import json_value
@@ -168,6 +169,7 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
         (b"Content-Type", b"application/json"),
         *([(b"Authorization", f"Bearer {token}".encode())] if token else []),
     ]
+    server = parse_url(server, "--server")
     address = one_line(server)
     try:
         method = "GET" if body is None else "POST"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
@@ -139,6 +140,8 @@ def load_policy(content: str | bytes) -> Policy:
         raise UnreadablePolicy(str(error)) from error
     if not isinstance(found, dict):
         raise UnreadablePolicy(f"the policy must be a mapping, is {type(found).__name__}")
+    if found and found.keys().isdisjoint(Policy.model_fields):
+        raise UnreadablePolicy("the policy has none of a policy's fields: is it the right file?")
     try:
         return Policy.model_validate(found)
     except ValidationError as error:
@@ -148,11 +151,16 @@ def load_policy(content: str | bytes) -> Policy:
 def faults_of(error: ValidationError, places: Places) -> str:
     """What pydantic found, in one line: of each fault its place where known, the field, and the value."""
     faults = error.errors(include_url=False, include_context=False)
-    told = [_fault(fault["loc"], fault["msg"], fault["input"], places) for fault in faults[:_MOST_FAULTS]]
+    told = [_fault(fault["loc"], fault["msg"], _value(fault), places) for fault in faults[:_MOST_FAULTS]]
     return "; ".join(told) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
 
 
-def _fault(loc: tuple[int | str, ...], problem: str, value: object, places: Places) -> str:
+def _fault(loc: tuple[int | str, ...], problem: str, value: str, places: Places) -> str:
     line, column = places.get(loc) or places.get(loc[:-1]) or (0, 0)
-    place = f", line {line}, column {column}" if line else ""
-    return f"{one_line('.'.join(map(str, loc)))}: {problem} (is {shown(value)}{place})"
+    told = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
+    return f"{one_line('.'.join(map(str, loc)))}: {problem}{f' ({told})' if told else ''}"
+
+
+def _value(fault: Mapping[str, object]) -> str:
+    """Of a missing field nothing: pydantic gives all that stands around it."""
+    return "" if fault["type"] == "missing" else f"is {shown(fault['input'])}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extender.files import name_of, read_file
+from extender.files import must_exist, name_of, read_file
 from extender.model.errors import WireError
 from extender.model.text import shown
 from extender.wire.claims import decode_claim, decode_claim_spec, decode_class
@@ -38,6 +38,7 @@ class Expectation:
 
 def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
     """(file name, objects) of every example, in name order. Raises WireError naming file and field."""
+    must_exist(folder)
     found = []
     for path in sorted(folder.glob("*.yaml")):
         where = name_of(path)

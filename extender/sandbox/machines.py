@@ -99,6 +99,8 @@ def _read(content: bytes, where: str) -> Machine:
     value = one_value(content, where, _MOST_FILE, places)
     if not isinstance(value, dict):
         raise WireError(where, "a machine file holds a mapping")
+    if value.keys().isdisjoint(MachineFile.model_fields):
+        raise WireError(where, "has none of a machine file's fields: is it the right file?")
     try:
         return _machine(MachineFile.model_validate(value).model_dump(), where)
     except ValidationError as error:

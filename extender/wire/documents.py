@@ -1,14 +1,15 @@
 """YAML and JSON that people write, to plain values: within limits, and with the place of every fault.
 
 Every command, policy and HTTP door for people reads through this module; requests of kube-scheduler and events of the
-API server do not. Values are those of JSON: objects with string keys, lists, strings, integers of 64 bits, finite
+API server do not. No message shows what a text holds: it may be another file than
+was meant. Values are those of JSON: objects with string keys, lists, strings, integers of 64 bits, finite
 numbers, booleans and null. Plain YAML scalars mean what kubectl takes them for: dates and sexagesimal numbers are text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,9 +17,9 @@ import orjson
 import yaml
 
 from extender.model.errors import WireError
-from extender.model.text import one_line, shown
+from extender.model.text import one_line
 
-MOST_YAML = 16 * 1024 * 1024  # bytes of YAML text: up to a minute
+MOST_YAML = 8 * 1024 * 1024  # characters of YAML text: some seconds
 MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
 MOST_DEPTH = 100  # objects and lists inside each other; a manifest has about 20
 
@@ -42,6 +43,8 @@ _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
+_DEEPER = (dict, list)
+_SHORT = 19  # digits that always fit
 _LONGEST_INTEGER = 80  # characters: 64 binary digits with sign and prefix; Python refuses thousands of digits
 
 
@@ -72,7 +75,7 @@ def json_value(content: bytes, where: str) -> Any:
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise _fault(where, f"is not JSON: {one_line(error.msg)}", error.lineno, error.colno) from error
+        raise _not_json(error, where) from error
     _check_depth(found, where)
     return found
 
@@ -81,6 +84,7 @@ def parts_of(text: str, where: str) -> list[Part]:
     """The documents of a YAML stream or JSON text, not read yet."""
     if not _SEPARATOR.search(text):
         return [Part(where, text)]
+    _check_size(text, where)
     pieces = _SEPARATOR.split(text)
     if _PREAMBLE.match(pieces[0]):
         pieces[:2] = ["".join(pieces[:2])]
@@ -100,12 +104,11 @@ def values_of(part: Part) -> list[Any]:
             found = orjson.loads(part.text)
         except orjson.JSONDecodeError as error:
             if len(part.text) > MOST_YAML:
-                raise WireError(
-                    part.where, f"is larger than {MOST_YAML} bytes and not JSON: {one_line(error.msg)}"
-                ) from error
+                raise _not_json(error, part.where) from error
         else:
             _check_depth(found, part.where)
             return [found]
+    _check_size(part.text, part.where)
     return _Composer(part).run()
 
 
@@ -122,11 +125,20 @@ def one_value(content: bytes | str, where: str, most: int, places: Places | None
     return values[0]
 
 
+def _check_size(text: str, where: str) -> None:
+    if len(text) > MOST_YAML:
+        raise WireError(where, f"is larger than the {MOST_YAML >> 20} MiB that YAML may have: write it as JSON")
+
+
+def _not_json(error: orjson.JSONDecodeError, where: str) -> WireError:
+    return _fault(where, f"is not JSON: {one_line(error.msg)}", error.lineno, error.colno)
+
+
 def _check_depth(value: Any, where: str) -> None:
-    level = [value] if isinstance(value, dict | list) else []
+    level = [value] if isinstance(value, _DEEPER) else []
     for _ in range(MOST_DEPTH):
-        inside = (inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer))
-        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        inside = (outer.values() if type(outer) is dict else outer for outer in level)
+        level = [inner for values in inside for inner in values if isinstance(inner, _DEEPER)]
         if not level:
             return
     raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
@@ -165,6 +177,11 @@ class _Composer:
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int, int]] = {}  # value, size, height
         self._copied = 0  # values that aliases added
+        self._steps: dict[type, Callable[[Any], None]] = {
+            yaml.ScalarEvent: self._scalar, yaml.MappingStartEvent: self._start, yaml.SequenceStartEvent: self._start,
+            yaml.MappingEndEvent: self._end, yaml.SequenceEndEvent: self._end, yaml.AliasEvent: self._alias,
+            yaml.DocumentStartEvent: self._begin,
+        }  # fmt: skip
 
     def run(self) -> list[Any]:
         bad = _UNPRINTABLE.search(self._part.text)
@@ -173,28 +190,20 @@ class _Composer:
             raise _fault(self._part.where, f"holds {bad[0]!a}, which YAML forbids", self._part.line + line, column)
         try:
             for event in yaml.parse(self._part.text, Loader=_LOADER):
-                self._take(event)
+                step = self._steps.get(type(event))
+                if step is not None:
+                    step(event)
         except yaml.YAMLError as error:
             raise self._not_yaml(error) from error
         return self._found
 
-    def _take(self, event: Any) -> None:
-        if isinstance(event, yaml.ScalarEvent):
-            self._scalar(event)
-        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            self._start(event)
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            self._end(event)
-        elif isinstance(event, yaml.AliasEvent):
-            self._alias(event)
-        elif isinstance(event, yaml.DocumentStartEvent):
-            self._anchors.clear()
+    def _begin(self, _: Any) -> None:
+        self._anchors.clear()
 
     def _scalar(self, event: Any) -> None:
-        top = self._open[-1] if self._open else None
-        is_key = top is not None and type(top.value) is dict and top.key is None and not top.merging
-        if is_key and top is not None and event.implicit[0] and event.value == "<<":
-            top.merging = True
+        is_key = self._awaits_key()
+        if is_key and event.value == "<<" and event.implicit[0]:
+            self._open[-1].merging = True
             return
         value = self._scalar_value(event)
         if event.anchor:
@@ -213,15 +222,15 @@ class _Composer:
             return text
         if tag in (f"{_TAG}int", f"{_TAG}float", f"{_TAG}bool", f"{_TAG}null"):
             return self._plain(text, event)
-        raise self._wrong(event, f"has the tag {shown(tag)}, which is not known")
+        raise self._wrong(event, "has a tag that is not known")
 
     def _plain(self, text: str, event: Any) -> Any:
         if text in _NULLS:
             return None
-        if text in _BOOLEANS:
-            return _BOOLEANS[text]
         if text[0] not in "-+.0123456789":
-            return text
+            return _BOOLEANS.get(text, text)
+        if len(text) < _SHORT and text[0] in "123456789" and text.isdigit() and text.isascii():
+            return int(text)
         if _INTEGER.match(text):
             return self._integer(text, event)
         if _NOT_FINITE.match(text):
@@ -230,7 +239,7 @@ class _Composer:
             return text
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise self._wrong(event, f"{one_line(text)} is beyond 64 bits")
+            raise self._wrong(event, "a number is beyond 64 bits")
         return value
 
     def _integer(self, text: str, event: Any) -> Any:
@@ -244,20 +253,19 @@ class _Composer:
                 return text  # a prefix with nothing but underscores behind it
             if _LEAST_INTEGER <= value <= _MOST_INTEGER:
                 return value
-        raise self._wrong(event, f"{one_line(text)} is beyond 64 bits")
+        raise self._wrong(event, "a number is beyond 64 bits")
 
     def _start(self, event: Any) -> None:
         is_map = isinstance(event, yaml.MappingStartEvent)
         if event.tag and not event.implicit and event.tag not in ("!", _TAG + ("map" if is_map else "seq")):
-            raise self._wrong(event, f"has the tag {shown(event.tag)}, which is not known")
+            raise self._wrong(event, "has a tag that is not known")
         if len(self._open) >= MOST_DEPTH:
             raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
         path: Path = ()
         if self._open:
-            top = self._open[-1]
-            if type(top.value) is dict and top.key is None and not top.merging:
+            if self._awaits_key():
                 raise self._wrong(event, "a key must be a string")
-            path = self._note(top, event)
+            path = self._note(self._open[-1], event)
         self._open.append(_Open({} if is_map else [], path, event.anchor))
 
     def _end(self, event: Any) -> None:
@@ -271,32 +279,40 @@ class _Composer:
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
-            raise self._wrong(event, f"*{one_line(event.anchor)} names no anchor that is complete before it")
+            raise self._wrong(event, "an alias names no anchor that is complete before it")
         value, size, height = self._anchors[event.anchor]
         self._copied += size
         if self._copied > len(self._part.text):
             raise self._wrong(event, "its aliases stand for more values than the text has characters")
         if len(self._open) + height > MOST_DEPTH:
             raise self._wrong(event, f"is nested deeper than {MOST_DEPTH} levels")
-        top = self._open[-1] if self._open else None
-        if top is not None and type(top.value) is dict and top.key is None and not top.merging:
+        if self._awaits_key():
             self._set_key(value, event)
         else:
             self._add(_copy(value), size, height, event)
 
+    def _awaits_key(self) -> bool:
+        if not self._open:
+            return False
+        top = self._open[-1]
+        return top.key is None and type(top.value) is dict and not top.merging
+
     def _set_key(self, key: Any, event: Any) -> None:
         """A number or boolean as a key is its text, as kubectl has it."""
         top = self._open[-1]
-        if type(key) is bool:
-            key = "true" if key else "false"
-        elif type(key) in (int, float):
-            key = str(key)
         if type(key) is not str:
-            raise self._wrong(event, f"a key must be a string, is {'null' if key is None else shown(key)}")
+            key = self._key_text(key, event)
         if key in top.value:
-            raise self._wrong(event, f"the key {shown(key)} stands twice")
+            raise self._wrong(event, "a key stands twice")
         top.key = key
         self._note(top, event)
+
+    def _key_text(self, key: Any, event: Any) -> str:
+        if type(key) is bool:
+            return "true" if key else "false"
+        if type(key) in (int, float):
+            return str(key)
+        raise self._wrong(event, f"a key must be a string, is {'null' if key is None else type(key).__name__}")
 
     def _add(self, value: Any, size: int, height: int, event: Any) -> None:
         if not self._open:
@@ -304,7 +320,8 @@ class _Composer:
             return
         top = self._open[-1]
         top.size += size
-        top.height = max(top.height, height + 1)
+        if height >= top.height:
+            top.height = height + 1
         if top.merging:
             top.merged += self._to_merge(value, event)
             top.merging = False

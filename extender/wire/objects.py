@@ -29,7 +29,10 @@ def objects_in(value: Any) -> Iterator[Json]:
         return
     if type(value) is not dict:
         raise WireError("", f"holds a {type(value).__name__} where a Kubernetes object is expected")
-    if not get(value, "kind", str, "", "").endswith("List"):
+    kind = value.get("kind")
+    if type(kind) is not str or not kind:  # and nothing of it is shown: it may be any file
+        raise WireError("kind", "is missing: this is no Kubernetes object")
+    if not kind.endswith("List"):
         yield checked(value, "")
         return
     for position, item in enumerate(get(value, "items", list, "", [])):

@@ -1,0 +1,180 @@
+"""What people see who give `berth` something that it cannot use: one line that names it, exit code 2, no secret."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.agent.document import slice_body
+from extender.files import read_file
+from extender.model.errors import WireError
+from extender.sockets import listen_on
+from extender.wire.documents import MOST_YAML, Part, parts_of, values_of
+from tests.commands import berth
+from tests.nasty import honest
+
+URL = "must be http://HOST:PORT or https://HOST:PORT with a port from 1 to 65535, is "
+NAME = "must be a DNS-1123 name of at most {} characters: lower-case letters, digits, '-' and '.', is "
+LINES: dict[str, str] = {
+    # usage, told by typer before any command runs
+    "--nope": "No such option: --nope",
+    "nosuch": "No such command 'nosuch'",
+    "policy nosuch": "No such command 'nosuch'",
+    "version x": "Got unexpected extra argument(s) (x)",
+    "fabric": "Missing argument 'target'",
+    "agent": "Missing option '--node' (env var: 'NODE_NAME')",
+    "fabric t4-4 --count": "Option '--count' requires an argument",
+    "fabric t4-4 --count 99": "Invalid value for '--count': Input should be less than or equal to 16 (is '99')",
+    "fabric t4-4 --count x": "Invalid value for '--count': Input should be a valid integer, unable to parse string as an integer (is 'x')",
+    "fabric t4-4 --output xml": "Invalid value for '--output': Value error, 'xml' is not one of 'table', 'json'",
+    "top --seconds nan": "Invalid value for '--seconds': Input should be less than or equal to 60 (is 'nan')",
+    "top --once=x": "Option '--once' does not take a value",
+    # addresses
+    "nodes --server http://127.0.0.1:65536": f"--server: {URL}'http://127.0.0.1:65536'",
+    "nodes --server http://127.0.0.1:0": f"--server: {URL}'http://127.0.0.1:0'",
+    "nodes --server http://[::1": f"--server: {URL}'http://[::1'",
+    "nodes --server http://": f"--server: {URL}'http://'",
+    "nodes --server 127.0.0.1:80": f"--server: {URL}'127.0.0.1:80'",
+    "nodes --server ftp://x": f"--server: {URL}'ftp://x'",
+    "nodes --server http://x/?y": f"--server: {URL}'http://x/?y'",
+    "nodes --server http://u:SECRET@x": "--server: must not hold a user name or password",
+    "serve --traces http://[::1": f"--traces: {URL}'http://[::1'",
+    "serve --traces http://x:99999": f"--traces: {URL}'http://x:99999'",
+    "serve --traces ": f"--traces: {URL}''",
+    "serve --listen [::1:80": "--listen: must be HOST:PORT with a port below 65536, is '[::1:80'",
+    "serve --pages :65536": "--pages: must be HOST:PORT with a port below 65536, is ':65536'",
+    "run --api-port 65536": "--api-port: must be a port below 65536, is 65536",
+    # names
+    "agent --node A_B": f"--node: {NAME.format(236)}'A_B'",
+    "agent --node a/b": f"--node: {NAME.format(236)}'a/b'",
+    "agent --node ": f"--node: {NAME.format(236)}''",
+    "fabric ../secrets --kubeconfig x": f"TARGET: {NAME.format(253)}'../secrets'",
+    "serve --policy-configmap a/b/c": "--policy-configmap: must be NAMESPACE/NAME, is 'a/b/c'",
+    "explain a/b/c": "NAMESPACE/NAME: must name one pod, is 'a/b/c'",
+    "explain a b": "NAMESPACE/NAME: must name one pod, is 'a b'",
+    "explain": "NAMESPACE/NAME: is missing: name a pod, or give -f FILE",
+    "explain a/b -f {objects}": "NAMESPACE/NAME: does not go with -f FILE, is 'a/b'",
+    "allocate": "FILE: is missing: give files, or --cases DIR",
+    "allocate {objects} --node ": "nodes: none named ''",
+    "fabric t4-4 --count 3 --free 0,1": "--count: asks for 3 GPUs where 2 are free",
+    # files
+    "fabric ": "TARGET: must not be empty",
+    "policy show ": ".: is the current folder, not a file",
+    "run --examples {folder}/nowhere": "{folder}/nowhere: does not exist",
+    "allocate --cases {folder}/nowhere": "{folder}/nowhere: does not exist",
+    "select --cases {secret}": "{secret}: is not JSON: unexpected character, expected a JSON value (line 1, column 1)",
+    "select --cases {map}": "{map}: must hold a list of cases",
+    "select true -f {comments}": "{comments}: holds no Kubernetes objects",
+    "allocate {empty}": "{empty}: holds no Kubernetes objects",
+    "explain a/b --snapshot {empty}": "{empty}: holds no Kubernetes objects",
+    "explain a/b --snapshot {other}": "{other}: holds no objects that Berth reads: `berth snapshot` makes such files",
+    "lint {other} --snapshot {other}": "{other}: holds none of DeviceClass, ResourceSlice: `berth snapshot` makes such files",
+    "explain a/b --snapshot {objects} --policy {secret}": "{secret}: the policy has none of a policy's fields: is it the right file?",
+    "doctor --scheduler-config {map}": "{map}: must be a KubeSchedulerConfiguration",
+    "doctor --scheduler-config {comments}": "{comments}: is empty",
+    # expressions
+    "select ": "EXPRESSION: compilation failed: Syntax error: mismatched input '<EOF>' expecting an expression (line 1, column 1)",
+    "select device.nope": "EXPRESSION: compilation failed: undefined field 'nope' (line 1, column 7)",
+    "select 1": "EXPRESSION: must evaluate to bool or the unknown type, not int",
+    "select true -f {other}": "--file: the files hold no ResourceSlice",
+    "select": "EXPRESSION: is missing: give it, or --cases FILE",
+}
+SECRETS: dict[str, str] = {
+    "shadow": "root:$6$SECRET$SECRET:19000:0:99999:7:::\n",
+    "a mapping": "password: SECRET\n",
+    "a number": "password: 9999999999999999999\nSECRET: 99999999999999999999\n",
+    "a tag": "password: !SECRET x\n",
+    "an alias": "password: *SECRET\n",
+    "keys twice": "SECRET: 1\nSECRET: 2\n",
+    "a key of another type": "[SECRET]: 1\n",
+    "JSON": '{"auths": {"SECRET": "SECRET"}}',
+    "JSON that is none": '{"auths": SECRET',
+    "a list": "[SECRET, {SECRET: SECRET}]",
+    "one word": "SECRET",
+    "a text": "SECRET = 1\n[SECRET]\nSECRET: SECRET: SECRET\n",
+    "an object of another kind": "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {a: SECRET}\n",
+    "a kind that is none": "kind: [SECRET]\nspec: SECRET\n",
+    "no kind": "spec: SECRET\nmetadata: SECRET\n",
+}
+READERS = (
+    "policy show {}", "policy check {}", "fabric {}", "select true -f {}", "select --cases {}", "lint {}", "allocate {}",
+    "lint {objects} --snapshot {}", "explain a/b --snapshot {}", "explain a/b --snapshot {objects} --policy {}", "explain -f {}",
+    "doctor --scheduler-config {}", "doctor --kubeconfig {}", "snapshot --kubeconfig {}", "agent --node n --kubeconfig {}",
+    "serve --kubeconfig {}", "serve --kubeconfig {kubeconfig} --policy {}", "serve --kubeconfig {kubeconfig} --tls-cert {} --tls-key {}",
+)  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Files by name, as lines above name them."""
+    texts = {name: yaml.safe_dump(value) for name, value in honest(tmp_path).items()} | {
+        "comments": "# nothing\n", "empty": '{"kind": "List", "items": []}', "map": '{"name": "x"}', "secret": SECRETS["shadow"],
+        "other": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return {name: str(tmp_path / name) for name in texts} | {"folder": str(tmp_path)}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_error_is_one_line_that_names_option_and_value(line: str, files: dict[str, str]) -> None:
+    code, _, told = berth([word.format(**files) for word in line.split(" ")])
+    assert (code, told) == (2, f"berth: {LINES[line].format(**files)}")
+
+
+@pytest.mark.parametrize("content", SECRETS)
+@pytest.mark.parametrize("line", READERS)
+def test_no_error_shows_what_a_file_of_others_holds(line: str, content: str, files: dict[str, str], tmp_path: Path) -> None:
+    target = tmp_path / "given"
+    target.write_text(SECRETS[content])
+    code, out, told = berth([word.format(str(target), **files) for word in line.split()])
+    assert code in (0, 1, 2) and "SECRET" not in out + told, out + told
+    assert code != 0 or line.startswith(("lint", "select --cases")), "it was taken for something"
+
+
+def test_what_is_wrong_in_a_file_of_ours_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "policy").write_text("weights: {lnk: 3}\nwrong: yes\n")
+    code, _, told = berth(["policy", "show", str(tmp_path / "policy")])
+    assert code == 2 and "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in told
+    assert "wrong: Extra inputs are not permitted (is True, line 2, column 1)" in told
+
+
+def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "good").write_text("candidates: 3")
+    (tmp_path / "wrong").write_text("candidates: -3")
+    code, out, told = berth(["policy", "check", str(tmp_path / "nowhere"), str(tmp_path / "good"), str(tmp_path / "wrong")])
+    assert code == 2 and out == f"{tmp_path}/good: good\n"
+    assert [line.split(": ")[1] for line in told.splitlines()] == ["does not exist", "candidates"]
+
+
+@pytest.mark.parametrize("text", ["- 1\n" * (MOST_YAML // 4 + 1), "---\na: 1\n" * (MOST_YAML // 9 + 1), "[" + "x,\n" * (MOST_YAML // 3 + 1)])
+def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
+    with pytest.raises(WireError, match="is larger than the 8 MiB that YAML may have: write it as JSON|is not JSON"):
+        [values_of(part) for part in parts_of(text, "f")]
+
+
+def test_json_may_be_longer() -> None:
+    text = "[" + "1,\n" * (MOST_YAML // 3) + "1]"
+    assert len(values_of(Part("f", text))[0]) == MOST_YAML // 3 + 1
+
+
+def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(WireError, match="standard input: is closed"):
+        read_file(Path("-"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x")))
+    assert read_file(Path("-")) == b"x"
+
+
+def test_an_address_is_taken_once() -> None:
+    (first,) = listen_on("--listen", "127.0.0.1", 0)
+    with first, pytest.raises(WireError, match="--pages: cannot listen on .*: Address already in use"):
+        listen_on("--pages", "127.0.0.1", first.getsockname()[1])
+
+
+def test_the_longest_name_that_the_agent_takes_makes_a_name_of_a_slice() -> None:
+    assert len(slice_body("n" * 236, "u", (), 0, stale=False)["metadata"]["name"]) == 253
