@@ -17,7 +17,6 @@ from extender.web.app import App
 from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
-until = eventually  # the name before; new tests import `eventually`
 
 
 @dataclass

@@ -234,12 +234,19 @@ async def many_pending(pods: int) -> dict[str, int]:
         names = [n["metadata"]["name"] for n in cluster.store.all("nodes")]
         grown = [berths.memory_mib(port)]
         async with aiohttp.ClientSession() as session:
+
+            async def all_seen() -> bool:
+                async with session.get(f"http://127.0.0.1:{port}/metrics") as reply:
+                    lines = (await reply.text()).splitlines()
+                known = next(float(line.split()[1]) for line in lines if line.startswith("berth_claims "))
+                return known == len(cluster.store.all("resourceclaims"))
+
             for wave in range(2):
                 for i in range(pods):
                     cluster.apply(claim(f"c{wave}-{i}", 9))
                     cluster.apply(pod(f"p{wave}-{i}", f"c{wave}-{i}"))
-                    if i % 500 == 0:
-                        await asyncio.sleep(0.5)
+                    if i % 500 == 0:  # or so many changes at once that the watches are cut
+                        await eventually(all_seen, "Berth knows all claims")
                 for one in cluster.store.all("pods"):
                     sent = {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
 

@@ -58,6 +58,7 @@ LINES: dict[str, str] = {
     "explain a b": "NAMESPACE/NAME: must name one pod, is 'a b'",
     "explain": "NAMESPACE/NAME: is missing: name a pod, or give -f FILE",
     "explain a/b -f {objects}": "NAMESPACE/NAME: does not go with -f FILE, is 'a/b'",
+    "explain p --without nosuch --snapshot {objects}": "--without: node 'nosuch' is not known",
     "allocate": "FILE: is missing: give files, or --cases DIR",
     "allocate {objects} --node ": "nodes: none named ''",
     "fabric t4-4 --count 3 --free 0,1": "--count: asks for 3 GPUs where 2 are free",

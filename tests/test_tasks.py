@@ -163,9 +163,10 @@ async def test_work_that_ends_is_counted_only_where_it_fails_unexpectedly() -> N
 
 
 async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
-    supervisor, ended = Supervisor(QUICK), []
+    supervisor, began, ended = Supervisor(QUICK), [], []
 
     async def task(name: str) -> None:
+        began.append(name)
         try:
             await asyncio.Event().wait()
         finally:
@@ -177,7 +178,7 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
     supervisor.start("a", lambda: task("a"))
     supervisor.start("returns", lambda: task("returns"))
     once = supervisor.spawn("once", task("once"))
-    await asyncio.sleep(0)
+    await eventually(lambda: len(began) == 3)
     await supervisor.stop()
     assert sorted(ended) == ["a", "once", "returns"] and once.cancelled()
     assert not any(supervisor.failures.values())
@@ -217,8 +218,11 @@ async def each_fails_and_starts_again(supervisor: Breakable, pages: httpx.AsyncC
         assert told[0]["exc_info"].__traceback__ is not None
         assert supervisor.failures[name] == 1
     wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
-    while not wanted <= set((text := (await pages.get(f"{url}/metrics")).text).splitlines()):
-        await asyncio.sleep(0.05)
+
+    async def counted() -> bool:
+        return wanted <= set((await pages.get(f"{url}/metrics")).text.splitlines())
+
+    await eventually(counted, "/metrics counts one failure of each task")
     assert (await pages.get(f"{url}/readyz")).text == "ok", "one failure is no reason to be taken out of service"
 
 
@@ -273,16 +277,18 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
 
 
 async def answers(client: httpx.AsyncClient, url: str, words: str, serving: asyncio.Task[None]) -> None:
-    """Wait until the address says so."""
-    while not serving.done():
+    """Wait until the address says so, or berth serve ended."""
+
+    async def said() -> bool:
+        if serving.done():
+            await serving
+            raise AssertionError("berth serve ended")
         try:
-            if words in (await client.get(url)).text:
-                return
+            return words in (await client.get(url)).text
         except httpx.HTTPError:
-            pass
-        await asyncio.sleep(0.05)
-    await serving
-    raise AssertionError("berth serve ended")
+            return False
+
+    await eventually(said, f"{url} says {words!r}")
 
 
 async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +353,7 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
 
 
 @asynccontextmanager
-async def with_clock(now: list[float]) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
+async def with_clock(now: list[float]) -> AsyncIterator[tuple[Cluster, Service, httpx.AsyncClient]]:
     """A service whose clock the test moves; the API server sends no bookmarks."""
     cluster = Cluster(bookmark_seconds=600)
     async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
@@ -355,18 +361,17 @@ async def with_clock(now: list[float]) -> AsyncIterator[tuple[Service, httpx.Asy
             await eventually(lambda: not service.not_ready)
             app = App(service, Pages(service, Published(service)))
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=HANG_SECONDS) as pages:
-                yield service, pages
+                yield cluster, service, pages
 
 
 async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:
     now = [1000.0]
-    async with with_clock(now) as (service, client):
+    async with with_clock(now) as (cluster, service, client):
+        cluster.add_node("seen", carried_machines()["t4-4"])
+        await eventually(lambda: "seen" in service.mirror.store.nodes, "the watch of nodes is open")
         now[0] += 90
         assert (await client.get("/readyz")).text == "ok", "a healthy API server may be silent for so long"
-        nodes = service.reflectors["nodes"]
-        while nodes.silence < 200:  # 0 again when the watch is accepted only now
-            now[0] += 200 - nodes.silence
-            await asyncio.sleep(0.01)
+        now[0] += 110
         reply = await client.get("/readyz")
         assert reply.status_code == 503
         assert "the watch of nodes has been silent for 200 s" in reply.text
@@ -375,13 +380,16 @@ async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:
 
 async def test_liveness_notices_a_loop_that_does_not_turn() -> None:
     now = [1000.0]
-    async with with_clock(now) as (_, client):
+    async with with_clock(now) as (_, _, client):
         assert (await client.get("/livez")).status_code == 200
         now[0] += 20  # the heartbeat had no turn for so long
         reply = await client.get("/livez")
         assert (reply.status_code, reply.text) == (503, "the event loop has not turned for 20 s")
-        while (await client.get("/livez")).status_code != 200:  # its next turn
-            await asyncio.sleep(0.05)
+
+        async def turned() -> bool:
+            return (await client.get("/livez")).status_code == 200
+
+        await eventually(turned, "the heartbeat has its next turn")
 
 
 async def test_a_heartbeat_that_ended_is_noticed() -> None:

@@ -122,9 +122,10 @@ async def test_silence_counts_from_what_the_server_said_last() -> None:
         found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
-        while found.silence < 200:  # 0 again when the watch is accepted only now
-            now[0] += 200 - found.silence
-            await asyncio.sleep(0.01)
+        cluster.apply(node("early"))
+        await eventually(lambda: "early" in seen, "the watch is open")
+        now[0] += 200
+        assert found.silence == 200
         cluster.apply(node("late"))
         await eventually(lambda: "late" in seen)
         assert found.silence == 0
@@ -186,14 +187,15 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_every_failure_of_a_watch_is_followed_by_a_delay(fault: str) -> None:
-    """One list and one watch, then nothing until the delay, which never ends here, is over."""
+    """One list and one watch, then nothing until the delay, which never ends here, is over. A loop without a delay would
+    ask again while another reflector lists, watches and fails."""
     server, problem, _ = FAULTS[fault]
     server.lists = server.watches = 0
     async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}, timing=NEVER) as found:
         await eventually(lambda: problem in found.problem)
-        for _ in range(20):  # a loop without a delay asks again within one of these
-            await asyncio.sleep(0.005)
-        assert (server.lists, server.watches) == (1, 1)
+        async with reflecting(Cluster(), url, {}, timing=NEVER) as other:
+            await eventually(lambda: problem in other.problem)
+        assert (server.lists, server.watches) == (2, 2)
         assert found.failures == 1
 
 

@@ -100,6 +100,9 @@ async def _offline(picture: Picture, name: str | None, policy: Policy | None, qu
     mirror, judge, journal = picture
     explainer = Explainer(mirror, judge, journal, Turns(), work_seconds=inf)
     snapshot = mirror.snapshot()
+    unknown = [node for node in question["without"] if node not in snapshot.views]
+    if unknown:
+        raise WireError("--without", f"node {shown(unknown[0])} is not known")
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
     changes = Changes(frozenset(question["without"]), tuple(given_back))
     if name is None:
