@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib
 import itertools
+import pkgutil
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import extender
 from benchmarks import soak
 from benchmarks.fleet import Fleet
-from extender.cel.dra import Masks
-from extender.fabric.sets import Graphs, RankedSets, ranked
+from extender.cel.dra import Dialect, Masks, compile_selector
+from extender.fabric.sets import Graphs, Measures, RankedSets, ranked
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.mirror.demand import DemandBook
 from extender.mirror.mirror import Mirror
-from extender.model.claim import Node, ObjectKey
+from extender.model.claim import Claim, ClaimSpec, DeviceRequest, Node, ObjectKey, Request
 from extender.model.device import NodeSelection, PoolKey, Slice
 from extender.model.fabric import Graph
+from extender.policy import Policy
+from extender.policy.schema import MOST_EFFECTIVE, Override
 from extender.scoring.parts import Part
 from extender.service.journal import Journal
+from extender.service.unfinished import UnfinishedDemands
 from extender.verdict.decision import Candidate
+from extender.model.demand import DEFAULT_MIX
 from extender.verdict.ranking import Ranking
 from extender.verdict.rankings import Rankings
 from extender.wire.claims import SpecCache
+from extender.wire.names import NodeNames, Places
 from extender.wire.slices import SliceDecoder
 
 
@@ -271,3 +283,114 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     assert 1 < len(cache) <= 5 and cache.content_bytes <= 50_000
     before = len(cache)
     assert cache.decode(content(1, 640_000)).config and len(cache) == before, "too large to be remembered"
+
+
+# -- functions that remember --------------------------------------------------------------------------------------
+
+# Arguments of every one of them, different for every number.
+REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "_compiled": lambda i: (f"device.driver == '{i}'",),
+    "_declarations": lambda i: (Dialect((1, i)),),
+    "_in_order": lambda i: (tuple(range(i)),),
+    "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
+    "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
+    "_stranded": lambda i: ((i,), DEFAULT_MIX),
+    "best_gbps": lambda i: (SMALL, i, 0),
+    "flat_graph": lambda i: (f"product {i}", 2),
+    "parse_quantity": lambda i: (str(i),),
+    "parse_semver": lambda i: (f"{i}.0.0",),
+    "regex": lambda i: (f"x{i}",),
+    "split_terms": lambda i: (f"true && {i} == 1",),
+    "usual_graph": lambda i: (f"H100 {i}", 2),
+}
+ONCE = {"carried_machines"}  # takes no argument
+BY_PARAMETER = {"ring_gbps", "links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
+SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
+
+
+def remembering() -> dict[str, Any]:
+    """Every function with an lru_cache, by its name."""
+    names = (module.name for module in pkgutil.walk_packages(extender.__path__, "extender."))
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    values = [value for module in modules for value in vars(module).values()]
+    wrapped = (value for value in values if isinstance(value, functools._lru_cache_wrapper))
+    found = {id(value): value for value in wrapped if value.__module__.startswith("extender.")}
+    by_name = {value.__name__: value for value in found.values()}
+    assert len(by_name) == len(found), "each has a name of its own"
+    return by_name
+
+
+def test_every_function_that_remembers_is_listed_here() -> None:
+    assert set(remembering()) == REMEMBER.keys() | ONCE | BY_PARAMETER
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+def test_a_function_remembers_no_more_than_its_bound(name: str) -> None:
+    function = remembering()[name]
+    most = function.cache_parameters()["maxsize"]
+    function.cache_clear()
+    for number in range(most + 3):
+        function(*REMEMBER[name](number))
+    assert function.cache_info().currsize == most and function.cache_info().misses >= most + 3
+    function.cache_clear()
+
+
+def test_measures_of_sets_are_bounded() -> None:
+    measures, known = Measures(remembered=5), Measures()
+    for mask in range(1, 64):
+        assert measures.quality(graph(6), mask, 63) == known.quality(graph(6), mask, 63)
+    for table in (measures.bandwidth, measures.links_inside, measures.quality):
+        assert table.cache_info().currsize == 5
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_remembers_few_sets_of_overrides() -> None:
+    """Pods choose the classes that they ask for: ten overrides by class make a thousand policies."""
+    policy = Policy(overrides=tuple(Override(classes=(f"c{i}",), packing="spread") for i in range(10)))
+    subsets = [frozenset(f"c{i}" for i in range(10) if number >> i & 1) for number in range(1, MOST_EFFECTIVE + 3)]
+    found = [policy.effective("n", subset) for subset in subsets]
+    assert policy.effective("n", subsets[-1]) is found[-1], "the last is remembered"
+    assert policy.effective("n", subsets[0]) is not found[0] and policy.effective("n", subsets[0]) == found[0]
+
+
+def test_names_whose_place_is_remembered_are_bounded() -> None:
+    places = Places(most=3)
+    text = b'["a","b","c","d","e"]'
+    names = NodeNames(text, slice(0, len(text)), places)
+    for _ in range(2):
+        for name in "abcde":
+            assert names.has_all([name]) and 1 <= len(places) <= 3
+
+
+def test_expected_demand_is_that_of_the_last_claims() -> None:
+    def asked(count: int) -> ClaimSpec:
+        return ClaimSpec((Request("r", (DeviceRequest("r", "c", count=count),)),))
+
+    book = DemandBook(window=40)
+    for number in range(90):
+        book.saw(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))
+    ((shape, share),) = book.mix(80 << 30)
+    assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
+
+
+def test_unfinished_demands_are_bounded_by_their_pods() -> None:
+    fleet, unfinished = Fleet("mixed"), UnfinishedDemands(3)
+    fleet.fill(1, 0.0)
+    for number in range(5):
+        unfinished.add(fleet.demand(fleet.pod(f"u{number}", number, 1)), f"u{number}")
+    assert len(unfinished) == 3
+
+
+def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
+    """More different values than are remembered, twice: what was forgotten is looked for again."""
+    decoder, selector = SliceDecoder(), compile_selector("device.attributes['d'].v.matches('^[0-9]*7$')")
+
+    def device(number: int) -> Any:
+        one = {"name": "d", "attributes": {"v": {"string": str(number)}}}
+        spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [one]}
+        return decoder.decode({"metadata": {"name": "s"}, "spec": spec}).devices[0]
+
+    for number in (*range(200), *range(200)):
+        assert selector.match(device(number), "d") == (number % 10 == 7)

@@ -214,8 +214,7 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
     """Where a name stood before only tells where to look first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names_module, "_NEAR", 12)
-        patch.setattr(names_module, "_MOST", 5)
-        places = names_module.Places()
+        places = names_module.Places(most=5)
         for shift, order in enumerate(orders):
             given_names = order[:cut]
             before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()

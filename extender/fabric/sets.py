@@ -17,6 +17,7 @@ from extender.model.pieces import breathe
 
 _EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
 _REMEMBERED = 65_536  # (graph, mask) pairs of about 150 bytes; 255 per 8-GPU graph
+_BEST = 4096  # (graph, mask, count)
 _RANKED_BYTES = 16 << 20  # of all ranked sets; an 8-GPU graph has half a MiB of them
 
 
@@ -31,31 +32,30 @@ class Quality(NamedTuple):
     mask_order: int
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def bandwidth(graph: Graph, mask: int) -> float:
-    """ring.ring_gbps, remembered."""
-    return ring.ring_gbps(graph, mask)
+class Measures:
+    """Measures of sets of GPUs, `remembered` answers of each; those used least recently go first."""
+
+    def __init__(self, remembered: int = _REMEMBERED) -> None:
+        self.bandwidth = lru_cache(remembered)(ring.ring_gbps)
+        self.links_inside = lru_cache(remembered)(ring.links_inside)
+        self.quality = lru_cache(remembered)(self._quality)
+
+    def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
+        """How good it is to take `mask` out of `free`."""
+        chosen = members(mask)
+        pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
+        return Quality(
+            -self.bandwidth(graph, mask),
+            -self.links_inside(graph, mask),
+            max((graph.distance[a][b] for a, b in pairs), default=0),
+            len({graph.numa[i] for i in chosen}),
+            -self.links_inside(graph, free & ~mask),
+            mask,
+        )
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def links_inside(graph: Graph, mask: int) -> int:
-    """ring.links_inside, remembered."""
-    return ring.links_inside(graph, mask)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def quality(graph: Graph, mask: int, free: int) -> Quality:
-    """How good it is to take `mask` out of `free`."""
-    chosen = members(mask)
-    pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
-    return Quality(
-        -bandwidth(graph, mask),
-        -links_inside(graph, mask),
-        max((graph.distance[a][b] for a, b in pairs), default=0),
-        len({graph.numa[i] for i in chosen}),
-        -links_inside(graph, free & ~mask),
-        mask,
-    )
+_shared = Measures()
+bandwidth, links_inside, quality = _shared.bandwidth, _shared.links_inside, _shared.quality
 
 
 def _ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
     return mask
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_BEST)
 def best_gbps(graph: Graph, free: int, count: int) -> float:
     """The best ring of `count` GPUs that `free` still offers."""
     sets = ranked(graph, free, count)

@@ -22,7 +22,8 @@ _MEMORY = ("memory", "gpu.nvidia.com/memory")
 class DemandBook:
     """What the last claims asked for, as (GPUs, bytes of memory of a share or 0)."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: int = _WINDOW) -> None:
+        self._window = window
         self._claims: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._counts: Counter[tuple[int, int]] = Counter()
         self._changed = False
@@ -36,7 +37,7 @@ class DemandBook:
         self._claims[claim.uid] = asked
         self._counts[asked] += 1
         self._changed = True
-        if len(self._claims) > _WINDOW:
+        if len(self._claims) > self._window:
             _, oldest = self._claims.popitem(last=False)
             self._counts[oldest] -= 1
 

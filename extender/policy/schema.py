@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from extender.model.errors import BerthError, WireError
@@ -12,6 +13,7 @@ from extender.model.text import one_line, shown
 from extender.wire.documents import Places, one_value
 
 MOST_POLICY = 16 * 1024  # bytes of a policy's text
+MOST_EFFECTIVE = 256  # sets of overrides remembered: pods choose their classes, and with them any subset
 _MOST_FAULTS = 5  # told in one message
 
 
@@ -107,19 +109,20 @@ class Policy(_Strict):
         description="node labels that say how near two nodes are, the nearest first",
     )
     overrides: tuple[Override, ...] = Field((), description="what differs by namespace or class; later ones win")
-    _effective: dict[tuple[int, ...], Policy] = PrivateAttr(default_factory=dict)
+    _effective: LRUCache[tuple[int, ...], Policy] = PrivateAttr(default_factory=lambda: LRUCache(MOST_EFFECTIVE))
 
     def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
-        """The policy for a pod: the same object for the same overrides."""
+        """The policy for a pod: the same object for the same overrides, for as long as it is remembered."""
         chosen = tuple(i for i, override in enumerate(self.overrides) if override.applies(namespace, classes))
         if not chosen:
             return self
-        if chosen not in self._effective:
+        found = self._effective.get(chosen)
+        if found is None:
             found = self
             for i in chosen:
                 found = _overridden(found, self.overrides[i])
             self._effective[chosen] = found
-        return self._effective[chosen]
+        return found
 
 
 def _overridden(policy: Policy, override: Override) -> Policy:

@@ -27,9 +27,14 @@ def checked_names(head: Json) -> list[str]:
 class Places:
     """Where names stood in the texts before: kube-scheduler lists nodes in nearly the same order with every call."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
         self._at: dict[str, tuple[bytes, int]] = {}  # a name in quotes, and how far from the start
         self._counted = (0, 0)  # length of a text, and the names in it
+
+    def __len__(self) -> int:
+        """Names whose place is remembered."""
+        return len(self._at)
 
     def has_all(self, body: bytes, text: slice, names: Iterable[str]) -> bool:
         """Whether the list of names, as JSON in a part of the body, holds all these."""
@@ -47,7 +52,7 @@ class Places:
         if found < 0:
             found = body.find(quoted, start, end)
         if found >= 0:
-            if len(self._at) >= _MOST:
+            if len(self._at) >= self._most:
                 self._at.clear()
             self._at[name] = quoted, found - start
         return found >= 0
