@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from extender.wire.lenient import lenient_loads
+
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CONTROLLERS = ("resourceclaim-controller", "garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller",
@@ -164,14 +166,14 @@ class ControlPlane:
     # -- a small client ---------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> object:
-        return json.loads(self._send(method, path, body, content))
+        return lenient_loads(self._send(method, path, body, content))
 
     def get(self, path: str, raw: bool = False) -> object:
         found = self._send("GET", path, None, "application/json")
-        return found.decode() if raw else json.loads(found)
+        return found.decode() if raw else lenient_loads(found)
 
     def _send(self, method: str, path: str, body: object, content: str) -> bytes:
-        data = None if body is None else json.dumps(body).encode()
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}, method=method)
         try:
             with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:

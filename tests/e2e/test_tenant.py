@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from urllib.error import HTTPError
 
 import pytest
 
 from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from tests.e2e.control_plane import ControlPlane, needs
+from tests.fuzzing import unfolded
+from tests.test_unreadable import CASES
 
 pytestmark = [
     needs("kubectl"), pytest.mark.timeout(600),
@@ -21,6 +24,12 @@ Json = dict
 OURS, VICTIMS = "team-a", "team-b"
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
 PROTECTION = "resource.kubernetes.io/delete-protection"
+TOO_LARGE = b'{"a": 1%b}' % (b"0" * 400)  # beyond a double: kube-apiserver 1.36 panics and hangs up, and stores nothing
+ODD = (  # more of what JSON lets a tenant write: integers, numbers, keys
+    TOO_LARGE, b'{"a": 1%b}' % (b"0" * 300), b'{"a": 9223372036854775808}', b'{"a": -1e-400, "b": 1e308}',
+    b'{"a": 1, "a": {"b": 2}}', b'{"%b": 1}' % (b"k" * 9000), b'{"": {"": {}}}', b'{"a": "%b"}' % (b"\\u0000" * 1000),
+    b"{%b}" % b",".join(b'"%d": []' % i for i in range(900)),
+)  # fmt: skip
 GATE = [{"name": "tests.example/wait"}]
 
 
@@ -178,6 +187,34 @@ def test_a_leftover_with_a_finalizer_of_the_tenants_stops_nothing(plane: Control
     mapped = read(plane, "pods", "crashed")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
     assert mapped != name and read(plane, "resourceclaims", mapped)["status"]["allocation"]
     patch(plane, "resourceclaim", name, {"metadata": {"finalizers": []}})
+
+
+def test_what_a_claim_holds_stops_no_other_claim(plane: ControlPlane) -> None:
+    """Odd JSON in opaque parameters: another claim is read and bound, by the Berth that saw it in its watch and by one
+    that finds it in its list. The server may refuse some of it; most it stores."""
+    path = f"/apis/resource.k8s.io/v1/namespaces/{OURS}/resourceclaims"
+    stored = []
+    for number, text in enumerate([*(unfolded(case) for case in CASES.values()), *ODD]):
+        odd = claim(f"odd-{number}")
+        odd["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": "HERE"}}]
+        try:
+            plane.request("POST", path, json.dumps(odd).encode().replace(b'"HERE"', text))
+            stored.append(number)
+        except HTTPError as error:
+            assert error.code in (400, 422), (number, error)
+        except ConnectionError:
+            assert text == TOO_LARGE, number
+    assert len(stored) >= len(CASES) + len(ODD) - 2, "the server takes nearly all of it"
+    for name in ("other", "later"):
+        create(plane, claim(name))
+        create(plane, pod(f"uses-{name}", name))
+        bound(plane, f"uses-{name}")
+        if name == "other":
+            test_berth_could_do_all_it_wanted(plane)  # its log is not kept
+            plane.end(plane.processes[-1])
+            plane.end(plane.processes[-1])
+            plane.start_scheduler(plane.start_berth(sys.executable))
+    assert len(held(plane)) == len(set(held(plane)))
 
 
 def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
