@@ -206,6 +206,7 @@ def test_the_journal_is_bounded_by_pods_and_by_bytes() -> None:
         small.decided(ObjectKey("x", f"p{number}"), f"u{number}", candidate("y" * 500), ("", 0.0))
     kept = small.recent(99)
     assert 5 <= len(kept) <= 9 and sum(entry.size for entry in kept) <= 100_000
+    assert {len(entry.attempts) for entry in kept} == {8}
     small.attempted(ObjectKey("x", "large"), "large", 0, 1, [("z" * 200_000, 1)])
     assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
 

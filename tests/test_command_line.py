@@ -46,6 +46,7 @@ LINES: dict[str, str] = {
     "serve --traces http://x:99999": f"--traces: {URL}'http://x:99999'",
     "serve --traces ": f"--traces: {URL}''",
     "serve --listen [::1:80": "--listen: must be HOST:PORT with a port below 65536, is '[::1:80'",
+    "serve --listen [:80": "--listen: must be HOST:PORT with a port below 65536, is '[:80'",
     "serve --pages :65536": "--pages: must be HOST:PORT with a port below 65536, is ':65536'",
     "run --api-port 65536": "--api-port: must be a port below 65536, is 65536",
     # names

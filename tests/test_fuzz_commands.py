@@ -78,6 +78,9 @@ ADDRESSES = (
     "http://²:x",
     "ftp://x",
     "http://a b",
+    "http://[::1",
+    "http://x:65536",
+    "http://u:p@x",
 )
 
 
@@ -232,7 +235,7 @@ def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: 
     for parameter in COMMANDS[words].params:
         if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
             continue
-        for value in ADDRESSES if parameter.name in ("server", "listen", "pages", "metrics") else VALUES:
+        for value in ADDRESSES if parameter.name in ("server", "listen", "pages", "metrics", "traces") else VALUES:
             check(arguments(words, folder, used, {str(parameter.name): [value]}))
     check([*words, "--no-such-option"])
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import SplitResult, urlsplit
 
-from extender.cel.library.network import FORMATS
-from extender.model.claim import ObjectKey
 from extender.model.errors import WireError
 from extender.model.text import shown
 
 PORTS = 65536
 _DIGITS = 5
-_NAME_BYTES = 253  # of a DNS-1123 subdomain
+_LABEL = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_NAMESPACE, _NAME = re.compile(_LABEL), re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # DNS-1123 label and subdomain
+_NAMESPACE_BYTES, _NAME_BYTES = 63, 253
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
     """HOST:PORT. Raises WireError."""
     host, colon, port = text.rpartition(":")
     digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS
-    brackets = host.startswith("[") == host.endswith("]") and not set("[]") & set(host[1:-1])
-    if not colon or not digits or int(port) >= PORTS or not brackets:
+    host = host[1:-1] if host[:1] + host[-1:] == "[]" else host
+    if not colon or not digits or int(port) >= PORTS or "[" in host or "]" in host:
         raise WireError(option, f"must be HOST:PORT with a port below {PORTS}, is {shown(text)}")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - ':8888' means every interface
+    return host or "0.0.0.0", int(port)  # noqa: S104 - ':8888' means every interface
 
 
 def parse_url(text: str, option: str) -> str:
@@ -47,16 +48,17 @@ def _is_url(text: str) -> bool:
 def parse_node(text: str, option: str, room_bytes: int = 0) -> str:
     """The name of a node, to which so many bytes will be added. Raises WireError."""
     most = _NAME_BYTES - room_bytes
-    if FORMATS["dns1123Subdomain"](text) or len(text) > most:
+    if not _NAME.fullmatch(text) or len(text) > most:
         wanted = f"a DNS-1123 name of at most {most} characters: lower-case letters, digits, '-' and '.'"
         raise WireError(option, f"must be {wanted}, is {shown(text)}")
     return text
 
 
-def parse_key(text: str, option: str) -> ObjectKey:
+def parse_key(text: str, option: str) -> tuple[str, str]:
     """NAMESPACE/NAME. Raises WireError."""
     namespace, slash, name = text.partition("/")
-    if not slash or FORMATS["dns1123Label"](namespace) or FORMATS["dns1123Subdomain"](name):
+    is_key = _NAMESPACE.fullmatch(namespace) and len(namespace) <= _NAMESPACE_BYTES
+    if not slash or not is_key or not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
         raise WireError(option, f"must be NAMESPACE/NAME, is {shown(text)}")
-    return ObjectKey(namespace, name)
+    return namespace, name
 

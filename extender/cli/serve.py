@@ -9,6 +9,7 @@ import typer
 
 from extender.cli.addresses import parse_key, parse_listen, parse_url
 from extender.cli.logs import Form, Level, set_up_logging
+from extender.model.claim import ObjectKey
 from extender.model.errors import WireError
 from extender.serve import Listen, Policies, serve
 from extender.service.tracing import Traces
@@ -51,7 +52,7 @@ def serve_command(
         raise WireError("--client-name", "goes with --client-ca")
     address = parse_listen(pages, "--pages") if pages is not None else None
     scraped = parse_listen(metrics, "--metrics") if metrics is not None else None
-    shown_at = parse_key(policy_configmap, "--policy-configmap") if policy_configmap is not None else None
+    shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
     where = Listen(
         *parse_listen(listen), address, scraped, tls_cert, tls_key, client_ca, client_name, page_token_file,
