@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from extender.sandbox.apiserver.errors import ApiError
+from extender.sandbox.apiserver.resources import RESOURCES
 from tests.berthing import Berthing, berthing, claim, pod
 from tests.waiting import eventually
 
@@ -97,3 +98,30 @@ async def test_the_bind_after_one_that_fails_allocates_the_claim() -> None:
         answers = await asyncio.gather(b.bind("p", node), b.bind("q", node))
         assert sorted(bool(answer) for answer in answers) == [False, True], answers
         assert len(reservations(b)) == len(b.held()) == 1
+
+
+async def test_the_scheduler_gets_no_choice_for_a_claim_that_others_wait_for() -> None:
+    """Pods that share the claim are answered with the node that is held for it: another node for the first of them
+    would make the binds of the others fail."""
+    async with berthing(NODES) as b:
+        for name in ("shared", "own"):
+            b.cluster.apply(claim(name))
+        b.cluster.apply(pod("p", "shared"))
+        b.cluster.apply(pod("q", "own"))
+        await b.settled()
+        assert [len((await b.filter(name))["NodeNames"]) for name in ("p", "q")] == [3, 3]
+        b.cluster.apply(pod("r", "shared"))
+        await b.settled()
+        (node,) = (await b.filter("p"))["NodeNames"]
+        assert (await b.filter("r"))["NodeNames"] == [node]
+        assert [await b.bind(name, node) for name in ("p", "r")] == ["", ""]
+        assert len((await b.filter("q"))["NodeNames"]) == 3
+
+
+async def test_a_pod_has_the_choice_again_when_no_other_waits_for_its_claim() -> None:
+    async with berthing(NODES) as b:
+        node = await share(b, "p", "q")
+        assert (await b.filter("p"))["NodeNames"] == [node]
+        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "q"))
+        await b.settled()
+        assert len((await b.filter("p"))["NodeNames"]) == 3

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -46,6 +47,7 @@ class Store:
         self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
+        self._waiting_for: Counter[ObjectKey] = Counter()  # how many of these pods ask for a claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
         self.dirty: set[str] = set()
@@ -205,7 +207,17 @@ class Store:
             known = self._by_label[label] = (self.nodes_version, {value: frozenset(names) for value, names in found.items()})
         return known[1]
 
+    def is_shared(self, claim: ObjectKey) -> bool:
+        """Whether more than one waiting pod asks for the claim."""
+        return self._waiting_for.get(claim, 0) > 1
+
     def put_pod(self, uid: str, new: Pod | None) -> None:
+        old = self.pods.get(uid)
+        for key in old.claim_keys if old is not None else ():
+            self._waiting_for[key] -= 1
+            if not self._waiting_for[key]:
+                del self._waiting_for[key]
+        self._waiting_for.update(new.claim_keys if new is not None else ())
         _replace(self.pods, uid, new)
         if new is None:
             self.gone_pods.add(uid)

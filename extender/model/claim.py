@@ -270,6 +270,12 @@ class Pod:
         return claim_name in self.claim_statuses.values() or any(c.claim_name == claim_name for c in self.claims)
 
     @property
+    def claim_keys(self) -> frozenset[ObjectKey]:
+        """The claims that the pod asks for, as far as they exist."""
+        names = (entry.claim_name or self.claim_statuses.get(entry.name) for entry in self.claims)
+        return frozenset(ObjectKey(self.key.namespace, name) for name in names if name)
+
+    @property
     def may_need_devices(self) -> bool:
         """Whether it has claims, or some container asks for a resource that a DeviceClass may stand for."""
         return bool(self.claims) or any("/" in name and amount for container in self.containers for name, amount in container.requests)

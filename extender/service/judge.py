@@ -139,7 +139,9 @@ class Judge:
         self._journal.attempted(pod.key, pod.uid, len(found.nodes), estimated_len(names), ())
         self._hold(pod, demand, snapshot, *found.nodes[0])
         self.on_decided(pod, snapshot, names, *found.nodes[0])
-        return FilterAnswer([name for name, _ in found.nodes])
+        # Pods that share a claim follow its hold: kube-scheduler must not prefer another node for the first of them.
+        shared = any(self._mirror.store.is_shared(claim.key) for claim in demand.open)
+        return FilterAnswer([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
 
     def _follow(self, pod: Pod, demand: Demand, ranking: Ranking, snapshot: Snapshot) -> bool:
         """Judge every node within the budget of a call; False where that was not enough, or lately was not."""
