@@ -9,7 +9,6 @@ import pytest
 
 from extender.model.claim import FINALIZER, ObjectKey
 from extender.sandbox.apiserver.errors import ApiError
-from extender.service.binding import BindError
 from tests.berthing import Berthing, berthing, claim, pod
 from tests.waiting import eventually
 
@@ -193,7 +192,6 @@ async def test_what_is_lost_by_an_old_picture_is_not_taken_back_from_who_has_it_
             b.cluster.apply(one)
             b.cluster.apply(pod(name, name))
         await b.settled()
-        binder = b.app.service.binder
         old, new = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"} for pool in ("n1", "n2")]
 
         def allocate(name: str, result: dict, writer: str) -> None:
@@ -206,15 +204,17 @@ async def test_what_is_lost_by_an_old_picture_is_not_taken_back_from_who_has_it_
         allocate("first", old, "other")
         allocate("mine", old, "other")
         await b.settled()
-        real = binder._give_way
+        moved = False
 
-        def give_way(work, one) -> None:
-            allocate("mine", new, "other")  # between this process's look and its undo
-            real(work, one)
+        async def move(method: str, path: str) -> None:
+            nonlocal moved
+            if method == "GET" and path.endswith("/pods/mine") and not moved:  # between this process's look and its undo
+                moved = True
+                allocate("mine", new, "other")
 
-        binder._give_way = give_way
+        b.cluster.api.intercept = move
         answer = await b.bind("mine", "n1")
-        assert "allocated to another claim first" in answer
+        assert "allocated to another claim first" in answer and moved
         kept = b.cluster.store.get("resourceclaims", ("default", "mine"))["status"]
         assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2" and kept["reservedFor"], "the other process's allocation stays"
 
@@ -226,16 +226,18 @@ async def test_a_picture_older_than_the_own_undo_binds_nobody(later: str, words:
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
-        mirror, binder = b.app.service.mirror, b.app.service.binder
-        real, kept, give_way = mirror.apply_claim, [], binder._give_way
+        mirror, kept = b.app.service.mirror, []
+        real = mirror.apply_claim
 
-        def lose(_, one) -> None:
-            mirror.apply_claim = lambda *args, **more: kept.append((args, more))
-            raise BindError("lost")
+        async def refuse(_: str, path: str) -> ApiError | None:
+            if path.endswith("/binding"):
+                mirror.apply_claim = lambda *args, **more: kept.append((args, more))
+                return ApiError(403, "Forbidden", "no")
+            return None
 
-        binder._give_way = lose
-        assert await b.bind("p", node) == "lost" and not b.held()
-        binder._give_way = give_way
+        b.cluster.api.intercept = refuse
+        assert "no" in await b.bind("p", node) and not b.held()
+        b.cluster.api.intercept = None
         if later == "moved":
             stored, uid = b.cluster.store.get("resourceclaims", ("default", "c")), b.pod("p")["metadata"]["uid"]
             elsewhere = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": next(n for n in NODES if n != node), "device": "gpu-0"}

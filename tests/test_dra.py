@@ -174,6 +174,55 @@ async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answe
         assert (b.node_of("p"), len(b.held())) == (("n1", 1) if not answer else ("", 0))
 
 
+async def test_pods_that_share_a_claim_with_failed_conditions_give_it_up_together() -> None:
+    """The last of them deallocates it."""
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("c"))
+        names = [f"p{i}" for i in range(6)]
+        for name in names:
+            b.cluster.apply(pod(name, "c"))
+        await b.settled()
+        for name in names:
+            assert (await b.filter(name))["NodeNames"] == ["n1"]
+        binds = [asyncio.create_task(b.bind(name, "n1")) for name in names]
+        await eventually(lambda: len(b.claims()[0]["status"].get("reservedFor") or ()) == len(names))
+        report(b, "c", "Broken")
+        assert set(await asyncio.gather(*binds)) == {"binding conditions of claim default/c failed"}
+        assert not b.held() and not b.claims()[0]["status"].get("reservedFor")
+
+
+@pytest.mark.parametrize(("writer", "held"), [("", 0), ("berth-of-another-process", 1)])
+async def test_an_allocation_that_was_found_and_failed_is_freed_unless_another_process_goes_on_with_it(
+    writer: str, held: int
+) -> None:
+    """The in-tree plugin allocated it before; or another replica takes it over while the bind looks at it."""
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("p"))
+        uid = b.cluster.apply(pod("p", "p"))["metadata"]["uid"]
+        result = {"request": "gpu", "driver": "d.example.com", "pool": "n1", "device": "fabric-0"}
+        conditions = {key: CONDITIONAL[key] for key in ("bindingConditions", "bindingFailureConditions")}
+        entry = {"resource": "pods", "name": "p", "uid": uid}
+        status = {"allocation": {"devices": {"results": [{**result, **conditions}]}}, "reservedFor": [entry]}
+        registry = b.cluster.api.registry
+        registry.patch(CLAIMS, ("default", "p"), {"status": status}, "status", strategic=False)
+        report(b, "p", "Broken")
+        reads = 0
+
+        async def take_over(method: str, path: str) -> None:
+            nonlocal reads
+            if method == "GET" and path.endswith("/resourceclaims/p"):
+                reads += 1
+                if reads == 2 and writer:  # the first read is that of the bind, the second that of its undo
+                    mark = {"metadata": {"annotations": {"berth.dev/allocator": writer}}}
+                    registry.patch(CLAIMS, ("default", "p"), mark, "", strategic=False)
+
+        b.cluster.api.intercept = take_over
+        assert await place(b, "p") == "binding conditions of claim default/p failed"
+        assert len(b.held()) == held and reads >= 2
+
+
 async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
     async with berthing({"n1": "t4-4"}, Policy(binding_timeout_seconds=1)) as b:
         custom(b, [CONDITIONAL])
@@ -181,6 +230,18 @@ async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
         b.cluster.apply(pod("p", "p"))
         assert await place(b, "p") == "binding conditions of claim default/p timed out"
         assert b.held() == []
+
+
+async def test_one_call_waits_for_drivers_as_long_as_the_policy_says() -> None:
+    """After that the allocation stays, and the scheduler's next call goes on with it."""
+    async with berthing({"n1": "t4-4"}, Policy(binding_wait_seconds=1)) as b:
+        custom(b, [CONDITIONAL])
+        b.cluster.apply(asks("p"))
+        b.cluster.apply(pod("p", "p"))
+        assert await place(b, "p") == "waiting for binding conditions of claim default/p"
+        assert len(b.held()) == 1
+        report(b, "p", "Attached")
+        assert await place(b, "p") == "" and b.node_of("p") == "n1"
 
 
 async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from extender.cluster.writer import Writer
+from extender.model.claim import ObjectKey
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
 from tests.berthing import Berthing, Json, berthing, claim, pod
+from tests.replicas import replicas
+from tests.test_dra import CONDITIONAL, asks, custom, report
+from tests.waiting import eventually
 
 NODES = {"n1": "t4-4", "n2": "t4-4"}
+THREE = {**NODES, "n3": "t4-4"}
 PODS = RESOURCES["", "pods"]
+ENTRY = {"name": "gpu", "resourceClaimTemplateName": "t"}
 
 
 def group(b: Berthing, name: str, *claims: Json) -> str:
@@ -20,9 +28,11 @@ def group(b: Berthing, name: str, *claims: Json) -> str:
     return str(b.cluster.apply(made)["metadata"]["uid"])
 
 
-def made_for_group(b: Berthing, name: str, uid: str, group_name: str = "g") -> None:
+def made_for_group(
+    b: Berthing, name: str, uid: str, group_name: str = "g", like: Callable[[str], Json] = claim
+) -> None:
     """A claim as the claim controller makes it from a template of the PodGroup."""
-    made = claim(name)
+    made = like(name)
     owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group_name, "uid": uid}
     made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     b.cluster.apply(made)
@@ -105,3 +115,174 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
         held = b.held()
         assert await bound_together(b, "g-1") == [""]
         assert b.held() == held and [entry["uid"] for entry in reserved(b, "made")] == [uid]
+
+
+async def allocated_for_nobody(b: Berthing) -> str:
+    """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was refused. The answer
+    is the node of the claim."""
+    made_for_group(b, "made", group(b, "g"))
+    for name in ("g-0", "g-1"):
+        member(b, name, ENTRY, "made")
+
+    async def refuse(_: str, path: str) -> ApiError | None:
+        return ApiError(403, "Forbidden", "no") if path.endswith("/pods/g-0/binding") else None
+
+    b.cluster.api.intercept = refuse
+    assert "no" in (await bound_together(b, "g-0"))[0]
+    b.cluster.api.intercept = None
+    assert reserved(b, "made")
+    return b.held()[0][0]
+
+
+async def cannot_go(b: Berthing, name: str, node: str) -> None:
+    """The scheduler asks about every node but that of the pod's claim."""
+    await b.settled()
+    others = [other for other in THREE if other != node]
+    answer = await b.filter(name, others)
+    assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(others, "claim is allocated for other nodes")
+
+
+async def test_a_groups_claim_is_freed_where_a_member_cannot_go_and_none_is_bound() -> None:
+    """In-tree: PostFilter."""
+    async with berthing(THREE) as b:
+        node = await allocated_for_nobody(b)
+        await cannot_go(b, "g-1", node)
+        await eventually(lambda: not b.held() and not reserved(b, "made"))
+        await b.settled()
+        others = [other for other in THREE if other != node]
+        (elsewhere, *_) = (await b.filter("g-1", others))["NodeNames"]
+        assert await b.bind("g-1", elsewhere) == "" and b.held()[0][0] == elsewhere
+
+
+@pytest.mark.parametrize(("phase", "stays"), [("Running", True), ("Succeeded", False)])
+async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bool) -> None:
+    async with berthing(THREE) as b:
+        node = await allocated_for_nobody(b)
+        assert await bound_together(b, "g-0") == [""]
+        b.cluster.api.registry.patch(PODS, ("default", "g-0"), {"status": {"phase": phase}}, "status", strategic=False)
+        await cannot_go(b, "g-1", node)
+        collector = b.app.service.collector
+        await eventually(lambda: collector.kept or collector.deallocated)
+        assert bool(reserved(b, "made")) == stays == (len(b.held()) == 1)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_keeps_it(*, slow: bool) -> None:
+    """The bind marks the claim again. A slow Binding arrives only after the attempt to deallocate the claim."""
+    async with berthing(THREE) as b:
+        node = await allocated_for_nobody(b)
+        binds: list[asyncio.Task[str]] = []
+        deallocating = asyncio.Event()
+
+        async def meanwhile(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/resourceclaims/made") and not binds:
+                binds.append(asyncio.create_task(b.bind("g-0", node)))
+            if method == "PATCH" and path.endswith("/resourceclaims/made/status"):
+                deallocating.set()
+            if path.endswith("/binding") and slow:
+                await deallocating.wait()
+
+        b.cluster.api.intercept = meanwhile
+        await cannot_go(b, "g-1", node)
+        await eventually(lambda: binds)
+        assert await binds[0] == "" and b.node_of("g-0") == node
+        collector = b.app.service.collector
+        await eventually(lambda: not collector.busy)
+        assert reserved(b, "made") and b.held()[0][0] == node and collector.deallocated == 0
+
+
+async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> None:
+    """Its bind relies on the claim before the take-back is announced, and reads the claim before it sends the
+    Binding."""
+    async with berthing(THREE) as b:
+        node = await allocated_for_nobody(b)
+        reads = 0
+
+        def announced() -> bool:
+            found = b.cluster.store.get("resourceclaims", ("default", "made"))
+            return found["metadata"]["annotations"]["berth.dev/allocator"].endswith("/take-back")
+
+        async def hold(method: str, path: str) -> None:
+            nonlocal reads
+            if method == "GET" and path.endswith("/resourceclaims/made"):
+                reads += 1
+                if reads == 1:
+                    await eventually(announced)
+
+        b.cluster.api.intercept = hold
+        bind = asyncio.create_task(b.bind("g-0", node))
+        await eventually(lambda: reads)
+        await cannot_go(b, "g-1", node)
+        assert await bind == "claim default/made was taken over by another process"
+        await eventually(lambda: not b.held())
+        assert b.node_of("g-0") == ""
+
+
+async def test_a_member_is_not_bound_where_another_replica_has_taken_the_groups_claim_back() -> None:
+    """The watch of the replica that binds does not show that yet."""
+    async with replicas(THREE) as ((a, b), (gate, _)):
+        node = await allocated_for_nobody(a)
+        await asyncio.gather(a.settled(), b.settled())
+        gate.close()
+        await cannot_go(b, "g-1", node)
+        await eventually(lambda: not b.held())
+        assert await a.bind("g-0", node) == "claim default/made was taken back in the meantime"
+        assert a.node_of("g-0") == ""
+
+
+async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_the_groups_claim() -> None:
+    """The first list shows no bound member, the second does."""
+    async with berthing(THREE) as b:
+        node = await allocated_for_nobody(b)
+        sent = announced = False
+
+        async def meanwhile(method: str, path: str) -> None:
+            nonlocal sent, announced
+            if path.endswith("/binding"):
+                sent = True
+                await eventually(lambda: announced)
+            elif sent and method == "PATCH" and path.endswith("/resourceclaims/made"):
+                announced = True
+                await eventually(lambda: b.node_of("g-0"))
+
+        b.cluster.api.intercept = meanwhile
+        bind = asyncio.create_task(b.bind("g-0", node))
+        await eventually(lambda: sent)
+        await cannot_go(b, "g-1", node)
+        assert await bind == ""
+        collector = b.app.service.collector
+        await eventually(lambda: collector.kept)
+        assert reserved(b, "made") and b.held()[0][0] == node and collector.deallocated == 0
+
+
+@pytest.mark.parametrize(("groups", "bound"), [((["x"], ["", "g"]), True), ((["x"], ["y"]), False), (([], []), False)])
+async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[list[str], ...], *, bound: bool) -> None:
+    class Pages:
+        """An API client that lists pods of these groups, a page for each list of groups."""
+
+        async def get(self, path: str, params: dict[str, str]) -> Json:
+            assert path == "/api/v1/namespaces/default/pods" and params["fieldSelector"].startswith("spec.nodeName!=")
+            number = int(params.get("continue", "0"))
+            items = [{**pod("p", schedulingGroup={"podGroupName": name} if name else {})} for name in groups[number]]
+            return {"items": items, "metadata": {"continue": str(number + 1) if number + 1 < len(groups) else ""}}
+
+    assert await Writer(Pages()).read_has_bound_member(ObjectKey("default", "g")) == bound  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_a_groups_claim_with_a_failure_condition_is_freed_unless_a_member_is_bound(*, bound: bool) -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        custom(b, [CONDITIONAL])
+        made_for_group(b, "made", group(b, "g"), like=asks)
+        for name in ("g-0", "g-1"):
+            member(b, name, ENTRY, "made")
+        await b.settled()
+        first = asyncio.create_task(bound_together(b, "g-0"))
+        await eventually(lambda: b.held() or first.done())
+        if bound:
+            report(b, "made", "Attached")
+            assert await first == [""]
+        report(b, "made", "Broken")
+        failed = "binding conditions of claim default/made failed"
+        assert (await bound_together(b, "g-1") if bound else await first) == [failed]
+        assert bool(reserved(b, "made")) == bound == (len(b.held()) == 1)

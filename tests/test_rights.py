@@ -26,7 +26,8 @@ POD = Pod(KEY, "uid")
 CONSUMER = Consumer("uid", "x")
 ALLOCATED = Claim(KEY, "c", "1", allocation=Allocation(), reserved_for=(CONSUMER,), finalizers=("resource.kubernetes.io/delete-protection",))
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "read_claim": (KEY,), "read_pod": (KEY,), "read_pod_group": (KEY,),
+    "read_claim": (KEY,), "read_pod": (KEY,), "read_pod_group": (KEY,), "read_has_bound_member": (KEY,),
+    "announce_take_back": (ALLOCATED,),
     "add_finalizer": (Claim(KEY, "c", "1"), "g"), "take_over": (ALLOCATED,), "allocate": (ALLOCATED, Allocation(), CONSUMER),
     "reserve": (ALLOCATED, Consumer("other", "y")), "deallocate": (ALLOCATED,), "unreserve": (ALLOCATED, "uid"),
     "bind_pod": (KEY, "uid", "n", {}), "create_special_claim": (POD, ClaimSpec()), "map_special_claim": (POD, ALLOCATED, ()),

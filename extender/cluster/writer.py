@@ -24,10 +24,13 @@ from extender.model.claim import (
 )
 from extender.model.text import cut
 from extender.wire.claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire.core import decode_pod
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of 1.37 and of 1.36
+_RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_PAGE = "100"  # pods in one page of a list: some 1 MB, decoded in some 3 ms
 _NOTE_BYTES = 1024  # of an Event; the API server refuses longer notes
 
 
@@ -48,6 +51,7 @@ class Writer:
     def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = _now_micro) -> None:
         self._client = client
         self.identity = identity  # of this process among all that ever ran
+        self.take_back_mark = f"{identity}/take-back"
         self._now_micro = now_micro
 
     async def read_claim(self, key: ObjectKey) -> Claim:
@@ -55,6 +59,19 @@ class Writer:
 
     async def read_pod(self, key: ObjectKey) -> Json:
         return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
+
+    async def read_has_bound_member(self, group: ObjectKey) -> bool:
+        """Whether a pod that names the PodGroup has a node and is not over, by a fresh list of the namespace's pods.
+        kubelet lets such a pod use the group's claims, whatever the UID of the group."""
+        params = {"fieldSelector": _RUNNING, "limit": _PAGE}
+        while True:
+            page = await self._client.get(f"/api/v1/namespaces/{group.namespace}/pods", params)
+            if any(decode_pod(pod).group == group.name for pod in page.get("items") or ()):
+                return True
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return False
+            params = {**params, "continue": token}
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """A PodGroup; None where there is none, or where the server does not serve the kind."""
@@ -72,12 +89,18 @@ class Writer:
         if FINALIZER in claim.finalizers and claim.writer == self.identity and claim.group == group:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
-        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}}}
+        annotations = {OURS_ANNOTATION: self.identity, GROUP_ANNOTATION: group or None}
+        body = {"metadata": {**_guard(claim), "finalizers": list(finalizers), "annotations": annotations}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def take_over(self, claim: Claim) -> Claim:
         """Become the writer of an allocation that another process made: from now on it cannot take it back."""
         body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.identity}}}
+        return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
+
+    async def announce_take_back(self, claim: Claim) -> Claim:
+        """Mark an allocation that is about to be taken back. The mark is that of no bind, not even of this process."""
+        body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.take_back_mark}}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
@@ -117,12 +140,14 @@ class Writer:
 
     async def create_special_claim(self, pod: Pod, spec: ClaimSpec) -> Claim:
         """POST the claim of a pod's extended resources, owned by the pod."""
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid, "controller": True, "blockOwnerDeletion": True}
+        owner: Json = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid}
+        owner |= {"controller": True, "blockOwnerDeletion": True}
         body: Json = {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {
                 "generateName": special_claim_prefix(pod.key.name),
-                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity}, "ownerReferences": [owner],
+                "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity},
+                "ownerReferences": [owner],
                 "finalizers": [FINALIZER],
             },
             "spec": encode_simple_spec(spec),
@@ -136,7 +161,8 @@ class Writer:
         entries = [{"containerName": c, "resourceName": r, "requestName": q} for c, r, q in mappings]
         status = {"extendedResourceClaimStatus": {"resourceClaimName": claim.key.name, "requestMappings": entries}}
         body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
-        await self._client.patch(f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status", body, MERGE_PATCH)
+        path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status"
+        await self._client.patch(path, body, MERGE_PATCH)
 
     async def delete_claim(self, claim: Claim) -> None:
         """Deallocate, drop our finalizer, delete: a special claim ends with its attempt. Every write is guarded by the
@@ -160,7 +186,8 @@ class Writer:
         body = {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
-            "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling", "reason": reason, "note": cut(note, _NOTE_BYTES),
+            "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling",
+            "reason": reason, "note": cut(note, _NOTE_BYTES),
             "reportingController": "berth.dev/berth", "reportingInstance": "berth", "regarding": about,
         }
         await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)

@@ -94,6 +94,10 @@ class Policy(_Strict):
     binding_timeout_seconds: float = Field(
         600, ge=1, le=86_400, description="seconds for binding conditions (in-tree: bindingTimeout)"
     )
+    binding_wait_seconds: float = Field(
+        20, ge=1, le=86_400,
+        description="of these, seconds that one bind call waits: at least 10 below httpTimeout of the scheduler's bind entry",
+    )
     search_steps: int = Field(20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up")
     evaluation_seconds: float = Field(
         0.1, ge=0.005, le=2, description="seconds that one call may evaluate claims; the rest is done in the background"

@@ -1,8 +1,8 @@
 """Carrying out a bind: decide and assume in one stretch, then write, look back, and bind the pod.
 
-Order of writes: finalizer, then status, for each claim; the fence; the Binding. Success is never answered before the
-Binding, an error never after it. A repeated call for the same pod waits for the first; a pod that is bound already to
-this node is success. What a failed bind wrote is taken back unless the Binding may have landed.
+Order of writes: finalizer, then status, for each claim; the fence; the Binding. Each write to a claim pushes what takes
+it back on the undo stack of the bind. Success is never answered before the Binding, an error never after it. A repeated
+call for the same pod waits for the first; a pod that is bound already to this node is success.
 """
 
 from __future__ import annotations
@@ -11,26 +11,34 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from weakref import WeakValueDictionary
 
 import structlog
 
 from extender.cluster.errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
-from extender.model.claim import Allocation, Claim, Consumer, ObjectKey, Pod
+from extender.model.claim import Claim, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.model.reasons import Code, Reason
-from extender.service.binding import BindError, Unsure, Waiting, Work, check_stored, is_same_write, note_of, unchanged
-from extender.service.fence import DeviceLost, Fence
+from extender.service.binding import (
+    BindError,
+    BindingCycle,
+    ConditionsFailed,
+    Unsure,
+    Waiting,
+    note_of,
+    same_writer,
+    unchanged,
+)
+from extender.service.claim_writes import ClaimWrites, Planned
+from extender.service.fence import Fence
 from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.pod_groups import pod_group_of
 from extender.service.progress import Progress
-from extender.service.special import SpecialClaims
 from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
-from extender.service.undoing import Undoer
+from extender.service.undo_stack import UndoStack
 from extender.verdict.decision import Candidate, candidate
 from extender.verdict.demand import Asked, Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal
@@ -38,9 +46,7 @@ from extender.verdict.verbs import plan
 from extender.verdict.waiting import Readiness, readiness
 from extender.wire.core import decode_pod
 
-_TRIES = 5  # per write, as client-go's DefaultRetry
 _IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
-_CONDITIONS_SECONDS = 20.0  # for drivers to set binding conditions in one call; below the scheduler's 30 s for bind
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
 _RETRY_SECONDS = 0.1
 
@@ -71,10 +77,8 @@ class Binder:
         self.fence = fence
         self._surroundings = surroundings
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        self._reserving: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
+        self._claims = ClaimWrites(writer, surroundings.now_rfc3339)
         self._ending = False
-        self._special = SpecialClaims(writer)
-        self._undoer = Undoer(writer, self._special)
         self._log = structlog.get_logger("berth.bind")
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
@@ -110,6 +114,7 @@ class Binder:
             task.exception()  # every waiter may have hung up: the outcome counts as seen
 
     async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        started = asyncio.get_running_loop().time()
         pod = await self._pod(key, uid)
         demand = demand_of(pod, self._mirror.present(), self._judge.policy)
         if isinstance(demand, NotReady):  # the watch does not show the pod yet as filter was shown it
@@ -119,26 +124,27 @@ class Binder:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-        work = Work(pod, node, pod_group=await pod_group_of(self._writer, pod, demand))
+        group = await pod_group_of(self._writer, pod, demand)
+        cycle = BindingCycle(pod, node, started, UndoStack(key), group)
         demand = await self._after_others(pod, demand)
         released = self._mirror.release(uid)
         try:
-            await self._carry_out(work, demand)
+            await self._carry_out(cycle, demand)
         finally:  # also where the pod is bound: the scheduler may have chosen another node than the held one
             if released:
                 self._mirror.on_freed()
         self._judge.forget_pod(uid)
 
-    async def _carry_out(self, work: Work, demand: Asked) -> None:
+    async def _carry_out(self, cycle: BindingCycle, demand: Asked) -> None:
         match demand:
             case NotOurs():
-                await self._bind_pod(work, {})
+                await self._bind_pod(cycle, [], {})
             case NotReady():
                 raise BindError(demand.message)
             case Blocked():
                 raise BindError(str(demand.reason))
             case Demand():
-                await self._bind_with_claims(work, demand)
+                await self._bind_with_claims(cycle, demand)
 
     async def _after_others(self, pod: Pod, demand: Asked) -> Asked:
         """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was
@@ -176,220 +182,133 @@ class Binder:
 
     # -- with claims -----------------------------------------------------------------------------------------
 
-    async def _bind_with_claims(self, work: Work, demand: Demand) -> None:
-        started = asyncio.get_running_loop().time()
-        work.group = demand.group[1] if demand.group is not None else ""
-        demand, planned, chosen = self._decide(work, demand)
-        shown = False
+    async def _bind_with_claims(self, cycle: BindingCycle, demand: Demand) -> None:
+        pod = cycle.pod
+        demand, planned, chosen = self._decide(cycle, demand)
         try:
-            with self._surroundings.span(work.pod.uid, "write claims"):
-                await self._write(work, demand, planned)
-            with self._surroundings.span(work.pod.uid, "fence"):
-                await self._fence(work, demand)
-            shown = True
-            await self._devices_ready(work, demand)
-            for claim in work.allocated:
-                self._give_way(work, claim)  # drivers may have taken long
-            second = self._judge.runner_up(work.pod.uid, work.node)
-            with self._surroundings.span(work.pod.uid, "write binding"):
-                await self._bind_pod(work, note_of(chosen, second))
-            self._surroundings.journal.decided(work.pod.key, work.pod.uid, chosen, second)
-            self._log.info(
-                "bound", pod=str(work.pod.key), node=work.node, claims=[str(c.key) for c in (*work.allocated, *demand.settled)],
-                devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps, generation=self._mirror.present().version,
-                seconds=round(asyncio.get_running_loop().time() - started, 4),
-            )
+            with self._surroundings.span(pod.uid, "write claims"):
+                claims = await self._claims.write(cycle, demand, planned)
+            with self._surroundings.span(pod.uid, "fence"):
+                await self._fence(claims)
+                self._finish_assumed(pod, planned, self._mirror.confirm)
+            await self._devices_ready(cycle, claims, demand)
+            self._give_way(claims)  # drivers may have taken long
+            # The claim of a PodGroup may be taken back while no member is bound, see deallocate_unused.
+            await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            second = self._judge.runner_up(pod.uid, cycle.node)
+            with self._surroundings.span(pod.uid, "write binding"):
+                await self._bind_pod(cycle, claims, note_of(chosen, second))
         except (Unsure, Waiting):
-            raise
+            raise  # what was written stays: the Binding may have landed, or the next call goes on
         except BerthError as error:
-            await self._undoer.undo(work, str(error))
+            await cycle.undo.unwind(error)
             raise
         finally:
-            for claim, _ in planned:
-                # The watch may have confirmed it before, and another bind may write the claim by now.
-                if self._mirror.ledger.in_flight.get(claim.uid) == work.pod.uid:
-                    (self._mirror.confirm if shown else self._mirror.undo)(claim.uid)
+            self._finish_assumed(pod, planned, self._mirror.undo)
             self._progress.advance()
+        self._surroundings.journal.decided(pod.key, pod.uid, chosen, second)
+        self._log.info(
+            "bound", pod=str(pod.key), node=cycle.node, claims=[str(claim.key) for claim in claims],
+            devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps,
+            generation=self._mirror.present().version, seconds=round(asyncio.get_running_loop().time() - cycle.started, 4),
+        )
 
-    def _decide(self, work: Work, demand: Demand) -> tuple[Demand, list[tuple[Claim, Allocation]], Candidate]:
+    def _decide(self, cycle: BindingCycle, demand: Demand) -> tuple[Demand, Planned, Candidate]:
         """Choose the devices and assume them, with nothing in between."""
-        snapshot = self._mirror.present()
-        verdict = self._judge.decide(demand, work.node, snapshot)
+        node, snapshot = cycle.node, self._mirror.present()
+        verdict = self._judge.decide(demand, node, snapshot)
         if isinstance(verdict, Refusal):
             # Others may only hold what they will never bind here: the scheduler chose this node for this pod.
-            self._mirror.release_node(work.node)
+            self._mirror.release_node(node)
             snapshot = self._mirror.present()
-            verdict = self._judge.decide(demand, work.node, snapshot)
+            verdict = self._judge.decide(demand, node, snapshot)
         if verdict is None:
-            raise BindError(f"node {work.node} is not known yet")
+            raise BindError(f"node {node} is not known yet")
         if isinstance(verdict, Refusal):
-            raise BindError(f"node {work.node}: {verdict.reason}")
-        view = snapshot.views[work.node]
+            raise BindError(f"node {node}: {verdict.reason}")
+        view = snapshot.views[node]
         if not all(pin.matches(view.node.name, view.node.labels) for pin in demand.pins):
-            raise BindError(f"node {work.node}: claim is allocated for other nodes")
+            raise BindError(f"node {node}: claim is allocated for other nodes")
         demand = demand.on(view.node)
         planned = plan(view, demand, verdict, self._judge.rules(snapshot), self._surroundings.new_share)
         for claim, allocation in planned:
-            self._mirror.assume(claim.uid, work.pod.uid, work.node, allocation.results)
+            self._mirror.assume(claim.uid, cycle.pod.uid, node, allocation.results)
         return demand, planned, candidate(view, verdict, snapshot)
 
-    async def _write(self, work: Work, demand: Demand, planned: list[tuple[Claim, Allocation]]) -> None:
-        for claim, allocation in planned:
-            stamped = Allocation(
-                allocation.results, allocation.config, allocation.node_selector, self._surroundings.now_rfc3339()
-            )
-            if claim.extended:
-                claim = await self._writer.create_special_claim(work.pod, claim.spec)  # noqa: PLW2901 - the placeholder becomes real
-                work.special = claim
-            await self._allocate(work, claim, stamped, work.consumer(claim))
-            if claim.extended:
-                await self._special.map(work.pod, claim, demand.mappings)
-        for claim in demand.settled:
-            consumer = work.consumer(claim)
-            if not claim.is_reserved_for(consumer.uid):
-                work.reserved.append(await self._reserve(claim, consumer))
-            elif claim.ours:
-                await self._take_over(claim, consumer)
-            else:
-                unchanged(claim, await self._read_again(claim), consumer)
+    def _finish_assumed(self, pod: Pod, planned: Planned, finish: Callable[[str], None]) -> None:
+        """End what is still assumed for this bind. The watch may have confirmed it before, and another bind may write
+        the claim by now."""
+        for claim, _ in planned:
+            if self._mirror.ledger.in_flight.get(claim.uid) == pod.uid:
+                finish(claim.uid)
 
-    async def _allocate(self, work: Work, claim: Claim, allocation: Allocation, consumer: Consumer) -> None:
-        """Finalizer and status. A conflict or a lost reply means: read again, and go on only if nothing else changed."""
-        for attempt in range(_TRIES):
-            try:
-                claim = await self._writer.add_finalizer(claim, work.group)
-                stored = await self._writer.allocate(claim, allocation, consumer)
-                work.allocated.append(stored)
-                check_stored(allocation, stored)
-                return
-            except (Conflict, Unavailable, TooMany) as error:
-                if attempt == _TRIES - 1:
-                    raise
-                await asyncio.sleep(error.retry_after if isinstance(error, TooMany) else _RETRY_SECONDS * attempt)
-                claim = await self._read_again(claim)
-                if claim.writer == self._writer.identity and is_same_write(claim, allocation, consumer):
-                    # The reply was lost, the write was not.
-                    work.allocated.append(claim)
-                    return
-                if claim.allocation is not None:
-                    raise BindError(f"claim {claim.key} was allocated elsewhere in the meantime") from error
-                if claim.deleting:
-                    raise BindError(f"claim {claim.key} got deleted in the meantime") from error
-
-    async def _read_again(self, claim: Claim) -> Claim:
-        fresh = await self._writer.read_claim(claim.key)
-        if fresh.uid != claim.uid:
-            raise BindError(f"claim {claim.key} was recreated")
-        return fresh
-
-    async def _reserve(self, claim: Claim, consumer: Consumer) -> Claim:
-        """Add the pod to a claim that has its devices already. The binds of pods that share a claim do so one after
-        the other: each such write makes the version that the others know too old."""
-        lock = self._reserving.setdefault(claim.key, asyncio.Lock())
-        async with lock:
-            for attempt in range(_TRIES):
-                try:
-                    return await self._writer.reserve(claim, consumer)
-                except (Conflict, Unavailable, TooMany):
-                    if attempt == _TRIES - 1:
-                        raise
-                    await asyncio.sleep(_RETRY_SECONDS * attempt)
-                    claim = unchanged(claim, await self._read_again(claim))
-        raise AssertionError("the last try returns or raises")
-
-    async def _take_over(self, claim: Claim, consumer: Consumer) -> None:
-        """This was allocated for the very pod before. Whoever did may be about to take it back, so that one of us must see the
-        other; or has, be it this process, and the watch has not shown it yet (docs/decisions/0015)."""
-        for attempt in range(_TRIES):
-            try:
-                await self._writer.take_over(claim)
-                return
-            except (Conflict, Unavailable, TooMany):
-                if attempt == _TRIES - 1:
-                    raise
-                await asyncio.sleep(_RETRY_SECONDS * attempt)
-                claim = unchanged(claim, await self._read_again(claim), consumer)
-
-    async def _fence(self, work: Work, demand: Demand) -> None:
+    async def _fence(self, claims: list[Claim]) -> None:
         """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
-        that was found is judged too: whoever made it may have died before its own fence."""
-        await self.fence.passed((*work.allocated, *demand.settled))
-        for claim in work.allocated:
-            self._give_way(work, claim)
-        for claim in demand.settled:
-            try:
-                self._give_way(work, claim)
-            except BindError:
-                if all(consumer.uid == work.consumer(claim).uid for consumer in claim.reserved_for):
-                    await self._undoer.inherit(work, claim)
-                raise
+        that was found is judged too: the process that made it may have died before its own fence."""
+        await self.fence.passed(claims)
+        self._give_way(claims)
 
-    async def _still_ours(self, work: Work) -> None:
-        """Before a Binding is sent again: by now another process may have taken our claims over, and back."""
-        for claim in work.allocated:
-            fresh = unchanged(claim, await self._read_again(claim), work.consumer(claim))
-            if fresh.writer != self._writer.identity:
-                raise BindError(f"claim {claim.key} was taken over by another process")
-
-    def _give_way(self, work: Work, claim: Claim) -> None:
-        seen = self._mirror.store.claims.get(claim.key)
-        if seen is not None and seen.uid == claim.uid and seen.ours and claim.writer == self._writer.identity != seen.writer:
-            raise BindError(f"claim {claim.key} was taken over by another process")
-        try:
+    def _give_way(self, claims: list[Claim]) -> None:
+        """Raise BindError where the watch shows a claim taken over, taken back, or with a device that was lost."""
+        for claim in claims:
+            seen = self._mirror.store.claims.get(claim.key)
+            if seen is not None and seen.uid == claim.uid:
+                same_writer(claim, seen, self._writer.identity)
+                unchanged(claim, seen)
             self.fence.judge(claim)
-        except DeviceLost:
-            work.lost.add(claim.key)
-            raise
 
-    async def _devices_ready(self, work: Work, demand: Demand) -> None:
+    async def _devices_ready(self, cycle: BindingCycle, claims: list[Claim], demand: Demand) -> None:
         """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in
-        time for this call, the scheduler asks again."""
-        end = asyncio.get_running_loop().time() + _CONDITIONS_SECONDS
-        for claim in (*work.allocated, *demand.settled):
+        time for this call, the scheduler asks again: it must not have given up the node when the Binding is sent."""
+        end = cycle.started + demand.policy.binding_wait_seconds
+        for claim in claims:
             left = demand.policy.binding_timeout_seconds - self._surroundings.age_seconds(claim)
             seconds = min(left, end - asyncio.get_running_loop().time())
             await self._progress.until(partial(self._decided, claim), max(seconds, 0.0))
-            current = self._mirror.store.claims.get(claim.key, claim)
-            state = readiness(current)
+            state = readiness(self._current(claim))
             if state is Readiness.READY:
                 continue
             if state is Readiness.WAITING and (self._ending or seconds < left):
                 raise Waiting(f"waiting for binding conditions of claim {claim.key}")
-            if current not in work.allocated:
-                work.allocated.append(current)  # so that it is taken back
             why = "timed out" if state is Readiness.WAITING else "failed"
-            raise BindError(f"binding conditions of claim {claim.key} {why}")
+            raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
 
     def _decided(self, claim: Claim) -> bool:
         """Whether the drivers have said that a claim's devices are ready, or that they failed; or this process ends."""
-        current = self._mirror.store.claims.get(claim.key, claim)
-        return self._ending or readiness(current) is not Readiness.WAITING
+        return self._ending or readiness(self._current(claim)) is not Readiness.WAITING
+
+    def _current(self, claim: Claim) -> Claim:
+        return self._mirror.store.claims.get(claim.key, claim)
 
     # -- the Binding -----------------------------------------------------------------------------------------
 
-    async def _bind_pod(self, work: Work, note: dict[str, str]) -> None:
-        pod = work.pod
+    async def _bind_pod(self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str]) -> None:
+        pod = cycle.pod
         try:
-            await self._writer.bind_pod(pod.key, pod.uid, work.node, note)
+            await self._writer.bind_pod(pod.key, pod.uid, cycle.node, note)
         except (Conflict, Unavailable, TooMany) as error:
-            await self._settle_binding(work, note, error)
+            await self._settle_binding(cycle, claims, note, error)
 
-    async def _settle_binding(self, work: Work, note: dict[str, str], error: ClusterError) -> None:
-        """Find out what became of a Binding whose answer was no answer. Returns if the pod is on the node."""
+    async def _settle_binding(
+        self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], error: ClusterError
+    ) -> None:
+        """Find out what became of a Binding whose answer was no answer. Returns if the pod is on the node. Before the
+        Binding is sent again, the claims are read: by now another process may have taken them over, and back."""
+        key, uid, node = cycle.pod.key, cycle.pod.uid, cycle.node
         deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
         while asyncio.get_running_loop().time() < deadline:
             try:
-                pod = decode_pod(await self._writer.read_pod(work.pod.key))
-                if pod.uid == work.pod.uid and pod.node_name == work.node:
+                pod = decode_pod(await self._writer.read_pod(key))
+                if pod.uid == uid and pod.node_name == node:
                     return
-                if pod.uid != work.pod.uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
-                    raise BindError(f"binding pod {work.pod.key}: {error}")
-                await self._still_ours(work)
-                await self._writer.bind_pod(work.pod.key, work.pod.uid, work.node, note)
+                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
+                    raise BindError(f"binding pod {key}: {error}")
+                await self._claims.still_reserved(cycle, claims)
+                await self._writer.bind_pod(key, uid, node, note)
                 return
             except NotFound:
-                raise BindError(f"pod {work.pod.key} does not exist any more") from None
+                raise BindError(f"pod {key} does not exist any more") from None
             except (Conflict, Unavailable, TooMany) as again:
                 error = again
                 await asyncio.sleep(again.retry_after if isinstance(again, TooMany) else _RETRY_SECONDS * 5)
-        raise Unsure(f"binding pod {work.pod.key}: {error}")
+        raise Unsure(f"binding pod {key}: {error}")

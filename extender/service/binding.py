@@ -1,29 +1,27 @@
-"""What a bind can end with, and how it judges what servers answered."""
+"""One pod on its way to one node: what a bind can end with, and how it judges what servers answered."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, ObjectKey, Pod, PodGroup
+from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, Pod, PodGroup
 from extender.model.errors import BerthError
 from extender.model.text import cut
+from extender.service.undo_stack import UndoStack
 from extender.verdict.decision import Candidate
 
 _NOTE_BYTES = 4096  # of the annotation: 32 devices and every part of a score; all annotations of a pod share 256 KiB
 
 
-@dataclass(slots=True)
-class Work:
-    """What one bind has written so far."""
+@dataclass(frozen=True, slots=True)
+class BindingCycle:
+    """What one bind is about, and what takes back its writes."""
 
     pod: Pod
     node: str
-    allocated: list[Claim] = field(default_factory=list)
-    reserved: list[Claim] = field(default_factory=list)
-    special: Claim | None = None  # the claim made for extended resources, as it was created
-    group: str = ""
+    started: float  # when the call began, by the loop's clock in seconds
+    undo: UndoStack
     pod_group: PodGroup | None = None  # where the pod has claims that may be the PodGroup's
-    lost: set[ObjectKey] = field(default_factory=set)  # claims with a device that an earlier write has
 
     def consumer(self, claim: Claim) -> Consumer:
         """The entry of status.reservedFor for a claim: the pod, or its PodGroup where that owns the claim or lists
@@ -42,6 +40,22 @@ class Work:
 
 class BindError(BerthError):
     """The bind did not happen; the text goes to the scheduler."""
+
+
+class UnusableDevices(BindError):
+    """No pod can use the devices of a claim: the bind takes its allocation back even where it only found it."""
+
+    def __init__(self, claim: Claim, text: str) -> None:
+        super().__init__(text)
+        self.claim_uid = claim.uid
+
+
+class DeviceLost(UnusableDevices):
+    """An earlier write holds a device of the claim."""
+
+
+class ConditionsFailed(UnusableDevices):
+    """A driver said that a device of the claim failed, or did not set its binding conditions in time."""
 
 
 class Waiting(BindError):
@@ -69,7 +83,8 @@ def check_stored(sent: Allocation, stored: Claim) -> None:
     for mine, theirs in zip(sent.results, kept, strict=True):
         for field_name in ("share_id", "admin_access", "binding_conditions"):
             if getattr(mine, field_name) and not getattr(theirs, field_name):
-                raise BindError(f"claim {stored.key}: the API server dropped {field_name} of {mine.device}; is its feature gate off?")
+                dropped = f"the API server dropped {field_name} of {mine.device}; is its feature gate off?"
+                raise BindError(f"claim {stored.key}: {dropped}")
 
 
 def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
@@ -82,11 +97,18 @@ def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> b
 
 
 def unchanged(known: Claim, fresh: Claim, consumer: Consumer | None = None) -> Claim:
-    """The claim as it is, if it still has the devices that were decided on, for this pod. Raises BindError."""
+    """The claim as it is, if it still has the devices that were decided on, for this consumer. Raises BindError."""
     if fresh.allocation is None or (consumer is not None and not fresh.is_reserved_for(consumer.uid)):
         raise BindError(f"claim {known.key} was taken back in the meantime")
     if fresh.allocation != known.allocation:
         raise BindError(f"claim {known.key} was allocated elsewhere in the meantime")
+    return fresh
+
+
+def same_writer(known: Claim, fresh: Claim, identity: str) -> Claim:
+    """The claim as it is, if nothing but a bind of this process has marked it since. Raises BindError."""
+    if fresh.writer not in (known.writer, identity):
+        raise BindError(f"claim {known.key} was taken over by another process")
     return fresh
 
 

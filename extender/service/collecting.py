@@ -14,7 +14,7 @@ from extender.cluster.errors import ClusterError, NotFound
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey
-from extender.service.proving import in_use, read_unchanged
+from extender.service.proving import deallocate_unused, read_unchanged
 from extender.service.special import SpecialClaims
 from extender.service.supervisor import Supervisor
 
@@ -44,6 +44,11 @@ class Collector:
         self.removed = 0  # special claims of attempts that ended half way
         self.kept = 0  # claims that a fresh read showed to be changed or in use
 
+    @property
+    def busy(self) -> int:
+        """Claims that are worked on now."""
+        return len(self._busy)
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
@@ -72,8 +77,8 @@ class Collector:
             self._start(claim.key, self._deallocate(claim))
 
     def stale_special(self, key: ObjectKey) -> None:
-        """A special claim is left of an attempt that ended half way. Where another process of Berth made it, that process
-        may still bind the pod: it has the grace period for that."""
+        """A special claim is left of an attempt that ended half way. Where another process of Berth made it, that
+        process may still bind the pod: it has the grace period for that."""
         claim = self._mirror.store.claims.get(key)
         if claim is None or not claim.special_for or claim.special_for in self._mirror.ledger.in_flight.values():
             return
@@ -104,10 +109,11 @@ class Collector:
 
     async def _deallocate(self, claim: Claim) -> None:
         fresh = await read_unchanged(self._writer, claim)
-        if fresh is None or await in_use(self._writer, fresh):
+        if fresh is None or not await deallocate_unused(self._writer, fresh):
             self._keep(claim)
+            if fresh is not None and any(consumer.resource != "pods" for consumer in fresh.reserved_for):
+                await asyncio.sleep(min(_ROUND_SECONDS, self._grace))  # listing pods is costly; waiting pods ask often
             return
-        await self._writer.deallocate(fresh)
         self.deallocated += 1
         self._log.info("deallocated: the pod cannot go where the claim is allocated", claim=str(claim.key))
 

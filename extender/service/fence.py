@@ -12,14 +12,10 @@ from extender.mirror.mirror import Mirror
 from extender.mirror.usage import CLAIM
 from extender.model.claim import Claim, Result
 from extender.model.device import DeviceId, PoolKey
-from extender.service.binding import BindError, newer
+from extender.service.binding import BindError, DeviceLost, newer
 from extender.service.progress import Progress
 
 _SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
-
-
-class DeviceLost(BindError):
-    """An earlier write holds a device of the claim."""
 
 
 class Fence:
@@ -55,7 +51,7 @@ class Fence:
         lost = lost_device(self._mirror, claim)
         if lost is not None:
             self.losses += 1
-            raise DeviceLost(f"device {lost} was allocated to another claim first")
+            raise DeviceLost(claim, f"device {lost} was allocated to another claim first")
 
     def _shown(self, written: Claim) -> bool:
         if not newer(self._watched_version(), written.resource_version):
@@ -71,10 +67,13 @@ class Fence:
 
 
 def lost_device(mirror: Mirror, claim: Claim) -> DeviceId | None:
-    """The first device of the claim that an earlier write holds, or whose shared counters earlier writes have used up."""
+    """The first device of the claim that an earlier write holds, or whose shared counters earlier writes have used
+    up."""
     results = claim.allocation.results if claim.allocation is not None else ()
     for result in results:
-        if not result.admin_access and (_lost(mirror, claim.uid, result) or _lost_counters(mirror, claim.uid, results, result)):
+        if result.admin_access:
+            continue
+        if _lost(mirror, claim.uid, result) or _lost_counters(mirror, claim.uid, results, result):
             return result.device
     return None
 
@@ -94,7 +93,11 @@ def _lost_counters(mirror: Mirror, uid: str, results: tuple[Result, ...], result
         if claim.uid != uid and written.get(claim.uid, 0) < mine and claim.allocation is not None
         for other in claim.allocation.results
     ]
-    used = frozenset(one.device.device for one in (*earlier, *results) if PoolKey(*one.device[:2]) == pool and not one.admin_access)
+    used = frozenset(
+        one.device.device
+        for one in (*earlier, *results)
+        if PoolKey(*one.device[:2]) == pool and not one.admin_access
+    )
     drawn = {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
     return bool(earlier) and not drawn.isdisjoint(overdrawn_counters(slices, used))
 

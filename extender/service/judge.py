@@ -200,7 +200,8 @@ class Judge:
             self._unfinished.done(one.demand)
 
     def _escape(self, pod: Pod, demand: Demand, snapshot: Snapshot, names: Sequence[str]) -> None:
-        """A claim that only this pod uses, allocated where the pod cannot go, is given back (in-tree: PostFilter).
+        """A claim that only this pod or its PodGroup uses, allocated where the pod cannot go, is given back (in-tree:
+        PostFilter).
 
         A single name may be the scheduler asking about a nominated node: that says nothing about the others.
         """
@@ -209,8 +210,9 @@ class Judge:
         views = [view for name in names if (view := snapshot.views.get(name)) is not None]
         for claim in demand.settled:
             pin = claim.allocation.node_selector if claim.allocation is not None else None
-            alone = all(consumer.uid == pod.uid for consumer in claim.reserved_for)
-            if pin is not None and alone and not any(pin.matches(v.node.name, v.node.labels) for v in views):
+            # The collector finds out whether a member of the PodGroup is bound.
+            own = all(c.uid == pod.uid or (c.resource, c.name) == ("podgroups", pod.group) for c in claim.reserved_for)
+            if pin is not None and own and not any(pin.matches(v.node.name, v.node.labels) for v in views):
                 self.on_unsuitable(claim)
 
     def _hold(self, pod: Pod, demand: Demand, snapshot: Snapshot, node: str, grant: Grant) -> None:

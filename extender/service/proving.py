@@ -5,10 +5,14 @@ A mirror may be old, and annotations, owners and names are a tenant's to write. 
 
 from __future__ import annotations
 
+import asyncio
+
 from extender.cluster.errors import NotFound
 from extender.cluster.writer import Writer
-from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.claim import SCHEDULING_GROUP, Claim, ObjectKey, Pod
 from extender.wire.core import decode_pod
+
+LANDING_SECONDS = 1.0  # for a Binding that was sent before the claim was marked
 
 
 async def read_unchanged(writer: Writer, known: Claim) -> Claim | None:
@@ -35,10 +39,35 @@ async def is_bound(writer: Writer, key: ObjectKey, uid: str) -> bool:
 
 
 async def in_use(writer: Writer, claim: Claim) -> bool:
-    """Whether a consumer of the claim may use its devices: a pod that has a node, or anything else than a pod. Raises
-    ClusterError."""
+    """Whether a consumer of the claim may use its devices: a pod that has a node, a PodGroup with such a pod, or what
+    Berth does not know. Raises BerthError."""
     for consumer in claim.reserved_for:
         key = ObjectKey(claim.key.namespace, consumer.name)
-        if consumer.resource != "pods" or await is_bound(writer, key, consumer.uid):
+        if consumer.resource == "pods":
+            used = await is_bound(writer, key, consumer.uid)
+        elif (consumer.resource, consumer.api_group) == ("podgroups", SCHEDULING_GROUP):
+            used = await writer.read_has_bound_member(key)
+        else:
+            used = True
+        if used:
             return True
     return False
+
+
+async def deallocate_unused(writer: Writer, claim: Claim) -> bool:
+    """Deallocate a claim, given as just read, that no bound pod uses; False where one does. Raises BerthError, Conflict
+    among others where a bind began to use the claim meanwhile.
+
+    Members of a PodGroup use its claim without a write of their own to status.reservedFor. So the claim is marked
+    first: a bind that relies on it either has its Binding shown by the pods that are read a moment later, or finds
+    the mark and gives up, or puts its own mark there, which makes this deallocation fail.
+    """
+    if await in_use(writer, claim):
+        return False
+    if any(consumer.resource != "pods" for consumer in claim.reserved_for):
+        claim = await writer.announce_take_back(claim)
+        await asyncio.sleep(LANDING_SECONDS)
+        if await in_use(writer, claim):
+            return False
+    await writer.deallocate(claim)
+    return True

@@ -23,8 +23,9 @@ class SpecialClaims:
         self._writer = writer
 
     async def map(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
-        """Name the claim in the pod's status, guarded by the pod's resourceVersion. Raises BindError where the pod is bound, or
-        has a special claim of another process: of two binds of one pod the first to write its status goes on."""
+        """Name the claim in the pod's status, guarded by the pod's resourceVersion. Raises BindError where the pod is
+        bound, or has a special claim of another process: of two binds of one pod the first to write its status goes
+        on."""
         wanted = tuple(mappings)
         for attempt in range(_TRIES):
             try:

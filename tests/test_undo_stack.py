@@ -1,0 +1,40 @@
+"""The undo stack of a bind, by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from extender.cluster.errors import Unavailable
+from extender.model.claim import ObjectKey
+from extender.model.errors import BerthError
+from extender.service.binding import BindError
+from extender.service.undo_stack import UndoStack
+
+
+async def test_compensations_run_last_first_with_the_error_that_ended_the_bind() -> None:
+    stack, seen = UndoStack(ObjectKey("ns", "p")), []
+
+    async def compensate(name: str, error: BerthError) -> None:
+        seen.append((name, str(error)))
+
+    for name in ("first", "second", "third"):
+        stack.push(partial(compensate, name))
+    await stack.unwind(BindError("lost"))
+    assert seen == [("third", "lost"), ("second", "lost"), ("first", "lost")]
+    await stack.unwind(BindError("again"))
+    assert len(seen) == 3, "each runs once"
+
+
+async def test_a_compensation_that_fails_does_not_keep_the_others_from_running() -> None:
+    stack, seen = UndoStack(ObjectKey("ns", "p")), []
+
+    async def fine(_: BerthError) -> None:
+        seen.append("fine")
+
+    async def failing(_: BerthError) -> None:
+        raise Unavailable("no answer")
+
+    for compensation in (fine, failing, fine):
+        stack.push(compensation)
+    await stack.unwind(BindError("lost"))
+    assert seen == ["fine", "fine"]
