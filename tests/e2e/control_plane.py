@@ -48,8 +48,10 @@ def free_port() -> int:
 class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
-    def __init__(self, folder: Path, *api_args: str) -> None:
-        self._api_args = api_args
+    def __init__(self, folder: Path, *api_args: str, gates: str = "") -> None:
+        """`gates` are feature gates of the API server and the controllers."""
+        self._gates = (f"--feature-gates={gates}",) if gates else ()
+        self._api_args = (*self._gates, *api_args)
         self.bin = Path(os.environ["BERTH_KUBE_BIN"])
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -87,7 +89,7 @@ class ControlPlane:
         self.start("kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
                    "--controllers=" + ",".join(CONTROLLERS), f"--service-account-private-key-file={key}",
                    f"--root-ca-file={self.folder / 'certs' / 'apiserver.crt'}",
-                   "--kube-api-qps=500", "--kube-api-burst=1000")
+                   "--kube-api-qps=500", "--kube-api-burst=1000", *self._gates)
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:

@@ -1,0 +1,114 @@
+"""A claim of a PodGroup on a real API server, with the alpha gates on; Berth's verbs are asked as kube-scheduler asks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+
+import pytest
+
+from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
+from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from tests.e2e.control_plane import ControlPlane, needs
+
+pytestmark = [
+    needs(), pytest.mark.timeout(600),
+    # urllib leaves closed sockets to the collector when a poll is refused.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+
+Json = dict
+NODES = ("n1", "n2", "n3")
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+PODS = "/api/v1/namespaces/default/pods"
+GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true"
+ENTRY = {"name": "gpu", "resourceClaimName": "shared"}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory):
+    served = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+    with ControlPlane(tmp_path_factory.mktemp("plane"), served, gates=GATES) as started:
+        if started.get("/version")["minor"].rstrip("+") != "36":
+            pytest.skip("scheduling.k8s.io/v1alpha2 is served by 1.36 alone")
+        machine = carried_machines()["t4-4"]
+        for obj in (GPU_CLASS, MARKER_CLASS, *(o for n in NODES for o in (node_object(n, machine, {}), gpu_slice(n, machine)))):
+            started.create(obj)
+        yield started
+
+
+def pod(name: str) -> Json:
+    spec = {
+        "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "pause"}],
+        "resourceClaims": [ENTRY], "schedulingGroup": {"podGroupName": "g"},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+class Scheduler:
+    """Sends what kube-scheduler sends."""
+
+    def __init__(self, plane: ControlPlane, port: int) -> None:
+        self._plane = plane
+        self._url = f"http://127.0.0.1:{port}"
+
+    def _post(self, verb: str, body: Json) -> Json:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._url}/{verb}", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request) as response:
+            return json.loads(response.read())
+
+    def filter(self, name: str, *nodes: str) -> list[str]:
+        """The nodes that pass, once Berth knows the pod's claim."""
+        answer: Json = {}
+
+        def answered() -> bool:
+            sent = {"Pod": self._plane.get(f"{PODS}/{name}"), "NodeNames": list(nodes)}
+            answer.update(self._post("filter", sent))
+            return not answer["Error"]
+
+        self._plane.wait(answered, 60)
+        return answer["NodeNames"] or []
+
+    def bind(self, name: str, node: str) -> str:
+        uid = self._plane.get(f"{PODS}/{name}")["metadata"]["uid"]
+        return self._post("bind", {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": node})["Error"]
+
+
+def test_a_groups_claim_is_freed_only_while_no_member_is_bound(plane: ControlPlane) -> None:
+    """g-1 cannot go to the node of the claim: while g-0 is bound there the claim stays, afterwards it is freed."""
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"basic": {}}, "resourceClaims": [ENTRY]},
+    }
+    uid = plane.create(group)["metadata"]["uid"]
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    plane.create({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "shared"},
+        "spec": {"devices": {"requests": [request]}},
+    })
+    for name in ("g-0", "g-1"):
+        plane.create(pod(name))
+    scheduler = Scheduler(plane, plane.start_berth(sys.executable))
+
+    (node,) = scheduler.filter("g-0", *NODES)
+    assert scheduler.bind("g-0", node) == ""
+    before = plane.get(f"{CLAIMS}/shared")
+    assert [(entry["resource"], entry["uid"]) for entry in before["status"]["reservedFor"]] == [("podgroups", uid)]
+
+    others = [other for other in NODES if other != node]
+    plane.wait(lambda: not scheduler.filter("g-1", *others), 60)
+    assert scheduler.filter("g-1", *NODES) == [node]
+    assert plane.get(f"{CLAIMS}/shared")["status"] == before["status"]
+
+    plane.request("DELETE", f"{PODS}/g-0", {"gracePeriodSeconds": 0})
+
+    def freed() -> bool:
+        scheduler.filter("g-1", *others)
+        return "allocation" not in plane.get(f"{CLAIMS}/shared").get("status", {})
+
+    plane.wait(freed, 60)
+    elsewhere = scheduler.filter("g-1", *others)[0]
+    assert scheduler.bind("g-1", elsewhere) == ""
+    results = plane.get(f"{CLAIMS}/shared")["status"]["allocation"]["devices"]["results"]
+    assert [result["pool"] for result in results] == [elsewhere]
