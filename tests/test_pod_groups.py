@@ -117,6 +117,34 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
         assert b.held() == held and [entry["uid"] for entry in reserved(b, "made")] == [uid]
 
 
+async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice() -> None:
+    """Found on a real control plane: the bind of the member that the claim was held for went on with what it knew before
+    it read the PodGroup."""
+    async with berthing(NODES) as b:
+        made_for_group(b, "made", group(b, "g"))
+        for name in ("g-0", "g-1"):
+            member(b, name, ENTRY, "made")
+        await b.settled()
+        (node,) = (await b.filter("g-0"))["NodeNames"]
+        assert (await b.filter("g-1"))["NodeNames"] == [node]
+        ledger, reads = b.app.service.mirror.ledger, 0
+
+        async def slow(method: str, path: str) -> None:
+            nonlocal reads
+            if method == "GET" and path.endswith("/podgroups/g"):
+                reads += 1
+                if reads == 1:
+                    await eventually(lambda: ledger.in_flight)
+            elif path.endswith("/resourceclaims/made"):
+                await asyncio.wait([first], timeout=1.0)  # long enough for the fault to show
+
+        b.cluster.api.intercept = slow
+        first = asyncio.create_task(b.bind("g-0", node))
+        await eventually(lambda: reads)
+        assert [await b.bind("g-1", node), await first] == ["", ""]
+        assert len(b.held()) == 1
+
+
 async def allocated_for_nobody(b: Berthing) -> str:
     """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was refused. The answer
     is the node of the claim."""

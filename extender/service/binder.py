@@ -116,17 +116,15 @@ class Binder:
     async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
         started = asyncio.get_running_loop().time()
         pod = await self._pod(key, uid)
-        demand = demand_of(pod, self._mirror.present(), self._judge.policy)
-        if isinstance(demand, NotReady):  # the watch does not show the pod yet as filter was shown it
+        if isinstance(self._demand(pod), NotReady):  # the watch does not show the pod yet as filter was shown it
             pod = await self._read_pod(key, uid)
-            demand = demand_of(pod, self._mirror.present(), self._judge.policy)
         if pod.node_name == node:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-        group = await pod_group_of(self._writer, pod, demand)
+        group = await pod_group_of(self._writer, pod, self._demand(pod))
         cycle = BindingCycle(pod, node, started, UndoStack(key), group)
-        demand = await self._after_others(pod, demand)
+        demand = await self._after_others(pod)
         released = self._mirror.release(uid)
         try:
             await self._carry_out(cycle, demand)
@@ -146,17 +144,21 @@ class Binder:
             case Demand():
                 await self._bind_with_claims(cycle, demand)
 
-    async def _after_others(self, pod: Pod, demand: Asked) -> Asked:
-        """What the pod asks for once no other bind writes a claim of it. The hold of a claim that another pod was
-        filtered with ends: this bind is the first to arrive, and the other pod's bind will find the claim
-        allocated."""
+    def _demand(self, pod: Pod) -> Asked:
+        return demand_of(pod, self._mirror.present(), self._judge.policy)
+
+    async def _after_others(self, pod: Pod) -> Asked:
+        """What the pod asks for once no other bind writes a claim of it; nothing may be awaited until the claims are
+        assumed. The hold of a claim that another pod was filtered with ends: this bind is the first to arrive, and the
+        other pod's bind will find the claim allocated."""
+        demand = self._demand(pod)
         while isinstance(demand, Demand) and demand.promised:
             for claim in demand.promised:
                 if not await self._progress.until(partial(self._settled, claim.uid), _IN_FLIGHT_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
             for claim in demand.promised:
                 self._mirror.release_claim(claim.uid)
-            demand = demand_of(pod, self._mirror.present(), self._judge.policy)
+            demand = self._demand(pod)
         return demand
 
     def _settled(self, claim_uid: str) -> bool:

@@ -49,7 +49,7 @@ class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
     def __init__(self, folder: Path, *api_args: str, gates: str = "") -> None:
-        """`gates` are feature gates of the API server and the controllers."""
+        """`gates` are feature gates of all components."""
         self._gates = (f"--feature-gates={gates}",) if gates else ()
         self._api_args = (*self._gates, *api_args)
         self.bin = Path(os.environ["BERTH_KUBE_BIN"])
@@ -129,7 +129,7 @@ class ControlPlane:
             extender["urlPrefix"] = f"http://127.0.0.1:{berth_port}"
         path = self.folder / "scheduler.yaml"
         path.write_text(yaml.safe_dump(loaded))
-        self.start("kube-scheduler", f"--config={path}", "--secure-port=0")
+        self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self._gates)
 
     def start_berth(self, python: str) -> int:
         """Berth as a user runs it; the answer is its port, once it is ready."""

@@ -21,8 +21,7 @@ Json = dict
 NODES = ("n1", "n2", "n3")
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 PODS = "/api/v1/namespaces/default/pods"
-GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true"
-ENTRY = {"name": "gpu", "resourceClaimName": "shared"}
+GATES = "GenericWorkload=true,GangScheduling=true,DRAWorkloadResourceClaims=true"
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +36,17 @@ def plane(tmp_path_factory):
         yield started
 
 
-def pod(name: str) -> Json:
+def berth_port(plane: ControlPlane) -> int:
+    """Berth's port; it is started with the first test."""
+    if not hasattr(plane, "berth"):
+        plane.berth = plane.start_berth(sys.executable)
+    return plane.berth
+
+
+def pod(name: str, group: str = "g", claim: str = "shared", **spec: object) -> Json:
     spec = {
         "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "pause"}],
-        "resourceClaims": [ENTRY], "schedulingGroup": {"podGroupName": "g"},
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}], "schedulingGroup": {"podGroupName": group}, **spec,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
@@ -75,21 +81,29 @@ class Scheduler:
         return self._post("bind", {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": node})["Error"]
 
 
+def claim(name: str) -> Json:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request]}},
+    }
+
+
+def pod_group(name: str, claim: str, policy: Json) -> Json:
+    entry = {"name": "gpu", "resourceClaimName": claim}
+    return {
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name},
+        "spec": {"schedulingPolicy": policy, "resourceClaims": [entry]},
+    }
+
+
 def test_a_groups_claim_is_freed_only_while_no_member_is_bound(plane: ControlPlane) -> None:
     """g-1 cannot go to the node of the claim: while g-0 is bound there the claim stays, afterwards it is freed."""
-    group = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
-        "spec": {"schedulingPolicy": {"basic": {}}, "resourceClaims": [ENTRY]},
-    }
-    uid = plane.create(group)["metadata"]["uid"]
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
-    plane.create({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "shared"},
-        "spec": {"devices": {"requests": [request]}},
-    })
+    uid = plane.create(pod_group("g", "shared", {"basic": {}}))["metadata"]["uid"]
+    plane.create(claim("shared"))
     for name in ("g-0", "g-1"):
         plane.create(pod(name))
-    scheduler = Scheduler(plane, plane.start_berth(sys.executable))
+    scheduler = Scheduler(plane, berth_port(plane))
 
     (node,) = scheduler.filter("g-0", *NODES)
     assert scheduler.bind("g-0", node) == ""
@@ -112,3 +126,24 @@ def test_a_groups_claim_is_freed_only_while_no_member_is_bound(plane: ControlPla
     assert scheduler.bind("g-1", elsewhere) == ""
     results = plane.get(f"{CLAIMS}/shared")["status"]["allocation"]["devices"]["results"]
     assert [result["pool"] for result in results] == [elsewhere]
+
+
+def test_a_gang_that_shares_a_claim_is_bound_at_once(plane: ControlPlane) -> None:
+    """kube-scheduler filters all members before it binds any. No bind fails because the first member went elsewhere."""
+    names = [f"gang-{i}" for i in range(5)]
+    uid = plane.create(pod_group("gang", "of-gang", {"gang": {"minCount": len(names)}}))["metadata"]["uid"]
+    plane.create(claim("of-gang"))
+    for name in names:
+        plane.create(pod(name, "gang", "of-gang", schedulerName="berth-scheduler"))
+    plane.start_scheduler(berth_port(plane))
+
+    def nodes() -> list[str]:
+        return [plane.get(f"{PODS}/{name}")["spec"].get("nodeName", "") for name in names]
+
+    plane.wait(lambda: all(nodes()), 120)
+    assert len(set(nodes())) == 1
+    entries = plane.get(f"{CLAIMS}/of-gang")["status"]["reservedFor"]
+    assert [(entry["resource"], entry["uid"]) for entry in entries] == [("podgroups", uid)]
+    events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    failed = [event["note"] for event in events if event["reason"] == "FailedScheduling"]
+    assert not [note for note in failed if "other nodes" in note], failed
