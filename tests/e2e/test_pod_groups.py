@@ -146,4 +146,4 @@ def test_a_gang_that_shares_a_claim_is_bound_at_once(plane: ControlPlane) -> Non
     assert [(entry["resource"], entry["uid"]) for entry in entries] == [("podgroups", uid)]
     events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     failed = [event["note"] for event in events if event["reason"] == "FailedScheduling"]
-    assert not [note for note in failed if "other nodes" in note], failed
+    assert not [note for note in failed if "other nodes" in note or "berth failed" in note], failed
