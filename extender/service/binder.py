@@ -209,10 +209,11 @@ class Binder:
             self._finish_assumed(pod, planned, self._mirror.undo)
             self._progress.advance()
         self._surroundings.journal.decided(pod.key, pod.uid, chosen, second)
+        seconds = round(asyncio.get_running_loop().time() - cycle.started, 4)
         self._log.info(
             "bound", pod=str(pod.key), node=cycle.node, claims=[str(claim.key) for claim in claims],
             devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps,
-            generation=self._mirror.present().version, seconds=round(asyncio.get_running_loop().time() - cycle.started, 4),
+            generation=self._mirror.present().version, seconds=seconds,
         )
 
     def _decide(self, cycle: BindingCycle, demand: Demand) -> tuple[Demand, Planned, Candidate]:

@@ -1,4 +1,4 @@
-"""A claim of a PodGroup on a real API server, with the alpha gates on; Berth's verbs are asked as kube-scheduler asks."""
+"""Claims of a PodGroup on a real control plane with the alpha gates on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def plane(tmp_path_factory):
         if started.get("/version")["minor"].rstrip("+") != "36":
             pytest.skip("scheduling.k8s.io/v1alpha2 is served by 1.36 alone")
         machine = carried_machines()["t4-4"]
-        for obj in (GPU_CLASS, MARKER_CLASS, *(o for n in NODES for o in (node_object(n, machine, {}), gpu_slice(n, machine)))):
+        nodes = (obj for name in NODES for obj in (node_object(name, machine, {}), gpu_slice(name, machine)))
+        for obj in (GPU_CLASS, MARKER_CLASS, *nodes):
             started.create(obj)
         yield started
 
@@ -46,7 +47,8 @@ def berth_port(plane: ControlPlane) -> int:
 def pod(name: str, group: str = "g", claim: str = "shared", **spec: object) -> Json:
     spec = {
         "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "pause"}],
-        "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}], "schedulingGroup": {"podGroupName": group}, **spec,
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}],
+        "schedulingGroup": {"podGroupName": group}, **spec,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
