@@ -1,4 +1,4 @@
-"""Writes the table of rights in SECURITY.md from the manifests: each account, and what its roles allow."""
+"""Writes the tables of rights in SECURITY.md from the manifests: one for each account, with what its roles allow."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ BEGIN, END = "<!-- rights: written by .ci/make_rights.py -->\n", "<!-- end of ri
 _MANIFESTS = ("rbac.yaml", "agent.yaml")
 
 
-def table() -> str:
-    """The rows of all accounts, in the order of the manifests."""
+def tables() -> str:
+    """A table for each account, in the order of the manifests."""
     objects = [
         obj
         for name in _MANIFESTS
         for obj in yaml.safe_load_all((ROOT / "manifests" / "base" / name).read_text())
     ]
     roles = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
-    rows = ["| account | resource | verbs | where |", "|---|---|---|---|"]
+    accounts = [obj["metadata"]["name"] for obj in objects if obj["kind"] == "ServiceAccount"]
+    rows: dict[str, list[str]] = {account: [] for account in accounts}
     for obj in objects:
         if obj["kind"] in ("RoleBinding", "ClusterRoleBinding"):
             where = obj["metadata"].get("namespace", "the cluster")
-            ref = obj["roleRef"]
             (account,) = {subject["name"] for subject in obj["subjects"]}
-            role = roles.get((ref["kind"], ref["name"]))
-            if role is None:
-                rows.append(f"| `{account}` | all of the built-in {ref['kind']} `{ref['name']}` |  | {where} |")
-                continue
-            rows += [f"| `{account}` | {what} | {verbs} | {where} |" for what, verbs in _rights(role)]
-    return "\n".join(rows) + "\n"
+            rows[account] += [f"| {what} | {verbs} | {where} |" for what, verbs in _bound(obj["roleRef"], roles)]
+    head = "| resource | verbs | where |\n|---|---|---|\n"
+    return "\n".join(f"Account `{account}`:\n\n{head}" + "\n".join(rows[account]) + "\n" for account in accounts)
+
+
+def _bound(ref: dict[str, str], roles: dict[tuple[str, str], Any]) -> list[tuple[str, str]]:
+    """Resources and verbs that a binding gives."""
+    role = roles.get((ref["kind"], ref["name"]))
+    return _rights(role) if role is not None else [(f"all of the built-in {ref['kind']} `{ref['name']}`", "")]
 
 
 def _rights(role: dict[str, Any]) -> list[tuple[str, str]]:
@@ -47,9 +50,9 @@ def _rights(role: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def written() -> str:
-    """SECURITY.md with the table as the manifests have it."""
+    """SECURITY.md with the tables as the manifests have them."""
     before, rest = FILE.read_text().split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    return before + BEGIN + tables() + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":

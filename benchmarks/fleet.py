@@ -7,15 +7,15 @@ import random
 
 from benchmarks.allocation import mig_slices
 from extender.allocation.features import Features
-from extender.mirror.mirror import Mirror
+from extender.mirror.mirror import Mirror, MirrorListener, NoListener
 from extender.model.claim import Pod
 from extender.policy import Policy
 from extender.sandbox.cluster import GPU_CLASS
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.service.journal import Journal
 from extender.service.judge import FilterAnswer, Judge
-from extender.service.watching import kinds
+from extender.runtime.watching import kinds
 from extender.verdict.demand import Demand, demand_of
+from extender.verdict.evaluator import Evaluator
 from extender.verdict.rankings import Rankings
 from extender.wire.core import decode_pod
 
@@ -39,19 +39,19 @@ class Fleet:
         ranking_bytes: int | None = None,
         vacant_states: int = 1024,
         remembered_pods: int = 4096,
+        listener: MirrorListener | None = None,
     ) -> None:
         self.kind = kind
         self.rng = random.Random(seed)
         self.now = 0.0
-        self.mirror = Mirror(Features(), vacant_states=vacant_states)
-        self.journal = Journal(lambda: "")
+        features = Features()
+        self.mirror = Mirror(features, vacant_states=vacant_states, listener=listener or NoListener())
         rankings = Rankings(ranking_bytes) if ranking_bytes is not None else None
         self.judge = Judge(
             self.mirror,
             Policy(),
-            Features(),
+            Evaluator(features),
             lambda: self.now,
-            self.journal,
             remembered_pods=remembered_pods,
             rankings=rankings,
         )
@@ -144,7 +144,7 @@ class Fleet:
         return decode_pod(found)
 
     def demand(self, pod: Pod) -> Demand:
-        found = demand_of(pod, self.mirror.present(), self.judge.policy)
+        found = demand_of(pod, self.mirror.snapshot(), self.judge.policy)
         assert isinstance(found, Demand), found
         return found
 

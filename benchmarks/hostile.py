@@ -20,7 +20,10 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.servers import TOKEN
 from benchmarks.serving import Bench, Berth, Http, body_for, free_port, pods_of
+from extender.cli.console import AUDIENCE, SENDER
+from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from tests.berthing import claim, pod
@@ -47,7 +50,7 @@ def hostile(number: int) -> list[dict]:
 
 
 async def fleet(port: int, nodes: int, honest: int, hostiles: int) -> None:
-    cluster = Cluster()
+    cluster = Cluster(tokens={TOKEN: TokenUser(SENDER, (AUDIENCE,))})
     for i in range(nodes):
         cluster.add_node(f"node-{i:05}", carried_machines()["hgx-h100-8"])
     for i in range(honest):

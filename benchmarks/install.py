@@ -1,8 +1,8 @@
 """Commands and seconds from an empty control plane to the first pod bound, as an engineer installs Berth for a trial.
 
-Needs BERTH_KUBE_BIN with kubectl beside the other binaries. No kubelet runs here, so this script starts the two containers
-of the Deployment itself: with the arguments, the configuration and the policy that the API server has, and each as
-the service account whose token it mounts, with the rights that the manifests give it. Pulling images is left out.
+Needs BERTH_KUBE_BIN with kubectl beside the other binaries. No kubelet runs here, so this script starts the
+containers of the Deployments itself: with the arguments, the configuration and the policy that the API server has, and
+each as the service account whose token it mounts, with the rights that the manifests give it. Pulling images is left out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Installation:
         self.plane = plane
         self.folder = folder
         self.steps: list[tuple[str, float]] = []
+        self.pages = f"http://127.0.0.1:{free_port()}"  # of the console
 
     def kubectl(self, *args: str) -> str:
         done = subprocess.run([str(self.plane.bin / "kubectl"), f"--kubeconfig={self.plane.kubeconfig}", *args], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -52,36 +53,56 @@ class Installation:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def start_pod(self) -> None:
-        """The containers of the Deployment, on ports of their own."""
+    def start_pods(self) -> None:
+        """The containers of the Deployments, on ports of their own."""
         port = free_port()
-        config = lambda name, key: yaml.safe_load(self.kubectl("-n", "berth-system", "get", "configmap", name, "-o", "yaml"))["data"][key]
-        (self.folder / "policy.yaml").write_text(config("berth-policy", "policy.yaml"))
-        pod = yaml.safe_load(self.kubectl("-n", "berth-system", "get", "deployment", "berth-scheduler", "-o", "yaml"))["spec"]["template"]["spec"]
-        args = [a for c in pod["containers"] if c["name"] == "berth" for a in c["args"]]
-        args = [re.sub(r"0\.0\.0\.0:\d+", lambda _: f"127.0.0.1:{free_port()}", a) for a in args]  # pages and metrics
-        args = [a.replace("/etc/berth/", f"{self.folder}/").replace(":8888", f":{port}") for a in args]
-        self.plane._spawn([sys.executable, "-m", "extender", args[0], f"--kubeconfig={self.account('berth')}", *args[1:]], self.folder / "berth.log")
-        scheduler = yaml.safe_load(config("berth-scheduler-config", "berth-scheduler.yaml"))
+        records = f"127.0.0.1:{free_port()}"
+        (self.folder / "policy.yaml").write_text(self.config("berth-policy", "policy.yaml"))
+        token = self.kubectl("-n", "berth-system", "create", "token", "berth", "--audience=berth-console").strip()
+        (self.folder / "records-token").write_text(token)
+        moved = {
+            r"http://berth-console\.berth-system\.svc:8890": f"http://{records}", r"0\.0\.0\.0:8890": records,
+            r"0\.0\.0\.0:8889": self.pages.removeprefix("http://"), r"127\.0\.0\.1:8888": f"127.0.0.1:{port}",
+            r"0\.0\.0\.0:\d+": f"127.0.0.1:{free_port()}", "/etc/berth/": f"{self.folder}/",
+            "/var/run/secrets/berth-console/token": f"{self.folder}/records-token",
+        }  # fmt: skip
+        self.start_berth("berth-console", "console", "berth-console", moved)
+        self.start_berth("berth-scheduler", "berth", "berth", moved)
+        scheduler = yaml.safe_load(self.config("berth-scheduler-config", "berth-scheduler.yaml"))
         scheduler["clientConnection"] = {"kubeconfig": str(self.account("berth-scheduler"))}
         for extender in scheduler["extenders"]:
             extender["urlPrefix"] = f"http://127.0.0.1:{port}"
         (self.folder / "scheduler.yaml").write_text(yaml.safe_dump(scheduler))
         self.plane.start("kube-scheduler", f"--config={self.folder / 'scheduler.yaml'}", "--secure-port=0")
 
+    def start_berth(self, deployment: str, container: str, account: str, moved: dict[str, str]) -> None:
+        """A container of Berth, its arguments with these patterns replaced."""
+        found = yaml.safe_load(self.kubectl("-n", "berth-system", "get", "deployment", deployment, "-o", "yaml"))
+        containers = found["spec"]["template"]["spec"]["containers"]
+        args = [arg for one in containers if one["name"] == container for arg in one["args"]]
+        for pattern, to in moved.items():
+            args = [re.sub(pattern, to, arg) for arg in args]
+        command = [sys.executable, "-m", "extender", args[0], f"--kubeconfig={self.account(account)}", *args[1:]]
+        self.plane._spawn(command, self.folder / f"{account}.log")
+
+    def config(self, name: str, key: str) -> str:
+        """A key of a ConfigMap."""
+        found = yaml.safe_load(self.kubectl("-n", "berth-system", "get", "configmap", name, "-o", "yaml"))
+        return str(found["data"][key])
+
     def bound(self) -> bool:
         return bool(self.plane.get("/api/v1/namespaces/default/pods/trial")["spec"].get("nodeName"))  # type: ignore[index]
 
 
-def install(plane: ControlPlane, folder: Path) -> list[tuple[str, float]]:
-    """(command, seconds) of every step."""
+def install(plane: ControlPlane, folder: Path) -> Installation:
+    """Every step, with its seconds."""
     done = Installation(plane, folder)
     done.step(f"kubectl apply -k {OVERLAY}", lambda: done.kubectl("apply", "-k", OVERLAY))
-    done.step("the pod starts: berth and kube-scheduler", done.start_pod)
+    done.step("the pods start: berth, kube-scheduler and the console", done.start_pods)
     done.step(f"kubectl apply -f {EXAMPLE}", lambda: done.kubectl("apply", "-f", EXAMPLE))
     done.step("the first pod is bound", lambda: plane.wait(done.bound, 120))
     print(f"{sum(seconds for _, seconds in done.steps):6.1f} s  in all")
-    return done.steps
+    return done
 
 
 def main() -> None:

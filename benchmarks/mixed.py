@@ -14,10 +14,10 @@ from extender.model.claim import Allocation, ObjectKey
 from extender.policy import Policy, Weights
 from extender.sandbox.cluster import GPU_CLASS
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.service.journal import Journal
 from extender.service.judge import Judge
-from extender.service.watching import kinds
+from extender.runtime.watching import kinds
 from extender.verdict.demand import Demand, demand_of
+from extender.verdict.evaluator import Evaluator
 from extender.verdict.grants import Grant
 from extender.verdict.verbs import plan
 from extender.wire.claims import decode_claim
@@ -33,7 +33,8 @@ class Fleet:
     """A mirror, a judge, and what a bind would write, in one process."""
 
     def __init__(self, policy: Policy) -> None:
-        self.mirror = Mirror(Features())
+        features = Features()
+        self.mirror = Mirror(features)
         apply = {kind.name: kind.apply for kind in kinds(self.mirror)}
         apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
         for kind, count in FLEET.items():
@@ -43,7 +44,7 @@ class Fleet:
                 for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
                     apply["resourceslices"](obj["metadata"]["name"], obj)
         self.names = sorted(self.mirror.store.nodes)
-        self.judge = Judge(self.mirror, policy, Features(), lambda: 0.0, Journal(lambda: ""))
+        self.judge = Judge(self.mirror, policy, Evaluator(features), lambda: 0.0)
         self.gpus = sum(len(s.devices) for s in self.mirror.store.slices.values()) // 2
 
     def place(self, number: int, count: int) -> Grant | None:

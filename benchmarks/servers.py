@@ -1,19 +1,22 @@
-"""The processes that a measurement needs: a sandbox fleet, a handler that does nothing, and somebody who asks for pages."""
+"""The processes that a measurement needs: a sandbox fleet, a handler that does nothing, and an asker of the console."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
+import itertools
+import json
 import random
 import signal
-import socket
 import sys
 import time
 
 import uvicorn
 
-from benchmarks import beside
 from benchmarks.allocation import mig_slices
+from extender.cli.console import AUDIENCE, SENDER
+from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice, node_object
 from tests.berthing import claim, pod
@@ -33,6 +36,8 @@ CHURN_PER_SECOND = 500
 BIND_SECONDS = 0.001  # what every write takes on the API server at least
 BIND_PODS = 200
 COLD_PODS = 9
+TOKEN = "bench"  # of serve, for the console
+PAUSE_SECONDS = 0.02  # between two questions
 
 
 def fill(cluster: Cluster, count: int, mix: str, occupancy: int) -> None:
@@ -88,7 +93,7 @@ async def churn(cluster: Cluster, count: int) -> None:
 
 
 async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
-    cluster = Cluster()
+    cluster = Cluster(tokens={TOKEN: TokenUser(SENDER, (AUDIENCE,))})
     cluster.apply(MIG_CLASS)
     fill(cluster, count, mix, occupancy)
     of_mig = {"deviceClassName": "mig.example.com"} if mix == "mig" else {}
@@ -137,30 +142,35 @@ async def noop(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def answer_late(port: int) -> None:
-    """Answers GET /SECONDS after so long; loops of asyncio and uvloop know whole milliseconds only."""
-    with socket.create_server(("127.0.0.1", port)) as listening_socket:
-        while True:
-            with listening_socket.accept()[0] as asker:
-                while request := asker.recv(65536):
-                    time.sleep(float(request.split(b" ")[1].removeprefix(b"/")))
-                    asker.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+def ask(port: int, paths: list[str]) -> None:
+    """Ask for the paths in turn until ended; then print the milliseconds that each answer took."""
+    took: list[float] = []
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    print("ready", flush=True)
+    for path in itertools.cycle(paths):
+        if ended:
+            break
+        start = time.perf_counter()
+        connection.request("GET", path)
+        connection.getresponse().read()
+        took.append(1000 * (time.perf_counter() - start))
+        time.sleep(PAUSE_SECONDS)
+    print(json.dumps(took), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["fleet", "noop", "asker", "late"])
+    parser.add_argument("what", choices=["fleet", "noop", "asker"])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=100)
-    parser.add_argument("--path", default="/livez")
-    parser.add_argument("--late", type=int, default=0, help="port of the control that the asker asks, too")
+    parser.add_argument("--paths", nargs="*", default=["/livez"], help="what the asker asks for")
     parser.add_argument("--mix", choices=list(MIXES), default="uniform")
     parser.add_argument("--occupancy", type=int, default=0, help="percent of devices that are held")
     args = parser.parse_args()
     if args.what == "asker":
-        beside.ask(args.port, args.path, args.late)
-    elif args.what == "late":
-        answer_late(args.port)
+        ask(args.port, args.paths)
     elif args.what == "noop":
         uvicorn.run(noop, host="127.0.0.1", port=args.port, log_level="error", access_log=False, lifespan="off", http="httptools", loop="uvloop")
     else:

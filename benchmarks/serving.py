@@ -19,17 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import beside, waking
-from benchmarks.beside import summary
+from benchmarks import waking
+from benchmarks.servers import BIND_PODS, COLD_PODS, TOKEN
 
-BIND_PODS, COLD_PODS = 200, 9  # made by benchmarks.servers
 ROOT = Path(__file__).resolve().parents[1]
-WARM_UP, CALLS = 20, 300
 START_SECONDS = 120  # the longest that a process may take to listen
 
 
@@ -39,25 +38,35 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+class Effort(NamedTuple):
+    """How often everything is done."""
+
+    warm_up: int = 20
+    calls: int = 300
+    rounds: int = 4  # of filters without and beside questions to the console
+    binds: int = BIND_PODS
+
+
 class Berth(NamedTuple):
-    """A process that is ready."""
+    """`berth serve` and `berth console`, both ready."""
 
     process: subprocess.Popen
     port: int
-    scrapes: int  # the port that another process answers
-    ready_s: float  # from its start
-
-    def memory_mib(self) -> float:
-        """All that is resident, what both processes share once."""
-        of_the_other = sum(_kib(f"/proc/{pid}/smaps_rollup", "Private_Clean:", "Private_Dirty:") for pid in self._children())
-        return (_kib(f"/proc/{self.process.pid}/status", "VmRSS:") + of_the_other) / 1024
-
-    def _children(self) -> list[str]:
-        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+    ready_s: float  # from the start of serve
+    console: subprocess.Popen
+    console_port: int
 
 
-def _kib(path: str, *names: str) -> int:
-    return sum(int(line.split()[1]) for line in Path(path).read_text().splitlines() if line.startswith(names))
+def resident_mib(process: subprocess.Popen) -> float:
+    """What is resident of a process."""
+    (line,) = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
+
+
+def summary(times: list[float]) -> tuple[float, float]:
+    """(median, 99th percentile)."""
+    times = sorted(times)
+    return (statistics.median(times), times[int(len(times) * 0.99)]) if times else (0.0, 0.0)
 
 
 def connected(port: int) -> socket.socket:
@@ -93,10 +102,20 @@ class Http:
         return rest[:length]
 
 
-def measure(http: Http, path: str, body: bytes, calls: int = CALLS) -> tuple[float, float]:
+def measure(http: Http, path: str, body: bytes, effort: Effort) -> tuple[float, float]:
     """(median, 99th percentile) in microseconds."""
-    timed(http, path, body, WARM_UP)
-    return summary(timed(http, path, body, calls))
+    timed(http, path, body, effort.warm_up)
+    return summary(timed(http, path, body, effort.calls))
+
+
+def judged(http: Http, body: bytes) -> dict:
+    """The answer of a filter request, once every node is judged."""
+    while True:
+        found = json.loads(http.post("filter", body))
+        if not found["Error"].endswith(": ask again"):
+            assert not found["Error"], found["Error"]
+            return found
+        time.sleep(0.05)
 
 
 def timed(http: Http, path: str, body: bytes, calls: int) -> list[float]:
@@ -139,22 +158,39 @@ class Bench:
         self.children.clear()
 
     def berth(self, api_port: int, folder: Path) -> Berth:
-        """Berth for an API server, once it is ready."""
-        config = folder / "kubeconfig"
+        """Serve and console for an API server, once both are ready."""
+        config, token = folder / "kubeconfig", folder / "token"
+        token.write_text(TOKEN)
         config.write_text(json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "b", "clusters": [{"name": "b", "cluster": {"server": f"http://127.0.0.1:{api_port}"}}],
             "users": [{"name": "b", "user": {}}], "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
         }))
-        port, scrapes, begin = free_port(), free_port(), time.monotonic()
-        child = self.start("extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}", "--metrics", f"127.0.0.1:{scrapes}")
-        while time.monotonic() - begin < 120:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as reply:
-                    if reply.status == 200:
-                        return Berth(child, port, scrapes, time.monotonic() - begin)
-            except OSError:
-                time.sleep(0.02)
-        raise TimeoutError("berth did not become ready")
+        port, pages, records = free_port(), free_port(), free_port()
+        begin = time.monotonic()
+        serve = self.start(
+            "extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}",
+            "--records", f"http://127.0.0.1:{records}", "--records-token-file", str(token),
+        )
+        ready(port)
+        ready_s = time.monotonic() - begin
+        console = self.start(
+            "extender", "console", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{pages}", "--records", f"127.0.0.1:{records}",
+        )
+        ready(pages)
+        return Berth(serve, port, ready_s, console, pages)
+
+
+def ready(port: int) -> None:
+    """Return once /readyz answers 200."""
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz"):
+                return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 
 
 def pods_of(api_port: int) -> dict[str, dict]:
@@ -171,7 +207,7 @@ def body_for(pod: dict, names: list[str]) -> bytes:
     return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
-def one_size(nodes: int, mix: str, occupancy: int) -> dict:
+def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = Effort()) -> dict:
     bench = Bench()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -184,41 +220,74 @@ def one_size(nodes: int, mix: str, occupancy: int) -> dict:
             time.sleep(1)
             noop, http = bench.connect(floor), bench.connect(berth.port)
             result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(berth.ready_s, 2)}
-            for name in ("one", "four"):
-                http.post("filter", body_for(pods[name], names))
+            result["passed"] = {name: len(judged(http, body_for(pods[name], names))["NodeNames"]) for name in ("one", "four", "never")}
             result["cold_us"] = summary([timed(http, "filter", body_for(pods[f"cold-{i}"], names), 1)[0] for i in range(COLD_PODS)])
-            result["noop_us"] = measure(noop, "filter", body_for(pods["one"], names))
-            result["noop_pass_us"] = measure(noop, "pass", body_for(pods["plain"], names))
+            result["noop_us"] = measure(noop, "filter", body_for(pods["one"], names), effort)
+            result["noop_pass_us"] = measure(noop, "pass", body_for(pods["plain"], names), effort)
             before = cpu_seconds(berth.process.pid)
             for name in ("plain", "one", "four", "never"):
-                result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names))
-            result["cpu_us_per_filter"] = (cpu_seconds(berth.process.pid) - before) / 4 / (CALLS + WARM_UP) * 1e6
-            shortlist = json.loads(http.post("filter", body_for(pods["four"], names)))["NodeNames"]
-            result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist))
-            result["scrape_ms"] = scraping(berth.scrapes)
-            body = body_for(pods["one"], names)
-            result["beside"] = pages_beside(bench, berth, lambda: http.post("filter", body))
+                result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names), effort)
+            result["cpu_us_per_filter"] = (cpu_seconds(berth.process.pid) - before) / 4 / (effort.calls + effort.warm_up) * 1e6
+            shortlist = judged(http, body_for(pods["four"], names))["NodeNames"]
+            result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist), effort)
+            result["scrape_ms"] = scraping(berth.port)
+            result |= explaining(berth.console_port)
+            result |= beside_console(bench, berth, http, body_for(pods["one"], names), effort)
             if mix != "mig":
                 fleet.send_signal(signal.SIGUSR1)
                 time.sleep(0.5)
-                result["filter_one_churn_us"] = measure(http, "filter", body_for(pods["one"], names))
-            result["bind_us"] = binding(http, [pods[f"bind-{i}"] for i in range(BIND_PODS)], names)
-            result["memory_mib"] = round(berth.memory_mib(), 1)
+                result["filter_one_churn_us"] = measure(http, "filter", body_for(pods["one"], names), effort)
+            bound, result["bind_us"] = binding(http, [pods[f"bind-{i}"] for i in range(effort.binds)], names)
+            result["bound"] = len(bound)
+            result["visible_ms"] = visible_after(berth.console_port, bound[-1]) if bound else None
+            result["memory_mib"] = round(resident_mib(berth.process), 1)
+            result["console_mib"] = round(resident_mib(berth.console), 1)
             return result
     finally:
         bench.stop()
 
 
-def pages_beside(bench: Bench, berth: Berth, call: Callable[[], object]) -> list[dict]:
-    """Each page at each pace."""
-    late = free_port()
-    bench.start("benchmarks.servers", "late", "--port", str(late))
-    results = []
-    for (page, path), gap in itertools.product(beside.PAGES.items(), beside.GAPS):
-        port = berth.scrapes if page == "metrics" else berth.port
-        asker = bench.start("benchmarks.servers", "asker", "--port", str(port), "--path", path, "--late", str(late), wait_line=True)
-        results.append({"page": page, "gap_ms": gap * 1000, **beside.compared(asker, call, gap)._asdict()})
-    return results
+def asked_ms(port: int, path: str) -> tuple[float, dict]:
+    """Milliseconds of a GET, and its answer."""
+    start = time.perf_counter()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as reply:
+        body = reply.read()
+    return 1000 * (time.perf_counter() - start), json.loads(body)
+
+
+def explaining(port: int) -> dict[str, tuple[float, float]]:
+    """(median, slowest) milliseconds of an explanation of shapes never asked for, and of the same shapes again."""
+    fresh, known = ([asked_ms(port, f"/v1/explain/default/cold-{i}")[0] for i in range(COLD_PODS)] for _ in range(2))
+    return {name: (statistics.median(times), max(times)) for name, times in (("explain_fresh_ms", fresh), ("explain_known_ms", known))}
+
+
+def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: Effort) -> dict:
+    """Filters while the console is asked for one explanation after the other, over filters while it is not, by turns."""
+    paths = [f"/v1/explain/default/{pod}" for pod in ("never", "four", "never?without=node-00000.cluster.example.com")]
+    quiet, beside, took = [], [], []
+    for _ in range(effort.rounds):
+        quiet += timed(http, "filter", body, effort.calls)
+        asker = bench.start("benchmarks.servers", "asker", "--port", str(berth.console_port), "--paths", *paths, wait_line=True)
+        beside += timed(http, "filter", body, effort.calls)
+        asker.terminate()
+        took += json.loads(asker.stdout.readline())
+    return {"quiet_us": summary(quiet), "beside_us": summary(beside), "questions": len(took), "asked_ms": summary(took)}
+
+
+def visible_after(port: int, pod: str) -> float:
+    """Milliseconds until the console shows the decision about a pod that was just bound."""
+    start = time.perf_counter()
+    while not decided(port, pod):
+        assert time.perf_counter() - start < START_SECONDS, f"the console never shows where {pod} went"
+        time.sleep(0.005)
+    return 1000 * (time.perf_counter() - start)
+
+
+def decided(port: int, pod: str) -> bool:
+    """Whether the console knows the decision about a pod, which it may not know at all."""
+    with suppress(urllib.error.HTTPError):
+        return bool(asked_ms(port, f"/v1/explain/default/{pod}")[1].get("decision"))
+    return False
 
 
 def cpu_seconds(pid: int) -> float:
@@ -237,11 +306,12 @@ def scraping(port: int) -> float:
     return statistics.median(took)
 
 
-def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[float, float]:
-    """(median, 99th percentile) in microseconds of bind, one after the other, on an API server whose writes take 1 ms."""
-    times = []
+def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[list[str], tuple[float, float]]:
+    """The names of the pods that were bound, and (median, 99th percentile) in microseconds of a bind: one after the
+    other, on an API server whose writes take 1 ms."""
+    bound, times = [], []
     for pod in pods:
-        found = json.loads(http.post("filter", body_for(pod, names)))["NodeNames"]
+        found = judged(http, body_for(pod, names))["NodeNames"]
         if not found:
             continue
         meta = pod["metadata"]
@@ -250,13 +320,13 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[float, floa
         answer = json.loads(http.post("bind", body))
         times.append((time.perf_counter_ns() - start) / 1000)
         assert not answer["Error"], answer
-    times.sort()
-    return (statistics.median(times), times[int(len(times) * 0.99)]) if times else (0.0, 0.0)
+        bound.append(meta["name"])
+    return bound, summary(times)
 
 
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
-    print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
+    print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, console {result['console_mib']} MiB, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
     passing = result["noop_pass_us"][0]
     print(f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours takes {result['filter_plain_us'][0] / passing:.2f} times that")
@@ -266,15 +336,13 @@ def show(result: dict) -> None:
             print(f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}")
     cold, worst = result["cold_us"]
     print(f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst")
-    for found in result["beside"]:
-        print(f"  filters {found['gap_ms']:.0f} ms apart beside {found['page']:8} {found['took_ms']:5.1f} ms   {compared_text(found)}")
+    (quiet, quiet_tail), (beside, tail) = result["quiet_us"], result["beside_us"]
+    print(f"  beside {result['questions']} questions to the console: p50 {beside / (quiet or 1):.2f} of what it takes without ({beside:.0f} us), p99 {tail / (quiet_tail or 1):.2f} ({tail:.0f} us)")
+    for name, text in (("explain_known_ms", "of a known shape"), ("explain_fresh_ms", "of a shape never asked for")):
+        print(f"  an explanation {text} takes {result[name][0]:.1f} ms, {result[name][1]:.1f} ms at worst")
+    if result["visible_ms"] is not None:
+        print(f"  the console shows a decision {result['visible_ms']:.0f} ms after the bind's answer")
     print(f"  a scrape takes {result['scrape_ms']:.1f} ms", flush=True)
-
-
-def compared_text(found: dict) -> str:
-    """Filters beside a question over those beside the control, at the median and at the 99th percentile."""
-    (median, tail), (usual, usual_tail) = found["beside"], found["control"]
-    return f"p50 {median / (usual or 1):.2f} of the control's ({median:.0f} us) p99 {tail / (usual_tail or 1):.2f} ({tail:.0f} us)"
 
 
 def growth(results: list[dict]) -> None:

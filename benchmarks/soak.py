@@ -82,7 +82,7 @@ class Soak:
         else:
             node = rng.choice(list(fleet.devices))
             self._held.append((fleet.hold(self.events, node, [rng.choice(fleet.devices[node])]), node))
-        fleet.mirror.present()
+        fleet.mirror.snapshot()
         if self.events % self._per_filter == 0:
             self._filter()
         if self.events % EVENTS_PER_NODE == 0:

@@ -33,15 +33,15 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
-    waker = Waker(fleet.judge.hints.look, _Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]
-    task = asyncio.create_task(waker.run())
+    waker = Waker(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]
+    task = asyncio.create_task(waker.run(fleet.judge.hints.look))
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):
         # The event itself, and folding it in, is what every filter pays, too.
         node = nodes[event % len(nodes)]
         fleet.touch_node(node, {"event": str(event)})
         fleet.hold(-1 - event, node, fleet.devices[node][event % 2 :: 2])
-        fleet.mirror.present()
+        fleet.mirror.snapshot()
         waker.supply_changed()
         ends = time.monotonic() + gap
         before = time.thread_time()

@@ -12,19 +12,21 @@ import httpx
 from extender.policy import Policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from extender.serve import application
-from extender.web.app import App
+from extender.console.console import Console
+from extender.entry.desk import both
+from extender.web.console.app import ConsoleApp
+from extender.web.serve_app import ServeApp
 from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
 
 
 @dataclass
-class Berthing:
-    """The parts that tests talk to."""
+class Serving:
+    """One `berth serve` and its cluster: the parts that tests talk to."""
 
     cluster: Cluster
-    app: App
+    app: ServeApp
     client: httpx.AsyncClient
     api: str  # the sandbox's address
 
@@ -71,23 +73,47 @@ class Berthing:
         return [(r["pool"], r["device"]) for r in results]
 
     async def metrics(self, words: str) -> str:
-        """The first text of /metrics with these words: it is made anew every second."""
+        """The first text of serve's /metrics with these words, or of the console's."""
 
         async def shown() -> str:
-            text = (await self.client.get("/metrics")).text
-            return text if words in text else ""
+            texts = [(await self.client.get(path)).text for path in ("/metrics", "/console/metrics")]
+            return next((text for text in texts if words in text), "")
 
         return await eventually(shown, f"/metrics shows {words!r}")
 
     async def settled(self) -> None:
         """Wait until Berth has seen everything the cluster has."""
-        service = self.app.service
-        await eventually(lambda: all(int(r.version or 0) >= self._last(r.kind.name) for r in service.reflectors.values()))
+        reflectors = self.app.service.informers.reflectors
+        await eventually(lambda: all(int(r.version or 0) >= self._last(r.kind.name) for r in reflectors.values()))
 
     def _last(self, resource: str) -> int:
         """The newest version of a kind that Berth's watch will show."""
         shown = (c.version for c in self.cluster.store._history if c.resource == resource and not _hidden(c))
         return max(shown, default=0)
+
+
+@dataclass
+class Berthing(Serving):
+    """The same with the console in the same process."""
+
+    console: Console
+
+
+class AtOneAddress:
+    """Serve and console behind one client: what serve answers is serve's."""
+
+    def __init__(self, serve: ServeApp, console: ConsoleApp) -> None:
+        self._serve = serve
+        self._console = console
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if path == "/console/metrics":
+            await self._console({**scope, "path": "/metrics"}, receive, send)
+        elif path in ("/filter", "/prioritize", "/bind", "/preempt", "/livez", "/readyz", "/metrics"):
+            await self._serve(scope, receive, send)
+        else:
+            await self._console(scope, receive, send)
 
 
 def _hidden(change: Any) -> bool:
@@ -102,11 +128,14 @@ async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark
     cluster = Cluster(bookmark_seconds=bookmark_seconds)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
-    async with cluster.serving() as api, application(api, policy) as (app, not_ready), listening(app, "127.0.0.1", 0) as url:
-        await eventually(lambda: not not_ready(), not_ready)
+    async with (
+        cluster.serving() as api, both(api, policy) as (app, console),
+        listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
+    ):
+        await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)
         headers = {"Content-Type": "application/json"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=HANG_SECONDS, verify=False) as client:
-            yield Berthing(cluster, app, client, api)
+            yield Berthing(cluster, app, client, api, console.console)
 
 
 def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json:

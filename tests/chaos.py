@@ -199,6 +199,35 @@ async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, in
     return {"bound": bound}
 
 
+async def console_killed(seed: int, pods: int, times: int) -> dict[str, int]:
+    """The console is killed and started again while two replicas bind: every pod is bound all the same, and the last
+    console hears both."""
+    nodes = {f"n{i}": "hgx-h100-8" for i in range(-(-pods // 8))}
+    async with chaotic(seed, nodes) as (cluster, _, berths):
+        ports, console, records = [free_port(), free_port()], free_port(), free_port()
+        await berths.start_console(console, records)
+        for port in ports:
+            await berths.start(port, records=records)
+        for turn in range(times):
+            for i in range(turn * pods // times, (turn + 1) * pods // times):
+                cluster.apply(claim(f"c{i}"))
+                cluster.apply(pod(f"p{i}", f"c{i}"))
+            driving = asyncio.create_task(_drive(cluster, ports, random.Random(seed + turn)))
+            berths.kill(console)
+            await driving
+            await berths.start_console(console, records)
+        wrong = await settled(cluster)
+        assert not wrong, wrong[:5]
+        async with aiohttp.ClientSession() as session:
+
+            async def heard() -> bool:
+                async with session.get(f"http://127.0.0.1:{console}/v1/processes") as reply:
+                    return len(await reply.json()) == len(ports)
+
+            await eventually(heard, "the console hears both replicas")
+    return {"bound": pods, "consoles killed": times}  # the judge has seen all of them
+
+
 async def outages(seed: int, pods: int, times: int) -> dict[str, int]:
     """The API server goes away again and again while pods are bound."""
     nodes = {f"n{i}": "hgx-h100-8" for i in range(-(-pods // 8))}
@@ -275,6 +304,7 @@ async def everything(seed: int, times: int, old: Path) -> None:
         *((f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 3000, jumps=True)) for s in range(seed, seed + 3)),
         ("bind storm", bind_storm(seed, 1000)),
         ("rolling update and back", rolling_update(seed, 400, old)),
+        ("the console killed", console_killed(seed, 200, 20)),
         ("outages of the API server", outages(seed, 200, 20)),
         ("pods that fit nowhere", many_pending(10_000)),
     ):

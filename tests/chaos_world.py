@@ -23,6 +23,7 @@ import aiohttp
 import yaml
 
 from extender.sandbox.apiserver.resources import RESOURCES
+from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
 from tests.waiting import HANG_SECONDS, eventually
@@ -113,12 +114,24 @@ class Berths:
         config = {"clusters": [{"name": "c", "cluster": {"server": api_url}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                   "current-context": "c", "users": [{"name": "u", "user": {}}]}
         self._kubeconfig.write_text(yaml.safe_dump(config))
+        self._token = folder / "token"
+        self._token.write_text("good")
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.kills = 0
 
-    async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False) -> None:
-        """The Berth of a checkout, until it is ready; its wall clock may jump."""
-        command = [sys.executable, "-m", *(("tests.chaos_clock", str(port)) if jumps else ("extender",)), "serve", "--kubeconfig", str(self._kubeconfig), "--listen", f"127.0.0.1:{port}"]
+    async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False, records: int = 0) -> None:
+        """The `berth serve` of a checkout, until it is ready; its wall clock may jump. Its records go to a console's
+        port, or nowhere."""
+        sends = ("--records", f"http://127.0.0.1:{records}", "--records-token-file", str(self._token)) if records else ()
+        program = ("tests.chaos_clock", str(port)) if jumps else ("extender",)
+        await self._start(port, root, *program, "serve", "--listen", f"127.0.0.1:{port}", *sends)
+
+    async def start_console(self, port: int, records: int) -> None:
+        """A console that takes records, until it is ready."""
+        await self._start(port, ROOT, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}")
+
+    async def _start(self, port: int, root: Path, *words: str) -> None:
+        command = [sys.executable, "-m", *words, "--kubeconfig", str(self._kubeconfig)]
         self._processes[port] = process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         async with aiohttp.ClientSession() as session:
 
@@ -158,7 +171,8 @@ class Berths:
 
 @asynccontextmanager
 async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterator[tuple[Cluster, Faults, Berths]]:
-    cluster = Cluster(bookmark_seconds=0.5)
+    sender = TokenUser("system:serviceaccount:berth-system:berth", ("berth-console",))
+    cluster = Cluster(bookmark_seconds=0.5, tokens={"good": sender})
     for name, machine in (nodes or NODES).items():
         cluster.add_node(name, carried_machines()[machine])
     faults = Faults(cluster.api, seed)

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
+from extender.entry.serve import application
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from extender.serve import application
-from tests.berthing import Berthing
+from tests.berthing import Serving
 from tests.waiting import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
@@ -47,22 +47,22 @@ class Gate:
 
 
 @asynccontextmanager
-async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Berthing], list[Gate]]]:
+async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Serving], list[Gate]]]:
     """Two replicas (nodes: name to machine) and the gate of each."""
     cluster = Cluster(bookmark_seconds=0.2)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     gates = [Gate(cluster), Gate(cluster)]
-    found: list[Berthing] = []
+    found: list[Serving] = []
     async with AsyncExitStack() as stack:
         for gate in gates:
             api = await stack.enter_async_context(listening(gate, "127.0.0.1", 0))
             stack.callback(cluster.store.cut_watches)  # a server ends at once where no watch is open
-            app, not_ready = await stack.enter_async_context(application(api))
+            app = await stack.enter_async_context(application(api))
             url = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
-            await eventually(lambda not_ready=not_ready: not not_ready())
+            await eventually(lambda app=app: not app.service.informers.not_ready)
             client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False))
-            found.append(Berthing(cluster, app, client, api))
+            found.append(Serving(cluster, app, client, api))
         try:
             yield found, gates
         finally:

@@ -21,9 +21,9 @@ async def audited(b: Berthing, *claims: dict) -> list[str]:
     for one in claims:
         b.cluster.store.put("resourceclaims", ("default", one["metadata"]["name"]), one)
     await b.settled()
-    await b.app.service.auditor.round()
-    assert b.app.service.auditor.findings == [], "what one round saw may be on its way out"
-    await b.app.service.auditor.round()
+    await b.console.auditor.round()
+    assert b.console.auditor.findings == [], "what one round saw may be on its way out"
+    await b.console.auditor.round()
     return [f["kind"] for f in (await b.client.get("/v1/audit")).json()]
 
 
@@ -45,7 +45,7 @@ async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None
     async with berthing({"n1": "t4-4"}) as b:
         await audited(b, allocated("a", "gpu-0"), allocated("b", "gpu-0"))
         for _ in range(3):
-            await b.app.service.auditor.round()
+            await b.console.auditor.round()
         events = b.cluster.store.all("events")
         assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"] and all(e["reason"] == "AuditFinding" for e in events)
         assert await b.metrics("berth_audit_double 1.0")
@@ -65,8 +65,8 @@ async def test_a_mirror_that_went_wrong_is_noticed() -> None:
         from dataclasses import replace
 
         mirror.apply_claim(key, replace(known, allocation=None))
-        await b.app.service.auditor.round()
-        assert b.app.service.auditor.drifted == 1
+        await b.console.auditor.round()
+        assert b.console.auditor.drifted == 1
 
 
 async def test_reading_the_findings_changes_nothing() -> None:
@@ -78,4 +78,4 @@ async def test_reading_the_findings_changes_nothing() -> None:
         requests = dict(b.cluster.api.requests)
         for _ in range(3):
             assert (await b.client.get("/v1/audit")).json() == []
-        assert b.cluster.api.requests == requests and b.app.service.auditor.rounds == 0
+        assert b.cluster.api.requests == requests and b.console.auditor.rounds == 0

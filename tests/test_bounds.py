@@ -27,10 +27,11 @@ from extender.model.fabric import Graph
 from extender.policy import Policy
 from extender.policy.schema import MOST_EFFECTIVE, Override
 from extender.scoring.parts import Part
-from extender.service.journal import Journal
-from extender.service.unfinished import UnfinishedDemands
-from extender.verdict.decision import Candidate
+from extender.console.journal import Journal
 from extender.model.demand import DEFAULT_MIX
+from extender.records import Attempted, Bound
+from extender.service.unfinished import UnfinishedDemands
+from extender.verdict.decision import Attempt, Candidate, Decision
 from extender.verdict.ranking import Ranking
 from extender.verdict.rankings import Rankings
 from extender.wire.claims import SpecCache
@@ -69,7 +70,7 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
     for number in range(1, 64):
         taken = [device for bit, device in enumerate(fleet.devices[node]) if number >> bit & 1]
         fleet.hold(0, node, taken)
-        fleet.mirror.present()
+        fleet.mirror.snapshot()
     gc.collect()
     found = fleet.mirror.interned()
     assert (found["states"], found["signatures"], found["looks"], found["appearances"]) == (5, 5, 1, 1)
@@ -78,10 +79,10 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
 def test_counters_of_a_pool_go_with_its_node() -> None:
     fleet = Fleet("mig")
     fleet.fill(2, 0.5)
-    fleet.mirror.present()
+    fleet.mirror.snapshot()
     assert fleet.mirror.interned()["counters"] == 2
     fleet.remove_node("node-000001")
-    fleet.mirror.present()
+    fleet.mirror.snapshot()
     gc.collect()
     found = fleet.mirror.interned()
     assert found["counters"] == found["hardware"] == 1
@@ -118,7 +119,10 @@ def test_a_ranking_keeps_few_verdicts_of_states_that_no_node_is_in() -> None:
     fleet = Fleet("mixed")
     fleet.fill(3, 0.0)
     demand = fleet.demand(fleet.pod("p", 1, 1))
-    rankings = [Ranking(demand, vacant=2), Ranking(demand, vacant=2, as_of=True)]
+    (request,) = demand.specs[0].requests
+    option = replace(request.alternatives[0], selectors=(f'device.attributes["{fleet.driver}"].uuid != "x"',))
+    spec = replace(demand.specs[0], requests=(replace(request, alternatives=(option,)),))
+    rankings = [Ranking(demand, vacant=2), Ranking(replace(demand, specs=(spec,)), vacant=2)]
     for number in range(1, 64):
         taken = [device for bit, device in enumerate(fleet.devices["node-000001"]) if number >> bit & 1]
         fleet.hold(0, "node-000001", taken)
@@ -126,28 +130,31 @@ def test_a_ranking_keeps_few_verdicts_of_states_that_no_node_is_in() -> None:
         for ranking in rankings:
             assert ranking.follow(snapshot, fleet.judge.rules(snapshot))
             assert ranking.groups <= 3 + 2 + 2 + 2 * 2
-    assert rankings[0].best(None, 9) == rankings[1].best(None, 9)
+    first, second = ([(name, grant.score) for name, grant in ranking.best(None, 9)] for ranking in rankings)
+    assert first == second
 
 
 def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first() -> None:
     fleet = Fleet("mixed")
     fleet.fill(2, 0.5)
     demands = [fleet.demand(fleet.pod(f"p{shape}", shape, 1)) for shape in range(6)]
-    snapshot = fleet.mirror.present()
+    snapshot = fleet.mirror.snapshot()
     rules = replace(fleet.judge.rules(snapshot), grants=None)  # or rankings would share them
     alone = Rankings()
-    alone.of(demands[0], snapshot, rules)
+    alone.at_hand(demands[0]).follow(snapshot, rules)
     rankings = Rankings(limit_bytes=int(2.5 * alone.estimated_bytes))
     for which in (0, 1, 0, 2):
-        rankings.of(demands[which], snapshot, rules)
+        rankings.at_hand(demands[which]).follow(snapshot, rules)
     rankings.peek(demands[1])
     for which in (3, 4):
-        rankings.of(demands[which], snapshot, rules)
+        rankings.at_hand(demands[which]).follow(snapshot, rules)
     assert [rankings.known(demand) for demand in demands] == [False, False, True, True, True, False]
     assert rankings.evaluations == 10, "those of rankings that are gone count"
     tiny = Rankings(limit_bytes=1)
     for demand in demands:
-        assert tiny.of(demand, snapshot, rules).best(None, 1), "the one asked for is there, however large"
+        ranking = tiny.at_hand(demand)
+        ranking.follow(snapshot, rules)
+        assert ranking.best(None, 1), "the one asked for is there, however large"
     assert len(tiny) == 2
 
 
@@ -157,7 +164,7 @@ def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
     ranking, sizes = Ranking(demand), []
     for _ in range(4):
         fleet.fill(3, 0.5)
-        snapshot = fleet.mirror.present()
+        snapshot = fleet.mirror.snapshot()
         ranking.follow(snapshot, fleet.judge.rules(snapshot))
         sizes.append(ranking.estimated_bytes)
     assert sizes == sorted(set(sizes))
@@ -194,20 +201,24 @@ def candidate(text: str) -> Candidate:
     return Candidate("n", 1.0, (text,), 0.0, 0.0, "", (Part("link", 1.0, text),))
 
 
+def refused(name: str, uid: str, reason: str) -> Attempted:
+    return Attempted(ObjectKey("x", name), uid, Attempt("", 0, 1, ((reason, 1),)))
+
+
 def test_the_journal_is_bounded_by_pods_and_by_bytes() -> None:
-    few = Journal(lambda: "", pods=3)
+    few = Journal(pods=3)
     for number in range(5):
-        few.attempted(ObjectKey("x", f"p{number}"), f"u{number}", 0, 1, [("why", 1)])
+        few.attempted(refused(f"p{number}", f"u{number}", "why"))
     assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"] and few.of(ObjectKey("x", "p1")) is None
-    small = Journal(lambda: "", limit_bytes=100_000)
+    small = Journal(limit_bytes=100_000)
     for number in range(20):
         for attempt in range(10):
-            small.attempted(ObjectKey("x", f"p{number}"), f"u{number}", 0, 1, [(f"{attempt}" * 1000, 1)])
-        small.decided(ObjectKey("x", f"p{number}"), f"u{number}", candidate("y" * 500), ("", 0.0))
+            small.attempted(refused(f"p{number}", f"u{number}", f"{attempt}" * 1000))
+        small.decided(Bound(ObjectKey("x", f"p{number}"), f"u{number}", Decision("", candidate("y" * 500))))
     kept = small.recent(99)
     assert 5 <= len(kept) <= 9 and sum(entry.size for entry in kept) <= 100_000
     assert {len(entry.attempts) for entry in kept} == {8}
-    small.attempted(ObjectKey("x", "large"), "large", 0, 1, [("z" * 200_000, 1)])
+    small.attempted(refused("large", "large", "z" * 200_000))
     assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
 
 
@@ -229,7 +240,7 @@ def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
     """However many graphs are forgotten meanwhile: a key made of addresses would one day be equal."""
     fleet = Fleet("mixed")
     fleet.fill(5, 0.0)
-    states = {view.state.signature for view in fleet.mirror.present().views.values()}
+    states = {view.state.signature for view in fleet.mirror.snapshot().views.values()}
     assert len(states) == 4, "five machines, two of which are alike"
 
 
@@ -291,7 +302,7 @@ def test_specs_are_bounded_by_their_bytes() -> None:
 # Arguments of every one of them, different for every number.
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_compiled": lambda i: (f"device.driver == '{i}'",),
-    "_declarations": lambda i: (Dialect((1, i)),),
+    "environment_of": lambda i: (Dialect((1, i)),),
     "_in_order": lambda i: (tuple(range(i)),),
     "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
     "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),

@@ -18,12 +18,13 @@ from extender.model.budget import Budget, BudgetSpent
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, gpu_slice, node_object
-from extender.service.journal import Journal
+from extender.service.decisions import FilterSink, NoSink
 from extender.service.judge import Judge
 from extender.service.unfinished import UnfinishedDemands
 from extender.service.throttle import Limits, Throttle
 from extender.verdict.demand import Demand, demand_of
 from extender.verdict.evaluate import Rules
+from extender.verdict.evaluator import Evaluator
 from extender.verdict.ranking import Ranking
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
@@ -46,6 +47,19 @@ class Clock:
         return self.now
 
 
+class Told(NoSink):
+    """Notes which of the judge's tasks have work."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def unfinished(self) -> None:
+        self.told.append("unfinished")
+
+    def fits(self) -> None:
+        self.told.append("fits")
+
+
 @dataclass
 class Fleet:
     """A judge on a mirror filled by hand."""
@@ -54,6 +68,7 @@ class Fleet:
     policy: Policy = field(default_factory=Policy)
     limits: Limits = field(default_factory=Limits)
     kinds: int = 3
+    sink: FilterSink = field(default_factory=NoSink)
     made: int = 0
 
     def __post_init__(self) -> None:
@@ -63,7 +78,7 @@ class Fleet:
             self.mirror.apply_node(f"n{i}", decode_node(node_object(f"n{i}", _MACHINES[i % self.kinds], {})))
             self.mirror.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", _MACHINES[i % self.kinds])))
         self.judge = Judge(
-            self.mirror, self.policy, Features(), self.clock, Journal(lambda: ""), limits=self.limits
+            self.mirror, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
         )
 
     @property
@@ -122,11 +137,11 @@ def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
     asked = fleet.pod("a", *shape.get("selectors", ()), **{k: v for k, v in shape.items() if k != "selectors"})
 
     def newest(masks: Masks, budget: Budget | None = None) -> tuple:
-        snapshot = fleet.mirror.present()
+        snapshot = fleet.mirror.snapshot()
         rules = Rules(masks, Features(), snapshot.fleet)
         return snapshot, rules if budget is None else replace(rules, budget=budget)
 
-    demand = demand_of(asked, fleet.mirror.present(), Policy())
+    demand = demand_of(asked, fleet.mirror.snapshot(), Policy())
     assert isinstance(demand, Demand)
     ranking = Ranking(demand)
     for position, some in enumerate(steps):
@@ -141,7 +156,7 @@ def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
     fresh = Ranking(demand)
     fresh.follow(*newest(Masks()))
     assert ranking.refused() == fresh.refused()
-    views = fleet.mirror.present().views
+    views = fleet.mirror.snapshot().views
     assert {name: type(ranking.verdict(view)) for name, view in views.items()} == {
         name: type(fresh.verdict(view)) for name, view in views.items()
     }
@@ -153,7 +168,7 @@ def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
 def test_a_mask_goes_on_where_its_budget_ended() -> None:
     """No device is asked twice, and nothing of the half-made mask is left."""
     fleet, masks = Fleet(), Masks()
-    slice_ = fleet.mirror.present().views["n1"].inventory.offsets[0][0]
+    slice_ = fleet.mirror.snapshot().views["n1"].inventory.offsets[0][0]
     text, ended, found = 'device.attributes["gpu.nvidia.com"].productName.endsWith("4")', 0, None
     while found is None:
         try:
@@ -168,7 +183,7 @@ def test_a_mask_goes_on_where_its_budget_ended() -> None:
 
 def test_half_made_masks_are_bounded_with_the_others() -> None:
     fleet, masks = Fleet(), Masks(mask_bytes=2000)
-    slice_ = fleet.mirror.present().views["n1"].inventory.offsets[0][0]
+    slice_ = fleet.mirror.snapshot().views["n1"].inventory.offsets[0][0]
     for number in range(50):
         for _ in range(3):
             with suppress(BudgetSpent):
@@ -236,10 +251,10 @@ def test_a_demand_that_spent_its_budget_is_answered_from_memory_until_it_may_be_
 
 
 def test_work_goes_on_in_slices_until_the_demand_is_judged() -> None:
-    fleet = Fleet(nodes=60)
-    asked, told = fleet.hostile(), []
-    fleet.judge.on_unfinished = lambda: told.append(1)
-    assert fleet.error(asked) and told
+    sink = Told()
+    fleet = Fleet(nodes=60, sink=sink)
+    asked = fleet.hostile()
+    assert fleet.error(asked) and sink.told == ["unfinished"]
     while True:
         began = fleet.clock.now
         left = fleet.judge.go_on()
@@ -265,7 +280,7 @@ def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:
 
 def test_demands_that_go_on_are_bounded_by_pods() -> None:
     fleet = Fleet(nodes=60)
-    judge = Judge(fleet.mirror, Policy(), Features(), fleet.clock, Journal(lambda: ""), remembered_pods=3)
+    judge = Judge(fleet.mirror, Policy(), Evaluator(Features()), fleet.clock, remembered_pods=3)
     for _ in range(8):
         fleet.clock.now += 60
         judge.filter(fleet.hostile(), fleet.names)
@@ -276,30 +291,30 @@ def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
     """Bind says that it gave up and writes nothing; what it did is kept, so it comes to an end."""
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
-    snapshot = fleet.mirror.present()
+    snapshot = fleet.mirror.snapshot()
     assert set(fleet.judge.prioritize(asked, fleet.names)) == {(name, 0) for name in fleet.names}
     slow = Fleet(nodes=3, limits=Limits(steps=5))
     asked = slow.hostile()
-    demand, spent = demand_of(asked, slow.mirror.present(), Policy()), 0
+    demand, spent = demand_of(asked, slow.mirror.snapshot(), Policy()), 0
     assert isinstance(demand, Demand) and snapshot is not None
     verdict = None
     while verdict is None:
         try:
-            verdict = slow.judge.decide(demand, "n1", slow.mirror.present())
+            verdict = slow.judge.decide(demand, "n1", slow.mirror.snapshot())
         except BudgetSpent:
             spent += 1
     assert spent > 3
     fresh = Fleet(nodes=3)
-    again = demand_of(fresh.hostile(), fresh.mirror.present(), Policy())
+    again = demand_of(fresh.hostile(), fresh.mirror.snapshot(), Policy())
     assert isinstance(again, Demand)
-    assert fresh.judge.decide(again, "n1", fresh.mirror.present()) == verdict
+    assert fresh.judge.decide(again, "n1", fresh.mirror.snapshot()) == verdict
 
 
 def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
-    fleet = Fleet(kinds=1, limits=Limits(steps=40, share=1.0))
+    sink = Told()
+    fleet = Fleet(kinds=1, limits=Limits(steps=40, share=1.0), sink=sink)
     texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{i}"' for i in range(8)]
-    asked, judge, woken = fleet.pod("a", *texts, count=5), fleet.judge, []
-    judge.on_fits = lambda: woken.append(1)
+    asked, judge = fleet.pod("a", *texts, count=5), fleet.judge
     while fleet.error(asked):
         fleet.clock.now += 60
     assert judge.rejected() == [asked.uid]
@@ -308,7 +323,7 @@ def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
     assert judge.unfinished_demands == 1 and True not in looks
     while judge.go_on():
         fleet.clock.now += 1
-    assert woken
+    assert "fits" in sink.told
 
 
 def test_a_namespace_has_a_share_of_the_time_and_a_small_burst() -> None:
@@ -396,14 +411,20 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
         judge = b.app.service.judge
         for name in ("costly", "gone"):
             assert "gave up for now with" in (await _filtered(b, name, names))["Error"]
-        explained = (await b.client.get("/v1/explain/default/costly")).json()
-        assert explained["outcome"] == "unfinished" and "gave up for now" in explained["sentence"]
+        explained = await eventually(lambda: _remembered(b, "costly"))
+        assert "gave up for now" in explained["attempts"][-1]["reasons"][0][0]
         while not (await _filtered(b, "light", names, "honest"))["NodeNames"]:
             await asyncio.sleep(0.01)  # on a slow machine its own few milliseconds are too short, too
         b.cluster.store.remove("pods", ("default", "gone"))
         await eventually(lambda: judge.unfinished_demands == 1)
         await eventually(lambda: judge.unfinished_demands == 0)
         assert (await _filtered(b, "costly", names))["NodeNames"]
+
+
+async def _remembered(b: Berthing, name: str) -> dict | None:
+    """The explanation, once the console knows of a filter request for the pod."""
+    found = (await b.client.get(f"/v1/explain/default/{name}")).json()
+    return found if found.get("attempts") else None
 
 
 async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "default") -> dict:
@@ -416,7 +437,7 @@ async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "
 def test_an_equal_demand_of_another_namespace_is_not_held_back() -> None:
     """What the pods of one namespace spent is no reason to let those of another wait."""
     fleet = Fleet(nodes=1)
-    demand = demand_of(fleet.hostile(), fleet.mirror.present(), Policy())
+    demand = demand_of(fleet.hostile(), fleet.mirror.snapshot(), Policy())
     assert isinstance(demand, Demand)
     claims = tuple(replace(one, key=ObjectKey("another", one.key.name)) for one in demand.open)
     elsewhere = replace(demand, open=claims)

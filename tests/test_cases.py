@@ -66,8 +66,8 @@ from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
 from extender.wire.slices import SliceDecoder
 from extender.wire import extender_v1 as wire
-from extender.service.journal import Journal
 from extender.model.claim import ObjectKey
+from extender.verdict.evaluator import Evaluator
 from extender.sandbox.cluster import GPU_CLASS
 import orjson
 mirror, decoder, rng = Mirror(), SliceDecoder(), random.Random(int(sys.argv[1]))
@@ -83,7 +83,7 @@ for event in events: event()
 mirror.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
 names = sorted(mirror.store.nodes)
 rng.shuffle(names)
-judge = Judge(mirror, Policy(), Features(), lambda: 0.0, Journal(lambda: ""))
+judge = Judge(mirror, Policy(), Evaluator(Features()), lambda: 0.0)
 digest = hashlib.sha256()
 for count in (1, 2, 4, 8, 9):
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}

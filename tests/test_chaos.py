@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.sandbox.cluster import Cluster
 from tests.berthing import claim, pod
-from tests.chaos import bind_storm, killed_at_every_write, many_pending, outages, rolling_update, two_replicas
+from tests.chaos import bind_storm, console_killed, killed_at_every_write, many_pending, outages, rolling_update, two_replicas
 from tests.chaos_world import judge
 
 
@@ -27,6 +27,10 @@ async def test_bind_storm() -> None:
 
 async def test_old_and_new_process_active_together() -> None:
     assert (await rolling_update(seed=2, pods=48))["bound"]  # the judge has seen all 48
+
+
+async def test_the_console_killed() -> None:
+    assert (await console_killed(seed=6, pods=16, times=2))["bound"] == 16
 
 
 async def test_outages_of_the_api_server() -> None:

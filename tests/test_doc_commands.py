@@ -13,9 +13,10 @@ import yaml
 from extender.cli.main import commands
 from tests.berthing import berthing, claim, pod
 from tests.commands import berth_beside
-from tests.test_docs import DOCS, ROOT
 
 app = commands()
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
 _BERTH = re.compile(r"^berth [a-z].*", re.DOTALL)

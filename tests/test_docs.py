@@ -14,7 +14,9 @@ from extender.mirror.ledger import TRANSITIONS
 from extender.model.reasons import DESCRIPTIONS, Code
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox.examples import load_examples
-from extender.web.metrics import READINGS
+from extender.web.console.metrics import READINGS as OF_CONSOLE
+from extender.web.metrics import COMMON
+from extender.web.serve_metrics import READINGS as OF_SERVE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -41,9 +43,19 @@ def test_every_reason_is_documented(code: Code) -> None:
     assert f"| `{code.name}` | {code.value} | {DESCRIPTIONS[code]} |" in (DOCS / "reasons.md").read_text()
 
 
-@pytest.mark.parametrize(("name", "help_text"), [(r.name, r.help) for r in READINGS])
-def test_every_metric_is_documented(name: str, help_text: str) -> None:
-    assert f"| `{name}` | {help_text} |" in (DOCS / "metrics.md").read_text()
+def metrics_of(title: str) -> dict[str, str]:
+    """Metrics in the table of a section of metrics.md, with their meaning."""
+    section = (DOCS / "metrics.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    return dict(re.findall(r"^\| `(berth_\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("title", "readings"), [
+    ("Both processes", COMMON),
+    ("berth serve", [r for r in OF_SERVE if r not in COMMON]),
+    ("berth console", [r for r in OF_CONSOLE if r not in COMMON]),
+])  # fmt: skip
+def test_every_metric_is_documented_where_it_is(title: str, readings: list) -> None:
+    assert metrics_of(title) == {reading.name: reading.help for reading in readings}
 
 
 def test_life_cycle_is_drawn_from_the_table() -> None:
@@ -83,4 +95,4 @@ def test_examples_and_configuration_are_well_formed() -> None:
 
 
 def test_version_is_the_changelogs_newest() -> None:
-    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
+    assert re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__

@@ -19,8 +19,8 @@ from extender.wire.claims import decode_class
 from extender.wire.core import decode_node
 from extender.wire.slices import SliceDecoder
 from tests.berthing import claim, pod
-from tests.test_docs import ROOT
 
+ROOT = Path(__file__).resolve().parents[1]
 CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
 
 

@@ -13,7 +13,7 @@ from extender.files import read_file, read_mounted
 from extender.model.errors import WireError
 from extender.model.text import one_line
 from extender.policy import Policy, PolicyError, load_policy
-from extender.service.policies import CandidateFile, PolicyFile
+from extender.runtime.policies import CandidateFile, PolicyFile
 from extender.wire.documents import MOST_DEPTH, Places, json_value, one_value, parts_of, text_of, values_of
 from tests.nasty import FILES, bomb
 

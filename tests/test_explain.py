@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from extender.cli.main import commands
 from extender.cli.picture import take_picture
-from extender.model.claim import Node, ObjectKey
-from extender.serve import application
-from extender.verdict.explain import explain
+from extender.console.journal import Entry
+from extender.model.claim import ObjectKey
+from extender.entry.console import application
 from tests.berthing import Berthing, berthing, claim, pod
 from tests.waiting import eventually
 
@@ -39,6 +39,11 @@ async def _run(b: Berthing, name: str, claims: list[dict], annotations: dict[str
     return ""
 
 
+async def _recorded(b: Berthing, name: str) -> Entry:
+    """What the console knows of a pod, once a record of it has come."""
+    return await eventually(lambda: b.console.journal.of(ObjectKey("default", name)), f"a record of {name}")
+
+
 async def _why(b: Berthing, name: str, **params: str) -> dict:
     reply = await b.client.get(f"/v1/explain/default/{name}", params=params)
     assert reply.status_code == 200, reply.text
@@ -51,6 +56,7 @@ def test_what_a_claim_would_have_to_give_back() -> None:
             for i in range(2):
                 assert await _run(b, f"big-{i}", [claim(f"big-{i}", 8)])
             await _run(b, "late", [claim("late", 2)])
+            await _recorded(b, "late")
             found = await _why(b, "late")
             assert found["outcome"] == "refused" and found["nodes"] == 2
             assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("IN_USE", 2)]
@@ -63,22 +69,6 @@ def test_what_a_claim_would_have_to_give_back() -> None:
             assert gone["outcome"] == "refused" and gone["nodes"] == 1
 
     asyncio.run(body())
-
-
-async def test_nodes_that_come_while_it_is_explained_are_left_out() -> None:
-    """A filter in between takes the ranking on to a newer picture, with a node that the explanation does not know."""
-    async with berthing({"n2": A100, "n3": H100}) as b:
-        await _run(b, "many", [claim("many", 9)])
-        judge, mirror = b.app.service.judge, b.app.service.mirror
-        (waiting,) = mirror.store.pods.values()
-        snapshot = mirror.snapshot()
-        ranking = judge.ranking_at_hand(waiting, snapshot)
-        assert ranking is not None
-        mirror.apply_node("n1", Node("n1", {}))
-        later = mirror.snapshot()
-        ranking.follow(later, judge.rules(later))
-        found = list(explain(waiting, snapshot, judge.policy, judge.rules(snapshot), ranking))[-1]
-        assert found is not None and found.nodes == 2 and "n1" not in str(found)
 
 
 async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking() -> None:
@@ -145,7 +135,8 @@ def test_a_bound_pod_keeps_its_decision() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": A100}) as b:
             node = await _run(b, "p", [claim("p", 2)])
-            await eventually(lambda: b.app.service.journal.of(("default", "p")).decision is not None)
+            entry = await _recorded(b, "p")
+            await eventually(lambda: entry.decision is not None)
             await b.settled()
             found = await _why(b, "p")
             decision = found["decision"]
@@ -162,9 +153,9 @@ def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> N
         async with berthing({"n1": H100}) as b:
             await _run(b, "p", [claim("c", 2)])
             note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
-            async with application(b.api) as (other, not_ready):
-                await eventually(lambda: not not_ready())
-                found = await other.service.explainer.pod(ObjectKey("default", "p"))
+            async with application(b.api) as other:
+                await eventually(lambda: not other.console.informers.not_ready)
+                found = await other.console.explainer.pod(ObjectKey("default", "p"))
                 assert found["outcome"] == "bound" and found["sentence"] == f"pod default/p was bound to n1: {note}"
 
     asyncio.run(body())
@@ -190,7 +181,7 @@ def test_explaining_changes_nothing() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "a", [claim("a", 8)])
             await _run(b, "p", [claim("p", 2)])
-            await eventually(lambda: b.app.service.teller.events == 1)
+            await eventually(lambda: b.console.teller.events == 1)
             before = b.app.service.mirror.usage._by_holder.copy()
             writes = b.cluster.store.version
             await _why(b, "p", free="default/a")
@@ -224,7 +215,7 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
             hopper = f"device.attributes['{DRIVER}'].architecture == 'Hopper'"
             assert await _run(b, "a", [claim("a", 6, hopper)]) == "n1"
             assert not await _run(b, "stuck", [claim("stuck", 8, hopper)])
-            api = str(b.app.service.reflectors["nodes"]._client._credentials.url)
+            api = str(b.app.service.informers.reflectors["nodes"]._client._credentials.url)
             context = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                        "current-context": "c", "users": [{"name": "u", "user": {}}]}  # fmt: skip
             kubeconfig.write_text(yaml.safe_dump(context))

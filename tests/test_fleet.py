@@ -8,8 +8,10 @@ import orjson
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
+from extender.model.claim import ObjectKey
 from tests.berthing import Berthing, berthing, claim, pod
 from tests.commands import berth_beside
+from tests.waiting import eventually
 
 cli = commands()
 
@@ -30,6 +32,8 @@ async def test_fleet_commands() -> None:
         assert await b.bind("a", node) == ""
         await b.settled()
         await b.filter("b")
+        journal = b.console.journal
+        await eventually(lambda: journal.of(ObjectKey("default", "b")), "the record of the pod that waits")
         code, out = await command(b, "nodes", "n1")
         assert code == 0 and "n1" in out and "n2" not in out and "Tesla V100-SXM2-16GB" in out
         code, out = await command(b, "nodes", "--output", "json")
@@ -53,7 +57,7 @@ def test_kubectl_finds_it_as_a_plugin() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    commands = ["serve", "run", "agent", "fabric", "allocate", "select", "lint", "explain", "snapshot", "nodes", "claims", "top", "doctor", "policy check", "policy show", "policy status", "policy diff"]
+    commands = ["serve", "console", "run", "agent", "fabric", "allocate", "select", "lint", "explain", "snapshot", "nodes", "claims", "top", "doctor", "policy check", "policy show", "policy status", "policy diff"]
     for name in commands:
         found = CliRunner().invoke(cli, [*name.split(), "--help"])
         assert found.exit_code == 0 and "Example" in found.output, name

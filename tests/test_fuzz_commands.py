@@ -60,6 +60,8 @@ HOLDS = {
     "tls_key": "policy",
     "client_ca": "policy",
     "page_token_file": "policy",
+    "records_token_file": "policy",
+    "records_ca": "policy",
 }
 
 
@@ -159,9 +161,9 @@ def arguments(
     names = {str(p.name) for p in COMMANDS[words].params}
     if "server" in names:
         needed["server"] = ["http://127.0.0.1:9"]
-    if words in (("serve",), ("run",)):
+    if words in (("serve",), ("run",), ("console",)):
         needed["listen"] = [f"127.0.0.1:{used}"]
-    if words == ("serve",):
+    if words in (("serve",), ("console",)):
         needed |= {"kubeconfig": [str(folder / "kubeconfig.yaml")]}
     if words == ("run",):
         needed |= {"examples": [str(folder / "folder")]}
@@ -235,7 +237,7 @@ def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: 
     for parameter in COMMANDS[words].params:
         if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
             continue
-        for value in ADDRESSES if parameter.name in ("server", "listen", "pages", "metrics", "traces") else VALUES:
+        for value in ADDRESSES if parameter.name in ("server", "listen", "probes", "console", "records", "traces") else VALUES:
             check(arguments(words, folder, used, {str(parameter.name): [value]}))
     check([*words, "--no-such-option"])
 
@@ -269,7 +271,7 @@ def test_servers_that_are_none(
         names = {str(p.name) for p in command.params}
         if "server" in names:
             check([*words, f"--server={nonsense}", *(["a/b"] if words == ("explain",) else [])])
-        if "kubeconfig" in names and words not in (("serve",), ("agent",)):
+        if "kubeconfig" in names and words not in (("serve",), ("console",), ("agent",)):
             check(arguments(words, folder, used, {"kubeconfig": [str(tmp_path / "kubeconfig")]}))
 
 
@@ -302,8 +304,12 @@ def test_generated_garbage(words: tuple[str, ...], folder: Path, tmp_path: Path,
             "--listen: cannot listen on 127.0.0.1:{used}: Address already in use",
         ),
         (
-            ["serve", "--pages", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"],
-            "--pages: cannot listen on 127.0.0.1:{used}",
+            ["serve", "--console", "127.0.0.1:{used}", "--listen", "127.0.0.1:0"],
+            "--console: cannot listen on 127.0.0.1:{used}",
+        ),
+        (
+            ["console", "--listen", "127.0.0.1:0", "--records", "127.0.0.1:{used}"],
+            "--records: cannot listen on 127.0.0.1:{used}",
         ),
         (["serve", "--policy", "{bomb}"], "aliases stand for more values than the text has characters (line 3, column"),
         (["policy", "show", b"\xff"], "argument 3 is not UTF-8"),
@@ -313,7 +319,7 @@ def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: 
     (tmp_path / "bomb").write_bytes(FILES["bomb"])
     names = {"used": used, "bomb": tmp_path / "bomb"}
     given = [word if isinstance(word, bytes) else word.format(**names) for word in line]
-    options = ["--kubeconfig", str(folder / "kubeconfig.yaml")] if line[0] == "serve" else []
+    options = ["--kubeconfig", str(folder / "kubeconfig.yaml")] if line[0] in ("serve", "console") else []
     found = subprocess.run(
         [sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False
     )

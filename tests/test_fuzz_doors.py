@@ -28,7 +28,7 @@ ENDLESS = "/v1/updates"  # a stream: only its head is read
 async def doors(client: httpx.AsyncClient) -> list[str]:
     """Every path that the code of the web room names, and every route that the framework knows."""
     found = set((await client.get("/openapi.json")).json()["paths"])
-    for path in WEB.glob("*.py"):
+    for path in WEB.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.Constant)

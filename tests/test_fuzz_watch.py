@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from extender.cluster.errors import NotFound
+from extender.console.console import ClusterPicture, Console
+from extender.diagnosis.consistency import audit
+from extender.diagnosis.node_rows import row
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
-from extender.mirror.audit import audit
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.service.service import Service
-from extender.verdict.overview import row
-from extender.web.metrics import Metrics
+from extender.web import serve_metrics
+from extender.web.console import metrics as console_metrics
+from extender.web.metrics import scrape
 from extender.wire.core import decode_pod
 from extender.wire.lenient import lenient_loads
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
@@ -58,14 +61,17 @@ class Script:
 
 
 class World:
-    """A service whose watches are real and whose API server is a script."""
+    """A service and a console over its mirror. The watches are real, and the API server is a script."""
 
     def __init__(self, name: str) -> None:
         self.kind, _, self.name = name.partition("/")
         self.good = OBJECTS[self.kind][self.name]
-        self.service = Service(Script(self.kind, self._lines()), Policy(), clock=lambda: 0.0)
-        self._metrics = Metrics(self.service)
-        self.reflector = self.service.reflectors[self.kind]
+        script = Script(self.kind, self._lines())
+        self.service = Service(script, Policy(), clock=lambda: 0.0)
+        mirror, evaluator, informers = self.service.mirror, self.service.evaluator, self.service.informers
+        picture = ClusterPicture(mirror, evaluator, informers, self.service.expirer, shared=True)
+        self.console = Console(script, Policy(), clock=lambda: 0.0, picture=picture)
+        self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])
         self._bodies: list[bytes] = []
         self._looks = 0
@@ -75,8 +81,8 @@ class World:
         self.tasks: list[asyncio.Task] = []
 
     async def __aenter__(self) -> World:
-        self.tasks = [asyncio.create_task(one.run()) for one in self.service.reflectors.values()]
-        while self.service.not_ready:
+        self.tasks = [asyncio.create_task(one.run()) for one in self.service.informers.reflectors.values()]
+        while self.service.informers.not_ready:
             await asyncio.sleep(0)
         self.before = self.state()
         return self
@@ -134,11 +140,10 @@ class World:
     def look(self) -> None:
         """What auditor, scrapes and pages make of it."""
         mirror = self.service.mirror
-        for _ in audit(mirror):
-            pass
-        for _ in self._metrics.text():
-            pass
-        orjson.dumps([self.service.overview.claims(), [row(view) for view in mirror.present().views.values()]])
+        audit(mirror)
+        scrape(serve_metrics.READINGS, self.service)
+        scrape(console_metrics.READINGS, self.console)
+        orjson.dumps([self.console.overview.claims(), [row(view) for view in mirror.snapshot().views.values()]])
 
     def good_again(self) -> None:
         assert not self.reflector.unreadable
@@ -146,7 +151,7 @@ class World:
 
     def other(self) -> object:
         """The view of the node that the object is not about."""
-        return self.service.mirror.present().views["n2"]
+        return self.service.mirror.snapshot().views["n2"]
 
     def state(self) -> dict[str, object]:
         """What filter answers and holds, and what readiness warns of."""
@@ -156,7 +161,7 @@ class World:
         return {
             "passed": answer.passed, "failed": orjson.loads(orjson.dumps(answer.failed)), "error": answer.error,
             "held": mirror.held_for(self.pod.uid), "holds": mirror.ledger.holds,
-            "warnings": [] if self.reflector.unreadable else self.service.warnings,
+            "warnings": [] if self.reflector.unreadable else self.service.informers.warnings,
         }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from benchmarks.fleet import Fleet
+from extender.mirror.mirror import NoListener
 from extender.policy import Policy
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
@@ -90,19 +92,27 @@ async def test_a_failed_bind_wakes() -> None:
         await woken(b, "q")
 
 
-async def test_waking_does_not_feed_itself() -> None:
+class Freed(NoListener):
+    """Counts how often the mirror says that a reservation ended and left devices free."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def freed(self) -> None:
+        self.times += 1
+
+
+def test_waking_does_not_feed_itself() -> None:
     """A pod that is refused again after it was woken frees nothing, so nothing wakes it a second time."""
-    async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
-        await held(b, "p", 4)
-        await refused(b, "q", 4)
-        await eventually(lambda: b.app.service.waker.touches == 1)
-        freed, real = [], b.app.service.mirror.on_freed
-
-        def on_freed() -> None:
-            freed.append(1)
-            real()
-
-        b.app.service.mirror.on_freed = on_freed
-        for _ in range(3):
-            assert not (await b.filter("q", ["elsewhere"]))["NodeNames"]
-        assert not freed
+    listener = Freed()
+    fleet = Fleet("mixed", listener=listener)
+    fleet.fill(1, 0.0)
+    assert fleet.filter(fleet.pod("p", 1, 8)).passed
+    waits = fleet.pod("q", 1, 8)
+    assert not fleet.filter(waits).passed
+    fleet.now += Policy().hold_seconds
+    fleet.mirror.expire(fleet.now)
+    assert listener.times == 1
+    for _ in range(3):
+        assert not fleet.filter(waits, ["elsewhere"]).passed
+    assert listener.times == 1

@@ -182,10 +182,10 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         lie = said("dgx1-v100", links="1:" + "9" * 50)
         b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
         mirror = b.app.service.mirror
-        await eventually(lambda: mirror.present() and mirror.agent_problems)
+        await eventually(lambda: mirror.snapshot() and mirror.agent_problems)
         mirror.unbuilt["n2"] = "ValueError: made up"
         for _ in range(2):
-            await b.app.service.auditor.round()
+            await b.console.auditor.round()
         found = {(finding["kind"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}
         assert ("agent", "n1") in found and ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")

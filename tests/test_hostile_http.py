@@ -15,14 +15,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from extender.sockets import listen_on
-from extender.serve import server
-from extender.service.supervisor import Supervisor
-from extender.service.turns import Turns
-from extender.web.app import App, Pages
-from extender.web.exporting import Published
+from extender.entry.listening import server
+from extender.web.console.app import ConsoleApp
 from extender.web.guard import Access
 from extender.web.limits import Limits, RefusalLog
-from tests.berthing import berthing
+from extender.web.serve_app import Probes, ServeApp
+from tests.berthing import AtOneAddress, berthing
 from tests.waiting import HANG_SECONDS, eventually
 
 LIMITS = Limits(head_bytes=4096)
@@ -36,7 +34,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @asynccontextmanager
 async def listening(app: Any, limits: Limits) -> AsyncIterator[tuple[Any, int]]:
     """(the server, its port)."""
-    web = server(app, "127.0.0.1", 0, None, limits)
+    web = server(app, ("127.0.0.1", 0), limits)
     task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
     await eventually(lambda: web.started or task.done())
     try:
@@ -48,12 +46,18 @@ async def listening(app: Any, limits: Limits) -> AsyncIterator[tuple[Any, int]]:
 
 @asynccontextmanager
 async def berth(limits: Limits = LIMITS, access: Access | None = None) -> AsyncIterator[int]:
-    """The port of a Berth whose verbs and pages have these limits."""
+    """The port of a Berth whose verbs and pages have these limits: pages are what serve does not answer."""
     async with berthing({"n1": "t4-4"}) as b:
-        service = b.app.service
-        app = App(service, Pages(service, Published(service), access, limits), limits=limits)
-        async with listening(app, limits) as (_, port):
+        verbs = ServeApp(b.app.service, Probes(b.app.service), limits=limits)
+        async with listening(AtOneAddress(verbs, ConsoleApp(b.console, access, limits)), limits) as (_, port):
             yield port
+
+
+@asynccontextmanager
+async def pages(access: Access | None = None) -> AsyncIterator[int]:
+    """The port of a console."""
+    async with berthing({"n1": "t4-4"}) as b, listening(ConsoleApp(b.console, access), LIMITS) as (_, port):
+        yield port
 
 
 async def connected(port: int, data: bytes = b"") -> Connection:
@@ -175,9 +179,6 @@ async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
 
 async def test_an_answer_that_nobody_reads_is_given_up() -> None:
     class Long:
-        turns = Turns()
-        supervisor = Supervisor()
-
         async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
@@ -347,7 +348,7 @@ PAGES = [
 
 
 async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types() -> None:
-    async with berth() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for method, path, headers, wanted in PAGES:
             reply = await client.request(method, path, headers=headers)
             assert reply.status_code == wanted, (method, path, headers, reply.text)
@@ -360,7 +361,7 @@ async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path:
     """As kubelet mounts an optional Secret: the file comes later, and may change."""
     token = tmp_path / "token"
     async with (
-        berth(access=Access("0.0.0.0", (), token)) as port,
+        pages(Access("0.0.0.0", (), token)) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
 

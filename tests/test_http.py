@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.verdict.facts import Facts
-from extender.web.metrics import HISTOGRAM, READINGS, SUMMARY
+from extender.diagnosis.fleet_stats import Facts
+from extender.web.console.metrics import READINGS as OF_CONSOLE
+from extender.web.metrics import HISTOGRAM, SUMMARY
+from extender.web.serve_metrics import READINGS as OF_SERVE
 from tests.berthing import berthing, claim, pod
 
 BAD = [
@@ -48,7 +50,16 @@ async def test_empty_body(verb: str) -> None:
         assert (await b.client.post(f"/{verb}")).status_code == 400
 
 
+def samples_of(text: str) -> dict[str, str]:
+    return dict(line.rsplit(" ", 1) for line in text.strip().split("\n") if not line.startswith("#"))
+
+
+def types_of(text: str) -> dict[str, str]:
+    return {family.name: family.type for family in text_string_to_metric_families(text)}
+
+
 async def test_metrics_count_what_happened() -> None:
+    """Serve tells of its calls, the console of the fleet."""
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")
         b.app.service.collector.deallocated += 2
@@ -60,33 +71,58 @@ async def test_metrics_count_what_happened() -> None:
         node = (await b.filter("pair"))["NodeNames"][0]
         assert node == "n1" and await b.bind("pair", node) == ""
         await b.settled()
-        await b.app.service.surveyor.survey()
+        b.console.surveyor.survey()
         hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
-        b.app.service.surveyor.facts[hostile] = Facts(gpus=3)
-        text = await b.metrics('product="GPU')
+        b.console.surveyor.facts[hostile] = Facts(gpus=3)
+        await b.metrics("berth_bandwidth_ratio_count 1.0")
+        serve, console = [(await b.client.get(path)).text for path in ("/metrics", "/console/metrics")]
         b.app.service.collector.deallocated += 1
         again = await b.metrics("berth_claims_deallocated_total 3.0")
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert {r.name.removesuffix("_total") for r in READINGS} == set(families)
+    for text, readings in ((serve, OF_SERVE), (console, OF_CONSOLE)):
+        names = {name.partition("{")[0] for name in samples_of(text)}
+        missing = {r.name + ("_count" if r.kind in (SUMMARY, HISTOGRAM) else "") for r in readings} - names
+        assert missing <= EMPTY and set(types_of(text)) == {r.name.removesuffix("_total") for r in readings}
+        assert not any(word in text for word in ("default/", "node=", "pod="))
+    assert types_of(again) == types_of(serve)
+    check_serve(serve)
+    families = {family.name: family for family in text_string_to_metric_families(console)}
     assert {s.labels["product"]: s.value for s in families["berth_gpus"].samples}[hostile] == 3
+    check_console(samples_of(console))
+
+
+# They have labels, and no value before the first fault or, in one process with serve, before the first request.
+EMPTY = {"berth_records_requests_total", "berth_records_faults_total"}
+
+
+def check_serve(text: str) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     calls = [s for s in families["berth_call_seconds"].samples if s.labels["verb"] == "filter" and s.labels["status"] == "200"]
     assert calls[0].labels["le"] == "0.0005" and calls[-3].labels["le"] == "+Inf"
     assert (calls[-3].value, calls[-2].name, calls[-2].value, calls[-1].name) == (2, "berth_call_seconds_count", 2, "berth_call_seconds_sum")
     assert sorted(s.value for s in calls[:-2]) == [s.value for s in calls[:-2]] and calls[-1].value > 0
-    assert {f.name: f.type for f in text_string_to_metric_families(again)} == {name: f.type for name, f in families.items()}
-    samples = dict(line.rsplit(" ", 1) for line in text.strip().split("\n") if not line.startswith("#"))
-    names = {name.partition("{")[0] for name in samples}
-    assert {r.name + ("_count" if r.kind in (SUMMARY, HISTOGRAM) else "") for r in READINGS} <= names
+    samples = samples_of(text)
     assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == ("1.0", "2.0", "2.0")
     assert samples['berth_call_seconds_count{status="400",verb="filter"}'] == "1.0"
     assert samples['berth_refusals_total{code="TOO_FEW"}'] == "1.0"
+    assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"
+    assert float(samples['berth_api_requests_total{method="PATCH",status="200"}']) >= 2
+    assert float(samples['berth_watch_silence_seconds{kind="resourceclaims"}']) >= 0
+
+
+def check_console(samples: dict[str, str]) -> None:
     v100 = '{product="Tesla V100-SXM2-16GB"}'
     assert (samples["berth_gpus" + v100], samples["berth_gpus_free" + v100]) == ("8.0", "6.0")
     assert samples["berth_largest_free_nvlink_set" + v100] == "6.0"
     assert 0 <= float(samples["berth_gpus_stranded" + v100]) <= 6
     assert float(samples["berth_gpu_memory_unclaimed_bytes" + v100]) == 6 * 16160 * 2**20
     assert samples["berth_bandwidth_ratio_count"] == "1.0" and 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
-    assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"
-    assert float(samples['berth_api_requests_total{method="PATCH",status="200"}']) >= 2
-    assert float(samples['berth_watch_silence_seconds{kind="resourceclaims"}']) >= 0
-    assert not any(word in text for word in ("default/", "node=", "pod="))
+    assert samples["berth_serve_processes"] == "1.0" and float(samples["berth_records_taken_total"]) >= 3
+
+
+async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
+    """With the request mix of each, which has sets."""
+    async with berthing({"n1": "t4-4"}) as b:
+        await b.metrics("berth_serve_processes 1.0")
+        (process,) = (await b.client.get("/v1/processes")).json()
+        assert process["policy"]["digest"] == b.app.service.judge.policy_digest and process["mix"]
+        assert (await b.client.get("/v1/policy")).json()["processes"][0]["epoch"] == process["epoch"]

@@ -21,7 +21,7 @@ from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
 from extender.verdict.demand import Demand, demand_of
 from extender.verdict.evaluate import Refusal, Rules, evaluate
-from extender.verdict.explain import explain
+from extender.diagnosis.explain import explain
 from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
 from extender.wire.slices import SliceDecoder
@@ -96,7 +96,7 @@ def test_why_not(case: Json) -> None:
     rules = Rules(Masks(), features_of(case), snapshot.fleet)
     verdict = evaluate(snapshot.views["n"], demand, rules)
     assert isinstance(verdict, Refusal) and verdict.text == case["reason"]
-    told = [step for step in explain(waiting, snapshot, Policy(), rules) if step is not None][-1]
+    told = explain(waiting, snapshot, Policy(), rules)
     assert [group.reason for group in told.groups] == [case["reason"]]
     assert case.get("why", "") in "\n".join(told.groups[0].causes)
 

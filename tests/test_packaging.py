@@ -19,7 +19,7 @@ import pytest
 from tests.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN_ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--examples", str(ROOT / "examples"))
+RUN_ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0", "--examples", str(ROOT / "examples"))
 
 
 def built(folder: Path) -> Path:

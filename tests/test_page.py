@@ -14,10 +14,9 @@ from extender.cluster.credentials import Credentials
 from extender.policy import Policy
 from extender.sandbox.cluster import GPU_CLASS, listening
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.service.service import Service
-from extender.service.watching import kinds
-from extender.web.app import App, Pages
-from extender.web.exporting import Published
+from extender.console.console import Console
+from extender.runtime.watching import kinds
+from extender.web.console.app import ConsoleApp
 from tests.berthing import berthing, claim, pod
 from tests.browser import CHROMIUM, NAMES, Page, browsing
 from tests.waiting import HANG_SECONDS
@@ -50,6 +49,9 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await page.until("document.getElementById('waiting').innerText.includes('fits on n2 if')")
         await page.until("document.getElementById('decisions').innerText.includes('default/train')")
         await page.until("fleet.nodes.get('n2').gpus === 'uuuuuuuu'")
+        assert await page.run("map.heads.find(head => head[0].includes('H100'))[1]") == "1 nodes, 0 GPUs free"
+        since = (await b.client.get("/v1/fleet")).json()["remembered_since"]
+        assert await page.run("document.getElementById('decisions-title').innerText") == f"Decisions since {since}"
         assert "1 pods wait" in await page.run("document.getElementById('totals').innerText")
 
         await page.run("document.querySelector('#waiting button').click()")
@@ -101,8 +103,8 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
 
 async def test_hostile_names_are_text(tmp_path: Path) -> None:
     evil = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>'
-    async with unattended() as (service, url):
-        apply = {kind.name: kind.apply for kind in kinds(service.mirror)}
+    async with unattended() as (console, url):
+        apply = {kind.name: kind.apply for kind in kinds(console.mirror)}
         for i, name in enumerate((evil, "'\"><b>bold</b>")):
             node = node_object(name, carried_machines()["t4-4"], {"topology.kubernetes.io/zone": evil})
             apply["nodes"](name, node)
@@ -118,15 +120,15 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 async def test_five_thousand_nodes(tmp_path: Path) -> None:
-    async with unattended() as (service, url):
-        fill(service, 5000)
+    async with unattended() as (console, url):
+        fill(console, 5000)
         async with browsing(url, tmp_path) as page:
             await page.until(LIVE)
             assert await page.run("map.places.length") == 5000
             assert page.received < 1_000_000, "bytes transferred"
             before = page.received
             for i in range(100):
-                service.mirror.apply_node(f"node-{i:05}", None)
+                console.mirror.apply_node(f"node-{i:05}", None)
             await page.until("map.places.length === 4900")
             assert page.received - before < 50_000, "bytes of an update"
             await page.picture(tmp_path / "page.png")
@@ -135,8 +137,8 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
 
 
 async def test_without_a_browser_the_same_data() -> None:
-    async with unattended() as (service, url), httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
-        fill(service, 40)
+    async with unattended() as (console, url), httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
+        fill(console, 40)
         found = (await client.get("/v1/fleet")).json()
         assert len(found["nodes"]) == 40 and found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])
         assert (await client.get("/v1/nodes/nobody")).status_code == 404
@@ -145,17 +147,17 @@ async def test_without_a_browser_the_same_data() -> None:
 
 
 @asynccontextmanager
-async def unattended() -> AsyncIterator[tuple[Service, str]]:
-    """A service whose mirror the test fills by hand, on HTTP."""
-    service = Service(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
-    for reflector in service.reflectors.values():
+async def unattended() -> AsyncIterator[tuple[Console, str]]:
+    """A console whose mirror the test fills by hand, on HTTP."""
+    console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
+    for reflector in console.informers.reflectors.values():
         reflector.listed = True
-    async with listening(App(service, Pages(service, Published(service))), "127.0.0.1", 0) as url:
-        yield service, url
+    async with listening(ConsoleApp(console), "127.0.0.1", 0) as url:
+        yield console, url
 
 
-def fill(service: Service, count: int) -> None:
-    machines, apply = carried_machines(), {kind.name: kind.apply for kind in kinds(service.mirror)}
+def fill(console: Console, count: int) -> None:
+    machines, apply = carried_machines(), {kind.name: kind.apply for kind in kinds(console.mirror)}
     apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
     names = ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")
     for i in range(count):

@@ -1,7 +1,8 @@
-"""The ClusterRole allows every call that the code can make, and nothing else."""
+"""Each ClusterRole allows every call that the code of its program can make, and nothing else."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import re
@@ -12,15 +13,21 @@ import pytest
 import yaml
 
 from extender.agent import agent as agent_module
+from extender.cli import console as console_command
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from extender.runtime.watching import kinds
 from extender.service.waking import MARKER_CLASS
-from extender.service.watching import kinds
-from extender.web.metrics import HISTOGRAM, READINGS, SUMMARY
+from extender.web.console.metrics import READINGS as OF_CONSOLE
+from extender.web.metrics import HISTOGRAM, SUMMARY
+from extender.web.serve_metrics import READINGS as OF_SERVE
 from tests.berthing import claim
 
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
+CODE = MANIFESTS.parent / "extender"
+# Packages that only one of the two programs has; the others call no Writer (a test below says so).
+PROGRAMS = {"berth": ("service",), "berth-console": ("console",)}
 KEY = ObjectKey("ns", "x")
 POD = Pod(KEY, "uid")
 CONSUMER = Consumer("uid", "x")
@@ -72,16 +79,57 @@ def call_of(verb: str, path: str) -> Call:
     return group or "", f"{resource}/{sub}" if sub else resource, verb, name or ""
 
 
-async def made_by_the_code() -> set[Call]:
-    client = Recording()
+def attributes(folders: tuple[str, ...]) -> set[str]:
+    """Names of all attributes that the code of these packages reads or calls."""
+    trees = [ast.parse(path.read_text()) for folder in folders for path in (CODE / folder).rglob("*.py")]
+    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def paths(folders: tuple[str, ...]) -> set[Call]:
+    """Calls of the API client that a package makes without a Writer: those of ApiClient's methods on a constant path."""
+    found: set[Call] = set()
+    for path in (path for folder in folders for path in (CODE / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        constants = {
+            target.id: node.value.value
+            for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.upper() in _VERB:
+                owner = ast.unparse(node.func.value)
+                if owner.endswith("client"):
+                    assert isinstance(node.args[0], ast.Name), f"{path.name}: the path is not a constant of the module"
+                    verb = "list" if node.func.attr == "get" else _VERB[node.func.attr.upper()]
+                    found.add(call_of(verb, constants[node.args[0].id]))
+    return found
+
+
+def writes() -> list[str]:
+    """Methods of Writer."""
+    return [name for name, _ in inspect.getmembers(Writer, inspect.iscoroutinefunction) if not name.startswith("_")]
+
+
+async def made_by_the_code(account: str) -> set[Call]:
+    assert sorted(writes()) == sorted(ARGUMENTS), "a write that is new here needs its arguments above and its right in rbac.yaml"
+    client, used = Recording(), attributes(PROGRAMS[account])
     writer = Writer(client)  # type: ignore[arg-type]
-    methods = [name for name, _ in inspect.getmembers(Writer, inspect.iscoroutinefunction) if not name.startswith("_")]
-    assert sorted(methods) == sorted(ARGUMENTS), "a write that is new here needs its arguments above and its right in rbac.yaml"
-    for name in methods:
-        await getattr(writer, name)(*ARGUMENTS[name])
-    watched = {(*call_of(verb, kind.path)[:2], verb, "") for kind in kinds(Mirror()) for verb in ("list", "watch")}
-    # API servers from 1.36 on ask for this beside the status itself (KEP-5677).
-    return client.calls | watched | {("resource.k8s.io", "resourceclaims/binding", "patch", "")}
+    for name in writes():
+        if name in used:
+            await getattr(writer, name)(*ARGUMENTS[name])
+    calls = client.calls | paths(PROGRAMS[account])
+    calls |= {(*call_of(verb, kind.path)[:2], verb, "") for kind in kinds(Mirror()) for verb in ("list", "watch")}
+    if ("resource.k8s.io", "resourceclaims/status", "patch", "x") in calls:
+        # API servers from 1.36 on ask for this beside the status itself (KEP-5677).
+        calls.add(("resource.k8s.io", "resourceclaims/binding", "patch", ""))
+    return calls
+
+
+def test_every_write_belongs_to_one_program() -> None:
+    """Else the rights of neither would be known from its package."""
+    others = tuple(path.name for path in CODE.iterdir() if path.is_dir() and path.name not in ("service", "console", "cluster", "sandbox", "__pycache__"))
+    assert not set(writes()) & attributes(others)
+    assert set(writes()) <= attributes(("service", "console")), "nothing writes what nobody needs"
 
 
 def rules(file: str, name: str) -> list[dict]:
@@ -93,17 +141,35 @@ def allows(rule: dict, call: Call) -> bool:
     return group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"] and name in rule.get("resourceNames", [name])
 
 
-async def test_berth_may_do_what_it_does_and_no_more() -> None:
-    calls = await made_by_the_code()
-    granted = rules("rbac.yaml", "berth")
+async def unlike(account: str) -> tuple[list[Call], list[tuple[str, str, str]]]:
+    """Calls without a right, and rights without a call."""
+    calls = await made_by_the_code(account)
+    granted = rules("rbac.yaml", account)
     missing = [call for call in calls if not any(allows(rule, call) for rule in granted)]
-    assert not missing, missing
     unused = [
         (group, resource, verb)
         for rule in granted for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
         if not any(call[:3] == (group, resource, verb) and allows(rule, call) for call in calls)
     ]
-    assert not unused, unused
+    return missing, unused
+
+
+async def test_berth_may_do_what_it_does_and_no_more() -> None:
+    assert await unlike("berth") == ([], [])
+
+
+async def test_the_console_may_do_what_it_does_and_no_more() -> None:
+    assert await unlike("berth-console") == ([], [])
+
+
+def test_the_console_changes_no_claim_and_no_pod_and_reads_no_secret() -> None:
+    """Whatever its code comes to do: these rights would be a decision, not an oversight."""
+    changes = {
+        resource: {verb for rule in rules("rbac.yaml", "berth-console") if resource in rule["resources"] for verb in rule["verbs"]} - {"list", "watch", "get"}
+        for rule in rules("rbac.yaml", "berth-console") for resource in rule["resources"]
+    }
+    assert {resource: verbs for resource, verbs in changes.items() if verbs} == {"events": {"create"}, "tokenreviews": {"create"}}
+    assert not {"secrets", "configmaps"} & changes.keys()
 
 
 def bound_to(account: str) -> set[str]:
@@ -113,23 +179,83 @@ def bound_to(account: str) -> set[str]:
     return {obj["roleRef"]["name"] for obj in bindings if account in [subject["name"] for subject in obj["subjects"]]}
 
 
-def test_berth_and_the_scheduler_have_accounts_of_their_own() -> None:
+def test_each_program_has_an_account_of_its_own() -> None:
     assert bound_to("berth") == {"berth"}
+    assert bound_to("berth-console") == {"berth-console"}
     assert "berth" not in bound_to("berth-scheduler") and "system:kube-scheduler" in bound_to("berth-scheduler")
 
 
+def objects_of(file: str, kind: str) -> dict[str, dict]:
+    """Objects of a kind in a manifest, by name."""
+    found = yaml.safe_load_all((MANIFESTS / file).read_text())
+    return {obj["metadata"]["name"]: obj for obj in found if obj["kind"] == kind}
+
+
+def spec_of(file: str, name: str) -> dict:
+    """The pod's spec of a Deployment."""
+    return objects_of(file, "Deployment")[name]["spec"]["template"]["spec"]
+
+
+def container_of(file: str, deployment: str, name: str) -> dict:
+    return next(c for c in spec_of(file, deployment)["containers"] if c["name"] == name)
+
+
+def option(container: dict, name: str) -> str:
+    """The value of an option of a container's command."""
+    return next(arg.partition("=")[2] for arg in container["args"] if arg.startswith(f"{name}="))
+
+
 def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
-    (deployment,) = [o for o in yaml.safe_load_all((MANIFESTS / "base/scheduler.yaml").read_text()) if o["kind"] == "Deployment"]
-    spec = deployment["spec"]["template"]["spec"]
+    spec = spec_of("base/scheduler.yaml", "berth-scheduler")
     assert spec["serviceAccountName"] == "berth" and spec["automountServiceAccountToken"] is False
     tokens = {
         container["name"]: [mount["name"] for mount in container["volumeMounts"] if mount["name"].endswith("-token")]
         for container in spec["containers"]
     }
-    assert tokens == {"berth": ["berth-token"], "kube-scheduler": ["scheduler-token"]}
+    assert tokens == {"berth": ["berth-token", "records-token"], "kube-scheduler": ["scheduler-token"]}
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["scheduler-token"]["secret"]["secretName"] == "berth-scheduler-token"
     assert any("serviceAccountToken" in source for source in volumes["berth-token"]["projected"]["sources"])
+    console = spec_of("base/console.yaml", "berth-console")
+    assert console["serviceAccountName"] == "berth-console"
+
+
+@pytest.mark.parametrize(("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")])
+def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: str) -> None:
+    """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the console."""
+    spec, berth = spec_of(file, name), container_of(file, name, "berth")
+    console = container_of("base/console.yaml", "berth-console", "console")
+    (service,) = objects_of("base/console.yaml", "Service").values()
+    url = option(berth, "--records").partition("://")[2]
+    port = next(p for p in service["spec"]["ports"] if p["name"] == "records")
+    assert url == f"{service['metadata']['name']}.berth-system.svc:{port['port']}"
+    listening = next(p["containerPort"] for p in console["ports"] if p["name"] == port["targetPort"])
+    assert option(console, "--records") == f"0.0.0.0:{listening}"
+    mount = next(m for m in berth["volumeMounts"] if m["name"] == "records-token")
+    assert option(berth, "--records-token-file") == f"{mount['mountPath']}/token"
+    (source,) = next(v for v in spec["volumes"] if v["name"] == "records-token")["projected"]["sources"]
+    assert source["serviceAccountToken"]["path"] == "token"
+    assert source["serviceAccountToken"]["audience"] == option(console, "--records-audience") == console_command.AUDIENCE
+    sender = f"system:serviceaccount:berth-system:{spec['serviceAccountName']}"
+    assert sender == option(console, "--records-from") == console_command.SENDER
+    (policy,) = objects_of("base/console.yaml", "NetworkPolicy").values()
+    rule = next(r for r in policy["spec"]["ingress"] if {"port": "records"} in r["ports"])
+    assert spec_labels(file, name)["app"] in rule["from"][0]["podSelector"]["matchExpressions"][0]["values"]
+    assert "initContainers" not in spec
+
+
+def spec_labels(file: str, name: str) -> dict[str, str]:
+    return objects_of(file, "Deployment")[name]["spec"]["template"]["metadata"]["labels"]
+
+
+def test_serve_and_console_read_the_same_policy() -> None:
+    volumes = [
+        next(v["configMap"] for v in spec_of(file, name)["volumes"] if v["name"] == "policy")
+        for file, name in (("base/scheduler.yaml", "berth-scheduler"), ("base/console.yaml", "berth-console"))
+    ]
+    assert volumes[0] == volumes[1] == {"name": "berth-policy"}
+    console = container_of("base/console.yaml", "berth-console", "console")
+    assert option(console, "--policy-configmap") == "berth-system/berth-policy"
 
 
 def test_table_of_rights_is_what_the_manifests_make() -> None:
@@ -183,19 +309,24 @@ def test_no_key_stands_twice(path: Path) -> None:
 
 def test_separate_overlay_runs_the_same_berth() -> None:
     """Copied because a patch cannot move a container: what must not differ is compared."""
-
-    def berth(path: str, name: str) -> dict:
-        found = {o["metadata"]["name"]: o for o in yaml.safe_load_all((MANIFESTS / path).read_text()) if o["kind"] == "Deployment"}[name]
-        return next(c for c in found["spec"]["template"]["spec"]["containers"] if c["name"] == "berth")
-
-    base, apart = berth("base/scheduler.yaml", "berth-scheduler"), berth("overlays/separate/berth.yaml", "berth")
-    secured = berth("overlays/mtls/scheduler.yaml", "berth-scheduler")
-    assert all(apart[key] == base[key] for key in ("resources", "securityContext"))
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):  # the pages have the verbs' certificate
-        assert secured[probe] == {"httpGet": {"scheme": "HTTPS"}}
-        assert apart[probe] == {**base[probe], "httpGet": base[probe]["httpGet"] | {"scheme": "HTTPS"}}
+    base = container_of("base/scheduler.yaml", "berth-scheduler", "berth")
+    apart = container_of("overlays/separate/berth.yaml", "berth", "berth")
+    secured = container_of("overlays/mtls/scheduler.yaml", "berth-scheduler", "berth")
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    assert all(apart[key] == base[key] for key in ("resources", "securityContext", *probes))
+    assert not set(probes) & set(secured), "probes have an address of their own, without TLS"
     assert [a.replace("0.0.0.0:8888", "127.0.0.1:8888") for a in apart["args"]] == secured["args"]
+    assert {a.replace("http:", "https:") for a in base["args"]} <= set(secured["args"])
+
+
+def test_the_console_with_tls_is_the_same_console() -> None:
+    base = container_of("base/console.yaml", "berth-console", "console")
+    secured = container_of("overlays/mtls/console.yaml", "berth-console", "console")
     assert set(base["args"]) <= set(secured["args"])
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert secured[probe] == {"httpGet": {"scheme": "HTTPS"}}
+    secrets = {v["secret"]["secretName"] for v in spec_of("overlays/mtls/console.yaml", "berth-console")["volumes"]}
+    assert secrets == {"berth-console-tls"}, "with the certificate of the verbs it could speak as kube-scheduler does"
 
 
 def test_trial_fleet_is_what_the_machines_make() -> None:
@@ -203,20 +334,33 @@ def test_trial_fleet_is_what_the_machines_make() -> None:
     assert made.FILE.read_text() == made.fleet(), "run .ci/make_trial.py"
 
 
-def test_prometheus_asks_the_process_that_is_there_for_it() -> None:
-    """ServiceMonitor, Service, NetworkPolicy, container and --metrics name the same port."""
-    objects = [o for o in yaml.safe_load_all((MANIFESTS / "base/scheduler.yaml").read_text())]
-    of = lambda kind: next(o["spec"] for o in objects if o["kind"] == kind)
-    monitor = yaml.safe_load((MANIFESTS / "overlays/prometheus/monitor.yaml").read_text())["spec"]["endpoints"][0]["port"]
-    target = next(p["targetPort"] for p in of("Service")["ports"] if p["name"] == monitor)
-    container = next(c for c in of("Deployment")["template"]["spec"]["containers"] if c["name"] == "berth")
+def test_prometheus_asks_both_processes() -> None:
+    """Monitors, containers, options and NetworkPolicies name the same ports; alerts name the jobs that these make."""
+    monitors = {o["kind"]: o for o in yaml.safe_load_all((MANIFESTS / "overlays/prometheus/monitor.yaml").read_text())}
+    (serve,) = monitors["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    selected = monitors["PodMonitor"]["spec"]["selector"]["matchExpressions"][0]["values"]
+    for file, name in (("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")):
+        container = container_of(file, name, "berth")
+        port = next(p["containerPort"] for p in container["ports"] if p["name"] == serve["port"])
+        assert option(container, "--probes") == f"0.0.0.0:{port}"
+        (policy,) = objects_of(file, "NetworkPolicy").values()
+        assert {"port": serve["port"]} in [p for rule in policy["spec"]["ingress"] for p in rule["ports"]]
+        assert spec_labels(file, name)["app"] in selected
+    (console,) = monitors["ServiceMonitor"]["spec"]["endpoints"]
+    (service,) = objects_of("base/console.yaml", "Service").values()
+    assert monitors["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    target = next(p["targetPort"] for p in service["spec"]["ports"] if p["name"] == console["port"])
+    container = container_of("base/console.yaml", "berth-console", "console")
     port = next(p["containerPort"] for p in container["ports"] if p["name"] == target)
-    assert f"--metrics=0.0.0.0:{port}" in container["args"]
-    assert {"port": target} in of("NetworkPolicy")["ingress"][0]["ports"]
+    assert option(container, "--listen") == f"0.0.0.0:{port}"
+    alerts = (MANIFESTS / "overlays/prometheus/rules.yaml").read_text()
+    pods = monitors["PodMonitor"]["metadata"]
+    jobs = {f"{pods['namespace']}/{pods['name']}", service["metadata"]["name"]}  # as the operator names them
+    assert set(re.findall(r'job="([^"]+)"', alerts)) == jobs
 
 
 def test_every_container_is_confined() -> None:
-    for file in ("base/scheduler.yaml", "base/agent.yaml", "overlays/separate/berth.yaml"):
+    for file in ("base/scheduler.yaml", "base/console.yaml", "base/agent.yaml", "overlays/separate/berth.yaml"):
         for obj in yaml.safe_load_all((MANIFESTS / file).read_text()):
             if obj["kind"] not in ("Deployment", "DaemonSet"):
                 continue
@@ -228,12 +372,11 @@ def test_every_container_is_confined() -> None:
                 assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
 
 
-
-
 def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
     by_kind = {SUMMARY: ("count", "sum"), HISTOGRAM: ("bucket", "count", "sum")}
-    parts = {r.name: by_kind[r.kind] for r in READINGS if r.kind in by_kind}
-    known = {reading.name for reading in READINGS} | {f"{name}_{part}" for name, some in parts.items() for part in some}
+    readings = (*OF_SERVE, *OF_CONSOLE)
+    parts = {r.name: by_kind[r.kind] for r in readings if r.kind in by_kind}
+    known = {reading.name for reading in readings} | {f"{name}_{part}" for name, some in parts.items() for part in some}
     for file in ("rules.yaml", "dashboard.yaml"):
         text = (MANIFESTS / "overlays" / "prometheus" / file).read_text()
         used = set(re.findall(r"\bberth_[a-z_]+", text))

@@ -84,7 +84,7 @@ def test_idle_memory_and_old_words_are_no_drift() -> None:
             assert not mirror.snapshot().views["n1"].drift
             await change(b, fabric_name("n1"), use_memory(0, mib=9000))
             assert mirror.snapshot().views["n1"].drift == 1
-            mirror.expire(b.app.service.clock() + mirror.live_memory_seconds + 1)
+            mirror.expire(b.app.service.clock() + b.app.service.judge.policy.live_memory_seconds + 1)
             assert not mirror.snapshot().views["n1"].drift, "an agent that was not heard of for long is not believed"
             await change(b, fabric_name("n1"), use_memory(0, mib=9100))
             assert mirror.snapshot().views["n1"].drift == 1

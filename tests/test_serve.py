@@ -1,18 +1,14 @@
-"""`berth serve` as a process: two addresses, TLS with client certificates, a policy that changes, a token."""
+"""`berth serve` as a process: its addresses, TLS with client certificates, a policy that changes, a console beside it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +16,6 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
@@ -29,15 +24,16 @@ from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
 from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from extender.serve import Listen, application, server
+from extender.entry.listening import Tls, server
+from extender.entry.serve import application
 from extender.sockets import listen_on
-from extender.web import exporter, exporting
 from extender.web.limits import Limits
 from tests.berthing import berthing, claim, pod
-from tests.test_docs import ROOT
+
 from tests.waiting import HANG_SECONDS, answers, eventually
 
 cli = commands()
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def free_port() -> int:
@@ -46,27 +42,54 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def write_kubeconfig(folder: Path, api: str) -> Path:
+    """A kubeconfig for an API server without credentials."""
+    config = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+              "current-context": "c", "users": [{"name": "u", "user": {}}]}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return folder / "kubeconfig"
+
+
 @asynccontextmanager
-async def served(folder: Path, *options: str, pages_host: str = "127.0.0.1") -> AsyncIterator[tuple[int, int]]:
-    """(port of the verbs, port of the pages) of a process that is ready."""
+async def process(folder: Path, *words: str) -> AsyncIterator[None]:
+    """A process of berth, which ends well when it is told to."""
+    command = [sys.executable, "-m", "extender", *words, "--kubeconfig", str(folder / "kubeconfig")]
+    running = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        running.terminate()
+        assert await running.wait() == 0
+
+
+@asynccontextmanager
+async def sandbox(folder: Path) -> AsyncIterator[Cluster]:
+    """Two nodes, and a kubeconfig in the folder."""
     cluster = Cluster()
     for name in ("n1", "n2"):
         cluster.add_node(name, carried_machines()["t4-4"])
     async with cluster.serving() as api:
-        config = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-        verbs, pages = free_port(), free_port()
-        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(folder / "kubeconfig"),
-                   "--listen", f"127.0.0.1:{verbs}", "--pages", f"{pages_host}:{pages}", *options]
-        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
-        try:
-            scheme = "https" if "--tls-cert" in options else "http"
-            await answers(f"{scheme}://127.0.0.1:{pages}/readyz", 200, verify=False)
-            yield verbs, pages
-        finally:
-            process.terminate()
-            assert await process.wait() == 0
+        write_kubeconfig(folder, api)
+        yield cluster
+
+
+@asynccontextmanager
+async def served(folder: Path, *options: str, probes: bool = True) -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the probes, perhaps the same) of a berth serve that is ready."""
+    verbs, other = free_port(), free_port()
+    more = ("--probes", f"127.0.0.1:{other}") if probes else ()
+    async with sandbox(folder), process(folder, "serve", "--listen", f"127.0.0.1:{verbs}", *more, *options):
+        await answers(f"http://127.0.0.1:{other if probes else verbs}/readyz", 200)
+        yield verbs, other if probes else verbs
+
+
+@asynccontextmanager
+async def served_with_console(folder: Path, *options: str, host: str = "127.0.0.1") -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the console) of a berth serve with the console in its process."""
+    pages = free_port()
+    async with served(folder, "--console", f"{host}:{pages}", *options, probes=False) as (verbs, _):
+        await answers(f"http://127.0.0.1:{pages}/readyz", 200)
+        yield verbs, pages
 
 
 @pytest.mark.parametrize(("status", "message"), [(403, "resourceclaims is forbidden"), (404, "the server could not find the requested resource")])
@@ -82,22 +105,48 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", str(len(body)).encode())]})
         await send({"type": "http.response.body", "body": body})
 
-    async with listening(api, "127.0.0.1", 0) as url, application(url) as (app, not_ready):
+    async with listening(api, "127.0.0.1", 0) as url, application(url) as app:
+        informers = app.service.informers
         told = f"not listed yet: resourceclaims ({message}); berth doctor names what mends it"
-        await eventually(lambda: not_ready() == told, not_ready)
+        await eventually(lambda: informers.not_ready == told, lambda: informers.not_ready)
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error.startswith("berth is not ready, not listed yet: resourceclaims")
         assert app.service.filter(Pod(ObjectKey("d", "q"), "v"), ["n1"]).passed is None, "pods without devices pass"
         cluster.store.cut_watches()
 
 
-async def test_verbs_and_pages_have_addresses_of_their_own(tmp_path: Path) -> None:
+BODY = b'{"Pod": {"metadata": {"name": "p", "namespace": "x"}}, "NodeNames": ["n1"]}'
+
+
+async def test_verbs_and_probes_can_have_addresses_of_their_own(tmp_path: Path) -> None:
     client = httpx.AsyncClient(headers={"Content-Type": "application/json"}, timeout=HANG_SECONDS, verify=False)
-    async with served(tmp_path) as (verbs, pages), client:
-        body = b'{"Pod": {"metadata": {"name": "p", "namespace": "x"}}, "NodeNames": ["n1"]}'
-        assert (await client.post(f"http://127.0.0.1:{verbs}/filter", content=body)).json()["NodeNames"] == ["n1"]
-        assert (await client.post(f"http://127.0.0.1:{pages}/filter", content=body)).status_code == 404
-        assert (await client.get(f"http://127.0.0.1:{verbs}/metrics")).status_code == 404
+    async with served(tmp_path) as (verbs, probes), client:
+        assert (await client.post(f"http://127.0.0.1:{verbs}/filter", content=BODY)).json()["NodeNames"] == ["n1"]
+        assert (await client.post(f"http://127.0.0.1:{probes}/filter", content=BODY)).status_code == 405
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert (await client.get(f"http://127.0.0.1:{verbs}{path}")).status_code == 404
+            assert (await client.get(f"http://127.0.0.1:{probes}{path}")).status_code == 200
+        reply = await client.get(f"http://127.0.0.1:{probes}/metrics")
+        assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_one_address_has_both_and_nothing_for_people(tmp_path: Path) -> None:
+    client = httpx.AsyncClient(headers={"Content-Type": "application/json"}, timeout=HANG_SECONDS, verify=False)
+    async with served(tmp_path, probes=False) as (port, _), client:
+        assert (await client.post(f"http://127.0.0.1:{port}/filter", content=BODY)).json()["NodeNames"] == ["n1"]
+        for path, status in (("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/", 404), ("/v1/fleet", 404), ("/v1/explain/a/b", 404)):
+            assert (await client.get(f"http://127.0.0.1:{port}{path}")).status_code == status, path
+
+
+def test_serve_loads_nothing_of_the_console() -> None:
+    """Neither its packages nor the framework of its pages."""
+    code = "import sys; import extender.entry.serve; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    others = ("extender.console", "extender.diagnosis", "extender.web.console", "extender.web.records", "extender.entry.console", "extender.entry.desk", "fastapi", "starlette")
+    loaded = done.stdout.split()
+    assert "extender.service.service" in loaded
+    assert not [name for name in loaded if any(name == other or name.startswith(f"{other}.") for other in others)]
 
 
 async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) -> None:
@@ -112,8 +161,8 @@ async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) 
         (tmp_path / "next").symlink_to(to)
         (tmp_path / "next").rename(tmp_path / "..data")
 
-    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml")) as (_, pages):
-        metrics = f"http://127.0.0.1:{pages}/metrics"
+    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml")) as (_, probes):
+        metrics = f"http://127.0.0.1:{probes}/metrics"
         await answers(metrics, 200, "berth_policy_generation 1.0")
         swap("wrong")
         await answers(metrics, 200, "berth_policy_refused 1.0")
@@ -137,7 +186,7 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
     """Two nodes alike but for their use: pack takes the one in use, the candidate's spread the empty one."""
     (tmp_path / "policy.yaml").write_text("packing: pack\nweights: {packing: 50}")
     candidate = tmp_path / "candidate.yaml"
-    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (verbs, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
+    async with served_with_console(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (verbs, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         told = f"http://127.0.0.1:{pages}/v1/policy"
         assert (await client.get(f"{told}/diff")).json()["candidate"] is False
         candidate.write_text("packing: sideways")
@@ -150,13 +199,14 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             assert (await client.post(f"{api}{base}/namespaces/default/{kind}", json=obj)).status_code < 300
         names = ["n1", "n2"]
         pods = {p["metadata"]["name"]: p for p in (await client.get(f"{api}/api/v1/pods")).json()["items"]}
-        for name in ("busy", "next"):
+        names_bound = ("busy", "next")
+        for name in names_bound:
             body = {"Pod": pods[name], "Nodes": None, "NodeNames": names}
             found = await filtered(client, verbs, body)
             uid = pods[name]["metadata"]["uid"]
             bind = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": found["NodeNames"][0]}
             assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
-        await answers(f"{told}/diff", 200, '"compared":2')
+            await answers(f"{told}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
         (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
         assert changed["pod"] == "default/next" and changed["active"]["node"] != changed["candidate"]["node"]
         done = await asyncio.create_subprocess_exec(sys.executable, "-m", "extender", "policy", "diff", "--server", f"http://127.0.0.1:{pages}", stdout=subprocess.PIPE)
@@ -168,17 +218,9 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
         await answers(f"{told}/diff", 200, '"candidate":false')
 
 
-async def test_an_event_says_that_the_policy_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text("candidates: 1")
-    async with served(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--policy-configmap", "berth-system/berth-policy"):
-        (tmp_path / "policy.yaml").write_text("candidates: many")
-        api = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
-        await answers(f"{api}/apis/events.k8s.io/v1/events", 200, "the last good policy stays in force: candidates: Input should be a valid integer")
-
-
 async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
-    async with served(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
+    async with served_with_console(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
         url = f"http://127.0.0.1:{pages}/v1/explain/x/p"
         assert (await client.get(url)).status_code == 401
         assert (await client.get(url, headers={"Authorization": "Bearer wrong"})).status_code == 401
@@ -187,7 +229,7 @@ async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> N
 
 
 async def test_pages_that_the_network_reaches_are_closed_without_a_token(tmp_path: Path) -> None:
-    serving = served(tmp_path, "--page-host", "berth.example", pages_host="0.0.0.0")
+    serving = served_with_console(tmp_path, "--page-host", "berth.example", host="0.0.0.0")
     async with serving as (_, pages), httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{pages}"
         reply = await client.get(f"{url}/v1/fleet")
@@ -201,9 +243,9 @@ async def test_pages_that_the_network_reaches_are_closed_without_a_token(tmp_pat
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
-    listen = Listen("127.0.0.1", 0, certificate=tmp_path / "server.crt", key=tmp_path / "server.key")
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     async with berthing({"n1": "t4-4"}) as b:
-        web = server(b.app, "127.0.0.1", 0, listen, Limits(head_seconds=0.2))
+        web = server(b.app, ("127.0.0.1", 0), Limits(head_seconds=0.2), tls)
         task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
         await eventually(lambda: web.started)
         reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])
@@ -212,93 +254,6 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
         await writer.wait_closed()
         web.should_exit = True
         await task
-
-
-async def test_scrapes_are_answered_by_a_process_of_their_own(tmp_path: Path) -> None:
-    """It is started again when it ends, and does not outlive Berth."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/metrics"
-    async with served(tmp_path, "--metrics", f"127.0.0.1:{port}"), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        await answers(url, 200, "berth_ready 1.0")
-        reply = await client.get(url)
-        assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert reply.headers["x-content-type-options"] == "nosniff"
-        assert (await client.head(url)).headers["content-length"] == reply.headers["content-length"]
-        assert (await client.post(url)).status_code == 405
-        assert (await client.get(f"http://127.0.0.1:{port}/filter")).status_code == 404
-        first = exporter_on(port)
-        os.kill(first, signal.SIGKILL)
-        await client.aclose()
-        await answers(url, 200, "berth_ready 1.0")
-        second = exporter_on(port)
-        assert second != first
-    assert not Path(f"/proc/{second}").exists()
-
-
-def exporter_on(port: int) -> int:
-    """The process that answers scrapes there, by the file descriptor that it was given: nobody else listens on the port."""
-    listening = next(line.split() for line in Path("/proc/net/tcp").read_text().splitlines() if f":{port:04X} 00000000:0000 0A" in line)
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (process / "cmdline").read_bytes().split(b"\0")
-            if any(part.endswith(b"exporter.py") for part in command):
-                number = command[command.index(b"-S") + 2].decode()
-                if os.readlink(process / "fd" / number) == f"socket:[{listening[9]}]":
-                    return int(process.name)
-    raise AssertionError("nobody answers scrapes")
-
-
-async def test_scrapes_say_when_berth_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old figures must not look like fresh ones."""
-    listening_socket = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listening_socket.getsockname()[1]}/metrics"
-    read, write = os.pipe()
-    with os.fdopen(write, "wb", 0) as source, os.fdopen(read, "rb") as sink:
-        thread = threading.Thread(target=exporter.answer, args=(listening_socket, sink))
-        thread.start()
-        await answers(url, 503, "hangs, or has just started")
-        monkeypatch.setattr(exporter, "_STALE_SECONDS", float("inf"))
-        source.write((3).to_bytes(4) + b"a 1")
-        await answers(url, 200, "a 1")
-        monkeypatch.setattr(exporter, "_STALE_SECONDS", 0.0)
-        await answers(url, 503)
-        with socket.create_connection(listening_socket.getsockname()) as silent, socket.create_connection(listening_socket.getsockname()) as odd:
-            odd.sendall(b"what?\r\n\r\n")
-            assert odd.recv(12) == b"HTTP/1.1 405", "once the one that says nothing has been given up"
-            assert silent.recv(1) == b""
-        source.close()
-        thread.join(HANG_SECONDS)
-        assert not thread.is_alive()
-    listening_socket.shutdown(socket.SHUT_RDWR)
-    listening_socket.close()
-
-
-async def test_a_process_for_scrapes_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with berthing({"n1": "t4-4"}) as b:
-        port, right = free_port(), sys.executable
-        monkeypatch.setattr(sys, "executable", "/nowhere/python")
-        exporter_of = exporting.Exporting(exporting.Published(b.app.service), "127.0.0.1", port)
-        with capture_logs() as lines, contextlib.closing(exporter_of) as found:
-            running = asyncio.create_task(found.run())
-            await eventually(lambda: bool(lines))
-            monkeypatch.setattr(sys, "executable", right)
-            await answers(f"http://127.0.0.1:{port}/metrics", 200, "berth_ready 1.0")
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-    assert [line["event"] for line in lines] == ["the process that answers scrapes cannot be started; tried again"]
-    assert "/nowhere/python" in lines[0]["problem"]
-
-
-def test_an_address_for_scrapes_that_is_taken(tmp_path: Path) -> None:
-    config = {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-              "current-context": "c", "users": [{"name": "u", "user": {}}]}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", str(tmp_path / "kubeconfig"), "--listen", f"127.0.0.1:{free_port()}", "--metrics", address]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
-    assert ended.returncode == 2
-    assert f"berth: --metrics: cannot listen on {address}: Address already in use" in ended.stderr
 
 
 def certificate(folder: Path, name: str) -> None:
@@ -318,7 +273,7 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
     for name in ("server", "scheduler", "stranger"):
         certificate(tmp_path, name)
     paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
-    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler") as (verbs, pages):
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler") as (verbs, _):
         url = f"https://127.0.0.1:{verbs}/filter"
         plain = ssl.create_default_context(cafile=paths[2])
         async with httpx.AsyncClient(verify=plain) as client:
@@ -332,20 +287,24 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
         known = ssl.create_default_context(cafile=paths[2])
         known.load_cert_chain(tmp_path / "scheduler.crt", tmp_path / "scheduler.key")
         await answers(url, 405, verify=known)
-        await answers(f"https://127.0.0.1:{pages}/readyz", 200, verify=plain)
-
-        def serial(port: int = verbs) -> str:
-            done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", str(tmp_path / "scheduler.crt"),
-                                   "-key", str(tmp_path / "scheduler.key")], input=b"", capture_output=True, check=False)
-            return subprocess.run(["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True).stdout.decode()
-
-        first = await asyncio.to_thread(serial), await asyncio.to_thread(serial, pages)
+        first = await serial(verbs, tmp_path)
         certificate(tmp_path, "server")
 
         async def renewed() -> bool:
-            return (await asyncio.to_thread(serial) != first[0]) and (await asyncio.to_thread(serial, pages) != first[1])
+            return await serial(verbs, tmp_path) != first
 
-        await eventually(renewed, "the new certificate is used at both addresses")
+        await eventually(renewed, "the new certificate is used")
+
+
+async def serial(port: int, folder: Path) -> str:
+    """The serial number of the certificate that a server shows to the scheduler."""
+
+    def asked() -> str:
+        done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", str(folder / "scheduler.crt"),
+                               "-key", str(folder / "scheduler.key")], input=b"", capture_output=True, check=False)
+        return subprocess.run(["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True).stdout.decode()
+
+    return await asyncio.to_thread(asked)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -393,7 +352,28 @@ def test_policies_are_checked_offline(tmp_path: Path) -> None:
     assert load_policy(shown.output) == Policy(), "the manifest says what the default says"
 
 
-@pytest.mark.parametrize(("options", "words"), [(["--tls-cert", "x"], "--tls-key"), (["--client-ca", "x"], "--tls-cert"), (["--tls-cert", "x", "--tls-key", "y", "--client-name", "x"], "--client-ca"), (["--pages", "nowhere"], "--pages")])
-def test_options_that_do_not_go_together(options: list[str], words: str) -> None:
-    found = CliRunner().invoke(cli, ["serve", *options])
-    assert words in str(found.exception)
+WRONG_OPTIONS = [
+    ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"), ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
+    ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"), ("serve --candidate x", "--console"),
+    ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"), ("serve --records-token-file x", "--records"),
+    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"), ("serve --records c:1", "--records"),
+    ("serve --records http://user@c:1", "--records"),
+    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"), ("console --records-from x", "--records"),
+    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"), ("console --policy-configmap x", "--policy-configmap"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), WRONG_OPTIONS)
+def test_options_that_do_not_go_together(line: str, words: str) -> None:
+    found = CliRunner().invoke(cli, line.split())
+    assert words in str(found.exception), found.output
+
+
+def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    kubeconfig = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{free_port()}", "--probes", address]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert ended.returncode == 2
+    assert f"berth: --probes: cannot listen on {address}: Address already in use" in ended.stderr

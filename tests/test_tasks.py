@@ -23,15 +23,19 @@ from extender.model.errors import BerthError
 from extender.policy import Policy
 from extender.sandbox.cluster import Cluster
 from extender.sandbox.machines import carried_machines
-from extender.serve import Listen, Policies, ServerEnded, application, run, serve_all, server
-from extender.sockets import listen_on
-from extender.service.heartbeat import Heartbeat
+from extender.entry import console as console_entry
+from extender.entry.console import Pages, Policies, RecordsFrom
+from extender.entry.desk import both
+from extender.entry.listening import ServerEnded, Tls, serve_all, server
+from extender.entry.serve import Desk, Listen, RecordsTo, application, run
+from extender.runtime.heartbeat import Heartbeat
+from extender.runtime.supervisor import Supervisor
 from extender.service.service import Service
-from extender.service.supervisor import Supervisor
-from extender.web.app import App, Pages
-from extender.web.exporting import Published
+from extender.sockets import listen_on
+from extender.web.limits import VERBS
+from extender.web.serve_app import Probes, ServeApp
 from tests.berthing import claim, pod
-from tests.test_floors import FILES, ROOT
+from tests.test_layers import FILES, ROOT
 from tests.test_serve import certificate, free_port
 from tests.waiting import HANG_SECONDS, eventually
 
@@ -190,24 +194,16 @@ WATCHES = {
     f"watch-{kind}"
     for kind in ("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods")
 }
-SERVICE = WATCHES | {
-    "heartbeat",
-    "waker",
-    "expirer",
-    "collector",
-    "teller",
-    "auditor",
-    "shadow",
-    "continuation",
-    "surveyor",
-    "garbage-collection",
-    "metrics",
-}
-SERVE = SERVICE | {"exporter", "certificates", "policies"}
+INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "expirer"}
+SERVICE = INFORMERS | {"waker", "collector", "continuation"}
+PEOPLE = {"teller", "auditor", "shadow", "surveyor", "silent-processes"}
+SERVE = SERVICE | {"records", "certificates", "policies"}
+CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
+DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}
 
 
-async def each_fails_and_starts_again(supervisor: Breakable, pages: httpx.AsyncClient, url: str) -> None:
-    """Raise in every task that runs, one after the other."""
+async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.AsyncClient, probes: str) -> None:
+    """Raise in every task that runs, one after the other. `probes` is the URL with /readyz and /metrics."""
     for name in supervisor.names:
         before = supervisor.runs[name]
         with capture_logs() as lines:
@@ -219,22 +215,27 @@ async def each_fails_and_starts_again(supervisor: Breakable, pages: httpx.AsyncC
         assert supervisor.failures[name] == 1
     wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
 
-    async def counted() -> bool:
-        return wanted <= set((await pages.get(f"{url}/metrics")).text.splitlines())
+    async def shown() -> bool:
+        return wanted <= set((await client.get(f"{probes}/metrics")).text.splitlines())
 
-    await eventually(counted, "/metrics counts one failure of each task")
-    assert (await pages.get(f"{url}/readyz")).text == "ok", "one failure is no reason to be taken out of service"
+    await eventually(shown, "the metrics tell of every failure")
+    assert (await client.get(f"{probes}/readyz")).text == "ok", "one failure is no reason to be taken out of service"
 
 
 @asynccontextmanager
-async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, App, httpx.AsyncClient]]:
-    """The service as `berth run` has it, and a client of its pages."""
+async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, ServeApp, httpx.AsyncClient]]:
+    """The service without a console, and a client of it."""
     cluster = Cluster(bookmark_seconds=0.5)
     cluster.add_node("n1", carried_machines()["t4-4"])
-    async with cluster.serving() as api, application(api, supervisor=supervisor) as (app, not_ready):
-        await eventually(lambda: not not_ready())
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=HANG_SECONDS) as client:
+    async with cluster.serving() as api, application(api, supervisor=supervisor) as app:
+        await eventually(lambda: not app.service.informers.not_ready)
+        async with client_of(app) as client:
             yield cluster, app, client
+
+
+def client_of(app: object) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=HANG_SECONDS)
 
 
 async def test_every_task_of_the_service_fails_and_starts_again() -> None:
@@ -242,38 +243,105 @@ async def test_every_task_of_the_service_fails_and_starts_again() -> None:
     async with composed(supervisor) as (cluster, app, client):
         assert set(supervisor.names) == SERVICE, "a new task belongs into this list, one that is gone out of it"
         await each_fails_and_starts_again(supervisor, client, "")
-        reflectors = app.service.reflectors
+        reflectors = app.service.informers.reflectors
         await eventually(lambda: all(r.relists == 2 for r in reflectors.values() if r.version))
         cluster.add_node("late", carried_machines()["t4-4"])
         await eventually(lambda: "late" in app.service.mirror.store.nodes)
 
 
+async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> None:
+    supervisor = Breakable()
+    cluster = Cluster(bookmark_seconds=0.5)
+    async with cluster.serving() as api, both(api, supervisor=supervisor) as (app, console), client_of(console) as client:
+        await eventually(lambda: not app.service.informers.not_ready)
+        assert set(supervisor.names) == SERVICE | PEOPLE | {"records"}
+        await each_fails_and_starts_again(supervisor, client, "")
+
+
+@asynccontextmanager
+async def ends_on_sigterm(serving: asyncio.Task[None]) -> AsyncIterator[None]:
+    """The servers that run in a task end when the process is told to."""
+    try:
+        yield
+    finally:
+        if not serving.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
-    (tmp_path / "policy.yaml").write_text("candidates: 1")
-    supervisor, cluster, pages, metrics = Breakable(), Cluster(), free_port(), free_port()
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("candidates: 1")
+    supervisor, cluster, probes = Breakable(), Cluster(), free_port()
     cluster.add_node("n1", carried_machines()["t4-4"])
-    listen = Listen(
-        "127.0.0.1",
-        free_port(),
-        ("127.0.0.1", pages),
-        ("127.0.0.1", metrics),
-        tmp_path / "server.crt",
-        tmp_path / "server.key",
-    )
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
+    listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        credentials, nobody = Credentials(api, None, lambda: None), RecordsTo("http://127.0.0.1:9")
+        serving = asyncio.create_task(run(credentials, listen, policy, nobody, supervisor=supervisor))
+        url = f"http://127.0.0.1:{probes}"
+        async with ends_on_sigterm(serving):
+            await answers(client, f"{url}/readyz", "ok", serving)
+            assert set(supervisor.names) == SERVE, "a new task belongs into this list, one that is gone out of it"
+            await each_fails_and_starts_again(supervisor, client, url)
+            await answers(client, f"{url}/metrics", "berth_policy_generation 1.0", serving)
+            policy.write_text("candidates: 2")
+            await answers(client, f"{url}/metrics", "berth_policy_generation 2.0", serving)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    policy, candidate = tmp_path / "policy.yaml", tmp_path / "candidate.yaml"
+    policy.write_text("candidates: 1")
+    supervisor, cluster, port = Breakable(), Cluster(), free_port()
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
-        credentials, policies = Credentials(api, None, lambda: None), Policies(tmp_path / "policy.yaml")
-        serving = asyncio.create_task(run(credentials, listen, policies, supervisor=supervisor))
-        url = f"https://127.0.0.1:{pages}"
-        await answers(client, f"{url}/readyz", "ok", serving)
-        assert set(supervisor.names) == SERVE, "a new task belongs into this list, one that is gone out of it"
-        await each_fails_and_starts_again(supervisor, client, url)
-        await answers(client, f"http://127.0.0.1:{metrics}/metrics", "berth_policy_generation 1.0", serving)
-        (tmp_path / "policy.yaml").write_text("candidates: 2")
-        await answers(client, f"http://127.0.0.1:{metrics}/metrics", "berth_policy_generation 2.0", serving)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await serving
+        serving = asyncio.create_task(console_entry.run(
+            Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
+            RecordsFrom(("127.0.0.1", free_port()), "a", frozenset({"u"})), Policies(policy, candidate), supervisor,
+        ))  # fmt: skip
+        url = f"https://127.0.0.1:{port}"
+        async with ends_on_sigterm(serving):
+            await answers(client, f"{url}/readyz", "ok", serving)
+            assert set(supervisor.names) == CONSOLE, "a new task belongs into this list, one that is gone out of it"
+            await each_fails_and_starts_again(supervisor, client, url)
+            await answers(client, f"{url}/v1/policy", '"generation":1', serving)
+            policy.write_text("candidates: 2")
+            await answers(client, f"{url}/v1/policy", '"generation":2', serving)
+            candidate.write_text("candidates: 3")
+            await answers(client, f"{url}/v1/policy/diff", '"candidate":true', serving)
+
+
+async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("candidates: 1")
+    supervisor, cluster, verbs, pages = Breakable(), Cluster(), free_port(), free_port()
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        listen, desk = Listen(("127.0.0.1", verbs)), Desk(("127.0.0.1", pages))
+        credentials = Credentials(api, None, lambda: None)
+        serving = asyncio.create_task(run(credentials, listen, policy, desk, supervisor=supervisor))
+        async with ends_on_sigterm(serving):
+            await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
+            assert set(supervisor.names) == DESK
+            await answers(client, f"http://127.0.0.1:{pages}/v1/policy", '"generation":1', serving)
+
+
+async def test_a_process_ends_though_a_page_is_open() -> None:
+    """kubelet would kill it after 30 s, and with it the binds in flight of a desk."""
+    cluster, pages = Cluster(), free_port()
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        listen, desk = Listen(("127.0.0.1", free_port())), Desk(("127.0.0.1", pages))
+        serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=desk))
+        async with ends_on_sigterm(serving):
+            await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
+            request = client.build_request("GET", f"http://127.0.0.1:{pages}/v1/updates")
+            reply = await client.send(request, stream=True)
+            assert reply.status_code == 200
+        assert serving.done()
+        await reply.aclose()
 
 
 async def answers(client: httpx.AsyncClient, url: str, words: str, serving: asyncio.Task[None]) -> None:
@@ -314,8 +382,8 @@ async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.M
 
 # Where else tasks are made, and why the supervisor need not know them.
 ELSEWHERE = {
-    "extender/service/supervisor.py": "it is the supervisor",
-    "extender/serve.py": "serve_all awaits its servers",
+    "extender/runtime/supervisor.py": "it is the supervisor",
+    "extender/entry/listening.py": "serve_all awaits its servers",
     "extender/agent/agent.py": "the agent's next round awaits the reading",
     "extender/cli/agent.py": "awaited in the next lines",
     "extender/cli/run.py": "the sandbox's scheduler",
@@ -358,10 +426,9 @@ async def with_clock(now: list[float]) -> AsyncIterator[tuple[Cluster, Service, 
     cluster = Cluster(bookmark_seconds=600)
     async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
         async with Service(client, Policy(), clock=lambda: now[0]) as service:
-            await eventually(lambda: not service.not_ready)
-            app = App(service, Pages(service, Published(service)))
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=HANG_SECONDS) as pages:
-                yield cluster, service, pages
+            await eventually(lambda: not service.informers.not_ready)
+            async with client_of(ServeApp(service, Probes(service))) as probes:
+                yield cluster, service, probes
 
 
 async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:
@@ -375,7 +442,7 @@ async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:
         reply = await client.get("/readyz")
         assert reply.status_code == 503
         assert "the watch of nodes has been silent for 200 s" in reply.text
-        assert not service.not_ready, "calls are answered nevertheless"
+        assert not service.informers.not_ready, "calls are answered nevertheless"
 
 
 async def test_liveness_notices_a_loop_that_does_not_turn() -> None:
@@ -407,7 +474,7 @@ async def test_a_heartbeat_that_ended_is_noticed() -> None:
 async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> None:
     async with composed(Supervisor()) as (_, app, _):
         ports = free_port(), free_port()
-        servers = [server(app, "127.0.0.1", port) for port in ports]
+        servers = [server(app, ("127.0.0.1", port), VERBS) for port in ports]
         bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
         serving = asyncio.create_task(serve_all(bound))
         await eventually(lambda: all(one.started for one in servers))
@@ -418,7 +485,7 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
 
 async def test_servers_that_are_told_to_end_are_no_error() -> None:
     async with composed(Supervisor()) as (_, app, _):
-        servers = [server(app, "127.0.0.1", free_port()) for _ in range(2)]
+        servers = [server(app, ("127.0.0.1", free_port()), VERBS) for _ in range(2)]
         bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
         serving = asyncio.create_task(serve_all(bound))
         await eventually(lambda: all(one.started for one in servers))

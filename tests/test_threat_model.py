@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs" / "threat-model.md").read_text()
 THREATS = [
     line
     for section in PAGE.split("\n## ")[1:]
-    if section.splitlines()[0] not in ("What is worth protecting", "Who acts", "What is accepted")
+    if section.splitlines()[0] not in ("Assets", "Actors", "Accepted risks")
     for line in section.splitlines()
     if line.startswith("| ") and not line.startswith(("| what ", "|---"))
 ]

@@ -18,7 +18,7 @@ from extender.cluster.reflector import Kind, Reflector
 from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey
 from extender.sandbox.cluster import listening
-from extender.service.watching import kinds
+from extender.runtime.watching import kinds
 from extender.wire.lenient import MOST_LEVELS, lenient_loads
 from tests.berthing import berthing, claim
 from tests.fuzzing import CASES as FOLDER
@@ -62,14 +62,10 @@ class Server:
         self.events.put_nowait(b'{"type": "%b", "object": %b}' % (kind.encode(), obj))
 
 
-async def _at_once() -> None:
-    """Nothing else wants the time."""
-
-
 @asynccontextmanager
 async def reflecting(server: Server, kind: Kind) -> AsyncIterator[Reflector]:
     async with listening(server, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, _at_once)
+        found = Reflector(client, kind, lambda: None)
         task = asyncio.create_task(found.run())
         try:
             yield found
@@ -211,7 +207,7 @@ async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
         def put(name: str, labels: object) -> None:
             b.cluster.store.put("namespaces", ("", name), {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 
-        reflector = b.app.service.reflectors["namespaces"]
+        reflector = b.app.service.informers.reflectors["namespaces"]
         for number in range(10):
             put(f"odd-{number}", ["x"])
         await eventually(lambda: len(reflector.unreadable) == 10)

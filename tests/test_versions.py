@@ -18,7 +18,7 @@ from extender.mirror.mirror import Mirror
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.cluster import Cluster
-from extender.service.watching import kinds
+from extender.runtime.watching import kinds
 from tests.waiting import eventually
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
@@ -55,11 +55,8 @@ def rule(name: str, device: str = "gpu-0") -> dict[str, Any]:
 async def watching(cluster: Cluster, mirror: Mirror) -> AsyncIterator[Reflector]:
     (kind,) = [kind for kind in kinds(mirror) if kind.name == "devicetaintrules"]
 
-    async def at_once() -> None:
-        pass
-
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        reflector = Reflector(client, kind, lambda: None, at_once, timing=QUICK)
+        reflector = Reflector(client, kind, lambda: None, timing=QUICK)
         task = asyncio.create_task(reflector.run())
         try:
             yield reflector

@@ -218,8 +218,8 @@ class _Looks:
 async def test_a_touch_that_failed_is_made_up_for() -> None:
     """The look that found a fit is over: without another event nobody would look again."""
     writer, looks = _Writer(failures=2), _Looks(True)
-    waker = Waker(looks, writer, lambda: "now", pause=0)
-    task = asyncio.create_task(waker.run())
+    waker = Waker(writer, lambda: "now", pause=0)
+    task = asyncio.create_task(waker.run(looks))
     waker.supply_changed()
     await eventually(lambda: writer.touched)
     task.cancel()
@@ -228,11 +228,11 @@ async def test_a_touch_that_failed_is_made_up_for() -> None:
 
 async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:
     writer, looks = _Writer(), _Looks(None, True)
-    waker = Waker(looks, writer, lambda: "now", pause=0)
+    waker = Waker(writer, lambda: "now", pause=0)
     waker.supply_changed()
     with pytest.raises(RuntimeError):
-        await waker.run()
-    task = asyncio.create_task(waker.run())
+        await waker.run(looks)
+    task = asyncio.create_task(waker.run(looks))
     await eventually(lambda: writer.touched)
     task.cancel()
 
@@ -251,9 +251,9 @@ async def test_others_have_their_turn_during_a_long_look() -> None:
             await asyncio.sleep(0)
 
     writer = _Writer()
-    waker = Waker(look, writer, lambda: "now", pause=0, stretch=0)
+    waker = Waker(writer, lambda: "now", pause=0, stretch=0)
     waker.supply_changed()
-    tasks = [asyncio.create_task(waker.run()), asyncio.create_task(other())]
+    tasks = [asyncio.create_task(waker.run(look)), asyncio.create_task(other())]
     await eventually(lambda: writer.touched)
     for task in tasks:
         task.cancel()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from extender.cluster.reflector import Kind, Reflector, Timing
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.cluster import Cluster, listening
-from extender.service.supervisor import Supervisor
+from extender.runtime.supervisor import Supervisor
 from tests.waiting import eventually
 
 NODES = RESOURCES["", "nodes"]
@@ -25,18 +26,13 @@ QUICK = Timing(delays=Delays(first=0.01, most=0.05))
 NEVER = Timing(delays=Delays(first=10_000.0, most=10_000.0))  # the first delay outlasts every test
 
 
-async def _at_once() -> None:
-    """Nobody else wants the time."""
-
-
 @asynccontextmanager
 async def reflecting(
-    cluster: Cluster, url: str, seen: dict[str, Any], give_way: Callable[[], Awaitable[None]] = _at_once,
-    timing: Timing = QUICK,
+    cluster: Cluster, url: str, seen: dict[str, Any], timing: Timing = QUICK,
 ) -> AsyncIterator[Reflector]:
     kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, give_way, timing=timing)
+        found = Reflector(client, kind, lambda: None, timing=timing)
         task = asyncio.create_task(found.run())
         try:
             yield found
@@ -62,23 +58,31 @@ async def test_pages_events_and_deletions(monkeypatch) -> None:
         await eventually(lambda: "late" in seen and seen["n3"] is None)
 
 
-async def test_many_objects_at_once_let_others_in(monkeypatch) -> None:
-    """A list as well as a burst of events: whoever waits is not kept for longer than a slice."""
-    monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)
-    cluster, seen, told = Cluster(), {}, []
+async def test_many_objects_at_once_let_others_in() -> None:
+    """A list as well as a burst of events: another task has its turn after every object where a slice is over."""
+    cluster, turns, turns_seen = Cluster(), 0, {}
 
-    async def give_way() -> None:
-        told.append(len(seen))
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
     for i in range(10):
         cluster.apply(node(f"n{i}"))
-    async with cluster.serving() as url, reflecting(cluster, url, seen, give_way) as found:
+    task = asyncio.create_task(other())
+    kind = Kind("nodes", "/api/v1/nodes", lambda key, _: turns_seen.setdefault(key, turns))
+    async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        found = Reflector(client, kind, lambda: None, timing=replace(QUICK, slice_seconds=0.0))
+        reflecting_task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
-        assert told == list(range(1, 11))
         for i in range(10):
             cluster.apply(node(f"m{i}"))
-        await eventually(lambda: len(seen) == 20)
-        assert told[10:] == list(range(11, 21))
+        await eventually(lambda: len(turns_seen) == 20)
+        for one in (reflecting_task, task):
+            one.cancel()
+        await asyncio.gather(reflecting_task, task, return_exceptions=True)
+    assert len(set(turns_seen.values())) == 20
 
 
 async def test_a_gap_hides_no_deletion() -> None:
@@ -119,7 +123,7 @@ async def test_silence_counts_from_what_the_server_said_last() -> None:
     cluster, seen, now = Cluster(bookmark_seconds=60), {}, [1000.0]
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         kind = Kind("nodes", "/api/v1/nodes", seen.__setitem__)
-        found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
+        found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
         cluster.apply(node("early"))
@@ -137,7 +141,7 @@ async def test_a_kind_that_is_not_served_is_not_silent() -> None:
     now = [0.0]
     async with Cluster().serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         kind = Kind("nothings", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True)
-        found = Reflector(client, kind, lambda: None, _at_once, clock=lambda: now[0])
+        found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
         now[0] += 250
@@ -224,7 +228,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
                 closed.append(path)
 
     kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: None)
-    task = asyncio.create_task(Reflector(Client(), kind, lambda: None, _at_once, timing=NEVER).run())
+    task = asyncio.create_task(Reflector(Client(), kind, lambda: None, timing=NEVER).run())
     await eventually(lambda: bool(closed))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -240,7 +244,7 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
             raise KeyError("a bug")
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, Kind("nodes", "/api/v1/nodes", seen.__setitem__), progress, _at_once)
+        found = Reflector(client, Kind("nodes", "/api/v1/nodes", seen.__setitem__), progress)
         supervisor = Supervisor(QUICK.delays)
         supervisor.start("watch-nodes", found.run)
         await eventually(lambda: found.listed)

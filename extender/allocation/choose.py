@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from extender.allocation.observe import NOBODY, Observer
-from extender.allocation.plain import Plain, plain
+from extender.allocation.plain import Plain
 from extender.allocation.problem import Problem, Solution
 from extender.allocation.search import DEFAULT_BUDGET, EVERYTHING, Search
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.errors import InvalidClaim, OutOfBudget
-from extender.model.pieces import breathe
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Masks of devices that may be used, the most preferred first."""
@@ -28,9 +27,6 @@ def choose(
     call_budget: Budget = UNLIMITED,
 ) -> Solution | None:
     """The preferred solution, or None where there is none. Raises what Search does."""
-    simple = plain(problem) if observer is NOBODY else None  # who listens wants to hear of every device
-    if simple is not None:
-        return _preferred(simple, problem, preference)
     search = Search(problem, budget=budget, observer=observer, call_budget=call_budget)
     first = search.run()
     if first is None or preference is None:
@@ -39,7 +35,6 @@ def choose(
     for allowed in preference(problem, first):
         if left <= 0:
             break
-        breathe()
         attempt = search.among(allowed, first.alternatives, min(left, _SET_BUDGET))
         try:
             found = attempt.run()
@@ -51,9 +46,10 @@ def choose(
     return first
 
 
-def _preferred(simple: Plain, problem: Problem, preference: Preference | None) -> Solution | None:
+def choose_plain(simple: Plain, problem: Problem, preference: Preference) -> Solution | None:
+    """What `choose` answers for a plain problem, found without a search."""
     first = simple.among(EVERYTHING)
-    if first is None or preference is None:
-        return first
+    if first is None:
+        return None
     found = (simple.among(allowed) for allowed in preference(problem, first))
     return next((solution for solution in found if solution is not None), first)

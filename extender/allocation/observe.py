@@ -1,8 +1,7 @@
-"""What the search tells while it works. The default listener is nobody; explain is a recorder of the same search."""
+"""Observers of a search: the search tells them why it leaves devices aside. By default nobody listens."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Protocol
 
 
@@ -34,17 +33,13 @@ class Nobody:
 
 
 class Recorder:
-    """Remembers the last cause per request and device, and counts them."""
+    """Remembers the last cause per request and device."""
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, int], tuple[str, str]] = {}
 
     def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
         self.causes[request, bit] = (cause, detail)
-
-    def counts(self) -> Counter[str]:
-        """How many (request, device) pairs ended with each cause."""
-        return Counter(cause for cause, _ in self.causes.values())
 
 
 NOBODY = Nobody()

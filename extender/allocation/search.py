@@ -19,11 +19,9 @@ from extender.model.bits import lowest, members
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import MAX_RESULTS, DeviceRequest
 from extender.model.errors import InvalidClaim, OutOfBudget
-from extender.model.pieces import breathe
 from extender.model.quantity import Quantity
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
-_PIECE = 4  # steps between two breaths
 _CHECKED = 32  # steps between two looks at the budget of the call
 _EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
 MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
@@ -80,7 +78,6 @@ class Search:
         """The first solution, or None. Raises InvalidClaim, OutOfBudget or BudgetSpent."""
         if not self._selections:
             self._validate()
-        breathe()
         try:
             if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
                 return None
@@ -265,8 +262,6 @@ class Search:
 
     def _spend(self) -> None:
         self.steps += 1
-        if self.steps % _PIECE == 0:
-            breathe()
         if self.steps % _CHECKED == 0:
             self._call_budget.check(_CHECKED)
         if self.steps > self._budget:

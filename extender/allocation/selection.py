@@ -11,7 +11,6 @@ from extender.cel.dra import Masks
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import DeviceClass, DeviceRequest
 from extender.model.errors import InvalidClaim
-from extender.model.pieces import breathe
 from extender.model.text import cut
 
 _ERROR_BYTES = 256  # of what CEL says: it repeats the text that it could not convert
@@ -41,8 +40,6 @@ def select(
     ]
     alive = error = 0
     for slice_, offset in inventory.offsets:
-        if offset:
-            breathe()
         part = _bindable(slice_.devices, features)
         failed = 0
         for _, expression in sources:

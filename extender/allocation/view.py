@@ -1,4 +1,4 @@
-"""What the deciding rooms see: a node, and the cluster at one moment. Made by the mirror, never changed."""
+"""What verdicts are made from: a node, and the cluster at one moment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NodeState:
     signature: Interned = field(default_factory=Interned)
     appearance: Interned | None = None  # None: like no other
     imagined: bool = False  # no node of the cluster is in this state
-    names: list[str] = field(default_factory=list)  # the nodes that the mirror has in this state now, sorted
+    names: list[str] = field(default_factory=list)  # the nodes of the snapshot in this state, sorted
     number: int = field(default_factory=lambda: next(_NUMBERS))
 
 
@@ -73,7 +73,9 @@ class NodeView:
     def devices(self, positions: int) -> int:
         """GPUs by position in the fabric, as a mask of devices."""
         in_order = _in_order(self.gpu_bits)
-        return positions & in_order if in_order else sum(1 << self.gpu_bits[position] for position in members(positions))
+        if in_order:
+            return positions & in_order
+        return sum(1 << self.gpu_bits[position] for position in members(positions))
 
 
 @lru_cache(maxsize=1024)  # a fleet has a few kinds of machines
@@ -121,7 +123,8 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The cluster. `changed_since` tells which nodes differ between two versions."""
+    """The cluster at one moment. The mappings belong to the mirror: a snapshot is valid until the caller awaits or
+    changes the mirror. `changed_since` tells which nodes differ between two versions."""
 
     version: int
     views: Mapping[str, NodeView]
@@ -136,11 +139,11 @@ class Snapshot:
     special_claims: Mapping[tuple[str, str], ObjectKey] = field(default_factory=dict)  # by a pod's namespace and UID
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID: what is held or being written
     nodes_by: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
-    groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)  # namespace and group to claims and their nodes
-    states: Mapping[int, NodeState] = field(default_factory=dict)  # by number, those that nodes are in now
-    is_newest: Callable[[int], bool] = lambda _: False  # whether this version is of now
+    # Namespace and group to claims and their nodes.
+    groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
+    states: Mapping[int, NodeState] = field(default_factory=dict)  # by number, those that nodes are in
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # those that have devices of a pool
 
     def changed_since(self, version: int) -> list[str] | None:
-        """Nodes whose view changed after `version`, and perhaps some that changed since; None where that is not known."""
+        """Nodes whose view changed after `version`; None where that is not known."""
         return [] if version == self.version else self.changes.since(version)

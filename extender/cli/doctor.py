@@ -13,13 +13,13 @@ from rich.console import Console
 
 from extender.allocation.left_out import field_of
 from extender.allocation.view import NodeView
-from extender.cli.picture import Picture, items_of, picture_of, take_objects
+from extender.cli.picture import items_of, picture_of, take_objects
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
 from extender.cluster.errors import ClusterError
+from extender.diagnosis.consistency import Finding, audit
 from extender.fabric.sources import gpu_uuid
 from extender.files import name_of, read_file
-from extender.mirror.audit import Finding, audit
 from extender.mirror.mirror import Mirror
 from extender.model.bits import members
 from extender.model.errors import WireError
@@ -93,8 +93,7 @@ async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> 
     found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
     if given is None:
         found += configuration(text, "the ConfigMap berth-scheduler-config") if text else [_no_configuration()]
-    picture: Picture = picture_of(objects)
-    return found + list(cluster(picture[0])) + list(waiting(pods))
+    return found + list(cluster(picture_of(objects))) + list(waiting(pods))
 
 
 async def _items(client: ApiClient, path: str) -> list[Json]:
@@ -266,8 +265,7 @@ def cluster(mirror: Mirror) -> Iterator[Ailment]:
     if others:
         yield Ailment("warning", f"{len(others)} claims were allocated by another scheduler: {_some(others)}",
                       "two schedulers on the same devices race; the later one loses its pod", "kubectl apply -k manifests/overlays/admission")
-    findings = next((step for step in audit(mirror) if step), [])
-    for finding in findings:
+    for finding in audit(mirror):
         yield _ailment(finding)
 
 

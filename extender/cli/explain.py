@@ -14,15 +14,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from extender.allocation.features import Features
 from extender.cli.objects import documents, policy_of, policy_text
-from extender.cli.picture import Picture, load_picture, take_picture
+from extender.cli.picture import load_picture, take_picture
 from extender.cli.server import SERVER, Explanation, Server, Token, ask
+from extender.console.explaining import Explainer, UnknownPod
+from extender.console.journal import Journal
+from extender.console.policies import ActivePolicy
+from extender.diagnosis.scenario import Changes, devices_of
+from extender.mirror.mirror import Mirror
 from extender.model.errors import WireError
 from extender.model.text import one_line, shown
 from extender.policy import Policy
-from extender.service.explaining import Explainer, UnknownPod
-from extender.service.turns import Turns
-from extender.verdict.imagined import Changes, devices_of
+from extender.verdict.evaluator import Evaluator
 from extender.wire.manifests import imagined_pods
 
 Json = dict[str, Any]
@@ -51,7 +55,7 @@ def explain_command(
     question: Json = {"objects": objects, "without": without or [], "free": free or [], "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
-        found = asyncio.run(_offline(load_picture(snapshot), name, decided_by, question))
+        found = _offline(load_picture(snapshot), name, decided_by, question)
     else:
         text = policy_text(policy) if policy is not None else None
         found = _ask(server, token, name, {**question, "policy": text})
@@ -96,9 +100,8 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
     return found
 
 
-async def _offline(picture: Picture, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
-    mirror, judge, journal = picture
-    explainer = Explainer(mirror, judge, journal, Turns(), work_seconds=inf)
+def _offline(mirror: Mirror, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
+    explainer = Explainer(mirror, Evaluator(Features()), Journal(), ActivePolicy(Policy()), work_seconds=inf)
     snapshot = mirror.snapshot()
     unknown = [node for node in question["without"] if node not in snapshot.views]
     if unknown:
@@ -106,12 +109,12 @@ async def _offline(picture: Picture, name: str | None, policy: Policy | None, qu
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
     changes = Changes(frozenset(question["without"]), tuple(given_back))
     if name is None:
-        return [await explainer.imagined(pod, claims, changes, policy, question["narrate"]) for pod, claims in imagined_pods(question["objects"])]
+        return [explainer.imagined(pod, claims, changes, policy, question["narrate"]) for pod, claims in imagined_pods(question["objects"])]
     key = explainer.named(name)
     pod = next((pod for pod in mirror.store.pods.values() if pod.key == key), None)
     if pod is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this picture")
-    return [await explainer.imagined(pod, (), changes, policy, question["narrate"])]
+    return [explainer.imagined(pod, (), changes, policy, question["narrate"])]
 
 
 def _show(found: Json, output: Output) -> None:

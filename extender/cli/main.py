@@ -19,7 +19,7 @@ from extender.model.errors import BerthError, WireError
 from extender.model.text import one_line, shown
 
 _COMMANDS = {  # where each is: module of extender.cli, and its function or group
-    "serve": ("serve", "serve_command"), "agent": ("agent", "agent_command"), "fabric": ("fabric", "fabric_command"),
+    "serve": ("serve", "serve_command"), "console": ("console", "console_command"), "agent": ("agent", "agent_command"), "fabric": ("fabric", "fabric_command"),
     "run": ("run", "run_command"), "allocate": ("allocate", "allocate_command"), "select": ("select", "select_command"),
     "lint": ("lint", "lint_command"), "explain": ("explain", "explain_command"), "doctor": ("doctor", "doctor_command"),
     "nodes": ("fleet", "nodes_command"), "claims": ("fleet", "claims_command"), "top": ("fleet", "top_command"),

@@ -18,15 +18,11 @@ from extender.cluster.reflector import Kind
 from extender.files import name_of
 from extender.mirror.mirror import Mirror
 from extender.model.errors import WireError
-from extender.policy import Policy
-from extender.service.journal import Journal
-from extender.service.judge import Judge
-from extender.service.watching import kinds
+from extender.runtime.watching import kinds
 from extender.wire.fields import get, many, need
 from extender.wire.objects import checked
 
 Json = dict[str, Any]
-Picture = tuple[Mirror, Judge, Journal]
 _PAGE = "500"
 _POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
 _CONTAINER = ("name", "resources", "restartPolicy")
@@ -36,16 +32,16 @@ _KIND_OF = {
 }  # fmt: skip
 
 
-def load_picture(path: Path, policy: Policy | None = None) -> Picture:
-    """The mirror of a picture in a file, and a judge over it. Raises WireError naming what cannot be read."""
+def load_picture(path: Path) -> Mirror:
+    """The mirror of a picture in a file. Raises WireError naming what cannot be read."""
     objects = list(documents(path))
     if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
         raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
-    return picture_of(objects, policy, name_of(path))
+    return picture_of(objects, name_of(path))
 
 
-def picture_of(objects: Iterable[Json], policy: Policy | None = None, where: str = "") -> Picture:
-    """The mirror of these objects, and a judge over it. Raises WireError naming what cannot be read."""
+def picture_of(objects: Iterable[Json], where: str = "") -> Mirror:
+    """The mirror of these objects. Raises WireError naming what cannot be read."""
     mirror = Mirror(Features())
     appliers = {kind.name: kind for kind in kinds(mirror)}
     for number, obj in enumerate(objects, 1):
@@ -58,8 +54,7 @@ def picture_of(objects: Iterable[Json], policy: Policy | None = None, where: str
             appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
         except WireError as error:
             raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
-    journal = Journal(lambda: "")
-    return mirror, Judge(mirror, policy or Policy(), Features(), lambda: 0.0, journal), journal
+    return mirror
 
 
 async def take_picture(kubeconfig: Path | None) -> bytes:

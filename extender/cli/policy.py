@@ -96,7 +96,7 @@ def diff_command(
         missed = f", {found['left_out']} were not compared" if found["left_out"] else ""
         console.print(f"{len(found['changed'])} of the last {found['compared']} decisions would be others{missed}")
     if not found["candidate"]:
-        typer.echo(f"no candidate policy: start berth serve with --candidate FILE{'; ' + found['problem'] if found['problem'] else ''}", err=True)
+        typer.echo(f"no candidate policy: start berth console with --candidate FILE{'; ' + found['problem'] if found['problem'] else ''}", err=True)
         raise typer.Exit(1)
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from extender.cli.addresses import PORTS, parse_listen
 from extender.cli.logs import set_up_logging
+from extender.entry.desk import both
 from extender.model.errors import WireError
 from extender.sandbox.apiserver.errors import ApiError
 from extender.sandbox.cluster import Cluster, listening
@@ -22,7 +23,6 @@ from extender.sandbox.examples import expectation, load_examples
 from extender.sandbox.machines import carried_machines
 from extender.sandbox.report import Report, Row
 from extender.sandbox.scheduler import Scheduler
-from extender.serve import application
 
 Json = dict[str, Any]
 # How many of which machine: mixed, so that the choice of the node matters as much as that of the devices.
@@ -38,7 +38,8 @@ def run_command(
     *,
     once: Annotated[bool, typer.Option(help="End when the examples are placed: exit code 0 if all landed as their files say.")] = False,
     examples: Annotated[Path, typer.Option(help="Folder of example workloads.")] = Path("examples"),
-    listen: Annotated[str, typer.Option(help="Where Berth listens.", metavar="HOST:PORT")] = "127.0.0.1:8888",
+    listen: Annotated[str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")] = "127.0.0.1:8888",
+    console: Annotated[str, typer.Option(help="Where the page and explain are.", metavar="HOST:PORT")] = "127.0.0.1:8889",
     api_port: Annotated[int, typer.Option(help="Port of the sandbox's API server; 0 takes a free one.")] = 0,
 ) -> None:
     """Run Berth on an embedded cluster and place the example workloads.
@@ -46,20 +47,23 @@ def run_command(
     Example: berth run --once
     """
     set_up_logging("error")  # the table tells it; every decision is at /v1/explain
-    raise typer.Exit(asyncio.run(_run(examples, listen, api_port, once=once)))
+    raise typer.Exit(asyncio.run(_run(examples, (listen, console), api_port, once=once)))
 
 
-async def _run(examples: Path, listen: str, api_port: int, *, once: bool) -> int:
+async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: bool) -> int:
     console = Console(width=max(Console().width, _TABLE_WIDTH))
-    host, port = parse_listen(listen)
+    verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
     if not 0 <= api_port < PORTS:
         raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
     workloads = load_examples(examples)
     cluster = Cluster()
     add_fleet(cluster)
     console.print(f"Fleet: {sum(FLEET.values())} nodes of {len(FLEET)} kinds.")
-    async with cluster.serving(port=api_port) as api_url, application(api_url) as (app, not_ready), listening(app, host, port) as url:
-        await _until(lambda: not not_ready())
+    async with (
+        cluster.serving(port=api_port) as api_url, both(api_url) as (app, console_app),
+        listening(app, *verbs) as url, listening(console_app, *pages, "--console") as page,
+    ):
+        await _until(lambda: not app.service.informers.not_ready)
         scheduler = Scheduler(cluster.store, url)
         task = asyncio.create_task(scheduler.run())
         try:
@@ -67,7 +71,7 @@ async def _run(examples: Path, listen: str, api_port: int, *, once: bool) -> int
             console.print(make_table(rows))
             if once:
                 return 0 if all(row.good for row in rows) else 1
-            console.print(f"API server: {api_url}   Berth: {url} (/readyz, /filter, /prioritize, /bind)   Ctrl-C ends both.")
+            console.print(f"API server: {api_url}   Berth: {url} (/filter, /prioritize, /bind)   Page: {page}   Ctrl-C ends all.")
             await _signal()
             return 0
         finally:

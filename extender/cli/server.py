@@ -14,9 +14,9 @@ from extender.model.errors import BerthError, WireError
 from extender.model.text import one_line
 from extender.wire.documents import json_value
 
-Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where Berth listens.")]
+Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where berth console listens.")]
 Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]
-SERVER = "http://127.0.0.1:8888"
+SERVER = "http://127.0.0.1:8889"
 _SECONDS = 30.0
 _MOST_TOLD = 1024  # bytes of an error's text
 Json = dict[str, Any]
@@ -178,7 +178,7 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
         reply = httpx.request(method, f"{server}{path}", content=body, headers=headers, timeout=_SECONDS, verify=tls)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         reason = one_line(str(error)) or type(error).__name__
-        raise WireError("--server", f"{address} does not answer ({reason}); is `berth serve` there?") from error
+        raise WireError("--server", f"{address} does not answer ({reason}); is `berth console` there?") from error
     if reply.status_code != 200:  # noqa: PLR2004 - OK
         raise BerthError(f"{address}{path} answers {reply.status_code}: {_problem(reply)}")
     try:
@@ -186,7 +186,7 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
         TypeAdapter(shape).validate_python(found)
     except (WireError, ValidationError) as error:
         raise WireError(
-            "--server", f"{address}{path} does not answer as Berth does; is `berth serve` there?"
+            "--server", f"{address}{path} does not answer as Berth does; is `berth console` there?"
         ) from error
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,6 @@ Json = dict[str, Any]
 _PAGE = 200  # objects per list request: larger ones leave their pieces all over the memory, 6 MiB of 140 with client-go's 500
 _WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
 _SHORT_SECONDS = 10.0  # a watch that ends sooner has failed
-_SLICE_SECONDS = 0.0002  # of applying objects, until other work gets a turn
 _SHOWN = 200  # characters of a problem that are kept
 
 
@@ -52,6 +51,7 @@ class Timing:
 
     silence_seconds: float = 90.0  # until a watch that says nothing is opened again
     absent_seconds: float = 300.0  # how often to ask again for an API that was not served
+    slice_seconds: float = 0.0002  # of applying objects, until other work gets a turn
     delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - it is frozen
 
 
@@ -65,19 +65,19 @@ class Unreadable:
 
 class Reflector:
     """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen. Where many objects
-    come at once, `give_way` is awaited between them."""
+    come at once, other tasks have their turn in between."""
 
     def __init__(
-        self, client: ApiClient, kind: Kind, on_progress: Callable[[], None], give_way: Callable[[], Awaitable[None]],
+        self, client: ApiClient, kind: Kind, on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic, timing: Timing = Timing(),
     ) -> None:
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
-        self._give_way = give_way
         self._clock = clock
         self._silence_seconds = timing.silence_seconds
         self._absent_seconds = timing.absent_seconds
+        self._slice_seconds = timing.slice_seconds
         self._path = kind.path
         self._backoff = Backoff(timing.delays)
         self._worked_since = 0.0
@@ -176,8 +176,8 @@ class Reflector:
         self.failures, self.problem, self._heard = 0, "", self._clock()
 
     async def _breathe(self) -> None:
-        if time.perf_counter() - self._worked_since > _SLICE_SECONDS:
-            await self._give_way()
+        if time.perf_counter() - self._worked_since > self._slice_seconds:
+            await asyncio.sleep(0)
             self._worked_since = time.perf_counter()
 
     def _event(self, event: Json) -> None:

@@ -13,7 +13,6 @@ from cachetools import LRUCache
 from extender.fabric import ring
 from extender.model.bits import members
 from extender.model.fabric import Graph
-from extender.model.pieces import breathe
 
 _EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
 _REMEMBERED = 65_536  # (graph, mask) pairs of about 150 bytes; 255 per 8-GPU graph
@@ -115,7 +114,6 @@ def best_gbps(graph: Graph, free: int, count: int) -> float:
 def largest_joined(graph: Graph, free: int, most: int) -> int:
     """How many GPUs out of `free`, at most `most`, NVLink alone can join in a ring; 0 where it joins none."""
     for count in range(min(free.bit_count(), most), 1, -1):
-        breathe()
         if any(ring.is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
             return count
     return 0

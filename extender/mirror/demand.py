@@ -28,6 +28,13 @@ class DemandBook:
         self._counts: Counter[tuple[int, int]] = Counter()
         self._changed = False
         self._mix = DEFAULT_MIX
+        self._given = False
+
+    def use(self, mix: Mix) -> None:
+        """From now on this is the mix: another process learned it."""
+        self._given = True
+        if mix != self._mix:
+            self._mix = mix
 
     def saw(self, claim: Claim) -> None:
         """A claim, new or known."""
@@ -43,7 +50,7 @@ class DemandBook:
 
     def mix(self, most_memory: int) -> Mix:
         """The expected demand; the same object as long as it did not move. `most_memory` is that of the largest GPU."""
-        if self._changed and len(self._claims) >= _ENOUGH:
+        if self._changed and not self._given and len(self._claims) >= _ENOUGH:
             self._changed = False
             self._refresh(most_memory)
         return self._mix

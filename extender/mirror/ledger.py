@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -61,10 +61,14 @@ class InvalidTransition(RuntimeError):
 
 class Ledger:
     """Reservations by claim UID. Every change of state follows TRANSITIONS, and every change of what is in use goes
-    through the usage book. Methods answer with the pools whose use changed."""
+    through the usage book. Methods answer with the pools whose use changed. `changed` is told the claim's new
+    reservation, None where it ended."""
 
-    def __init__(self, usage: UsageBook) -> None:
+    def __init__(
+        self, usage: UsageBook, changed: Callable[[str, Reservation | None], None] = lambda _, __: None
+    ) -> None:
         self._usage = usage
+        self._changed = changed
         self.reservations: dict[str, Reservation] = {}
         self.in_flight: dict[str, str] = {}  # claims that binds write, each with the UID of the pod it is written for
         self._held_for: dict[str, dict[str, None]] = {}  # pod UID to the claims held for it
@@ -167,6 +171,7 @@ class Ledger:
                 self._held_for.setdefault(new.pod_uid, {})[claim_uid] = None
             else:
                 self.in_flight[claim_uid] = new.pod_uid
+        self._changed(claim_uid, new)
         return touched
 
     def _forget(self, claim_uid: str) -> set[PoolKey]:

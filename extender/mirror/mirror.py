@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import islice
 from math import inf
 from types import MappingProxyType
-from weakref import ref
+from typing import Protocol
 
 from extender.allocation.features import Features
 from extender.allocation.view import ChangeLog, NodeState, NodeView, Snapshot
 from extender.fabric.slices import DRIVER as FABRIC_DRIVER
 from extender.mirror.builder import FleetCounter, ViewBuilder
 from extender.mirror.demand import DemandBook
-from extender.mirror.kept import KeptViews
 from extender.mirror.ledger import Ledger
 from extender.mirror.store import Store
 from extender.mirror.usage import UsageBook
 from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
+from extender.model.demand import Mix
 from extender.model.device import PoolKey, Slice, TaintRule
-from extender.model.reservation import State
+from extender.model.reservation import Reservation, State
 
 _RETRIED = 4  # nodes whose view could not be built, tried again with each new snapshot
 _SHOWN = 200  # characters of an error that are kept
@@ -30,16 +29,44 @@ _REMEMBERED_CHANGES = 4096  # nodes that may change before followers who lag beh
 _VACANT_STATES = 1024  # of about 2 KB; a state that no node is in often returns
 
 
+class MirrorListener(Protocol):
+    """What follows changes of the mirror; its methods must not call the mirror."""
+
+    def freed(self) -> None:
+        """A reservation ended and left devices free."""
+
+    def sooner(self) -> None:
+        """`next_deadline` is earlier than before."""
+
+    def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
+        """The claim has another reservation, or none any more."""
+
+
+class NoListener:
+    """For a mirror that is only read."""
+
+    def freed(self) -> None:
+        """Nothing follows."""
+
+    def sooner(self) -> None:
+        """Nothing follows."""
+
+    def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
+        """Nothing follows."""
+
+
 class Mirror:
-    """The one picture. `snapshot()` and `present()` fold all events since the last one and are free when nothing happened."""
+    """The one picture. `snapshot()` folds all events since the last one and is free when nothing happened."""
 
     def __init__(
         self, features: Features | None = None, builder: ViewBuilder | None = None,
         remembered_changes: int = _REMEMBERED_CHANGES, vacant_states: int = _VACANT_STATES,
+        listener: MirrorListener | None = None,
     ) -> None:
+        self._listener = listener or NoListener()
         self.usage = UsageBook()
         self.store = Store(self.usage)
-        self.ledger = Ledger(self.usage)
+        self.ledger = Ledger(self.usage, self._listener.reservation_changed)
         self._builder = builder or ViewBuilder(features or Features())
         self._views: dict[str, NodeView] = {}
         self._states: dict[int, NodeState] = {}  # by number, those that some node is in
@@ -48,16 +75,12 @@ class Mirror:
         self._fleet = FleetCounter()
         self._demand = DemandBook()
         self._heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
-        self.on_freed: Callable[[], None] = lambda: None  # a reservation ended and left devices free
-        self.on_sooner: Callable[[], None] = lambda: None  # `next_deadline` is earlier than before
-        self.live_memory_seconds = 900.0
+        self._live_memory_seconds = 900.0
         self._changes = ChangeLog(known_since=0)
         self._remembered_changes = remembered_changes
         self._version = 0
         self.unbuilt: dict[str, str] = {}  # node to why its view could not be built; it keeps the view it had before
         self._snapshot: Snapshot | None = None
-        self._kept: tuple[Snapshot, Snapshot] | None = None  # the newest snapshot, and the same to keep
-        self._keeper: ref[KeptViews] | None = None  # whom to tell what nodes were before they change
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -79,7 +102,7 @@ class Mirror:
         self._heard.move_to_end(node)
         self.store.silent_agents.discard(node)  # its slice changed: the view is built again anyway
         if first:
-            self.on_sooner()
+            self._listener.sooner()
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
         self.store.put_rule(name, new)
@@ -123,6 +146,17 @@ class Mirror:
         self.store.put_namespace(name, labels)
         self._snapshot = None
 
+    @property
+    def mix(self) -> Mix:
+        """The request mix in force."""
+        return self.snapshot().fleet.demand
+
+    def use_mix(self, mix: Mix) -> None:
+        """From now on this is the request mix: another process learned it."""
+        if mix != self.mix:
+            self._demand.use(mix)
+            self._snapshot = None
+
     # -- reservations ----------------------------------------------------------------------------------------
 
     def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
@@ -130,15 +164,20 @@ class Mirror:
         before = self.ledger.soonest
         self._touch(self.ledger.hold(claim_uid, pod_uid, node, results, deadline))
         if self.ledger.soonest < before:
-            self.on_sooner()
+            self._listener.sooner()
 
     def held_for(self, pod_uid: str) -> tuple[Result, ...]:
         """The devices that filter holds for a pod."""
         return self.ledger.held_for(pod_uid)
 
     def release(self, pod_uid: str) -> bool:
-        """End the holds of a pod, which is about to choose anew; whether that left devices free."""
+        """End the holds of a pod, which is about to choose anew; whether that left devices free. The caller calls
+        `freed` when the pod has chosen."""
         return self._touch(self.ledger.release(pod_uid))
+
+    def freed(self) -> None:
+        """What `release` left free may be free for others now."""
+        self._listener.freed()
 
     def release_claim(self, claim_uid: str) -> None:
         """End the hold of a claim, which is about to be allocated, perhaps on another node."""
@@ -169,7 +208,7 @@ class Mirror:
     def expire(self, now: float) -> None:
         """Time passes: holds end, and agents that were not heard of for long are no longer believed about memory."""
         self._freed(self.ledger.expire(now))
-        while self._heard and next(iter(self._heard.values())) + self.live_memory_seconds <= now:
+        while self._heard and next(iter(self._heard.values())) + self._live_memory_seconds <= now:
             node, _ = self._heard.popitem(last=False)
             if node in self.store.nodes:
                 self.store.silent_agents.add(node)
@@ -180,8 +219,13 @@ class Mirror:
     def next_deadline(self) -> float:
         """When `expire` has something to do: no earlier than this, in seconds of the service's clock; infinite for
         never."""
-        agent = next(iter(self._heard.values()), inf) + self.live_memory_seconds
+        agent = next(iter(self._heard.values()), inf) + self._live_memory_seconds
         return min(self.ledger.soonest, agent)
+
+    def believe_agents_for(self, seconds: float) -> None:
+        """From now on an agent's word on memory counts for so long after it was heard."""
+        self._live_memory_seconds = seconds
+        self._listener.sooner()
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the agent was heard of that has been quiet longest, among those still believed."""
@@ -189,7 +233,7 @@ class Mirror:
 
     def _freed(self, pools: set[PoolKey]) -> None:
         if self._touch(pools):
-            self.on_freed()
+            self._listener.freed()
 
     def _touch(self, pools: set[PoolKey]) -> bool:
         if not pools:
@@ -211,22 +255,7 @@ class Mirror:
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The cluster now, to keep: it never changes. Equal states give the same object."""
-        now = self.present()
-        if self._kept is None or self._kept[0] is not now:
-            self._kept = now, self.keep(now)
-        return self._kept[1]
-
-    def keep(self, present: Snapshot) -> Snapshot:
-        """What `present` gave, to keep, as long as nobody asked for a newer one."""
-        newer, older = KeptViews(self._views), self._keeper() if self._keeper is not None else None
-        if older is not None:
-            older.followed_by(newer)
-        self._keeper = ref(newer)
-        return replace(present, views=newer)
-
-    def present(self) -> Snapshot:
-        """The same for who lets go of it before anything else happens."""
+        """The cluster now, valid until the caller awaits or changes the mirror. Equal states give the same object."""
         if self._snapshot is None:
             self._rebuild()
             self._snapshot = self._make()
@@ -237,8 +266,6 @@ class Mirror:
         if not dirty and not used:
             return
         dirty.update(islice(list(self.unbuilt), _RETRIED), used & self.unbuilt.keys())
-        if any((name in self._views) != (name in self.store.nodes) for name in dirty):
-            self._views, self._keeper = dict(self._views), None  # who reads the old ones may be in the middle of them
         for name in dirty:
             self._renew(name, only_use=False)
         for name in used - dirty:
@@ -250,9 +277,6 @@ class Mirror:
     def _renew(self, name: str, *, only_use: bool) -> None:
         views = self._views
         node, old = self.store.nodes.get(name), views.get(name)
-        keeper = self._keeper() if self._keeper is not None else None
-        if keeper is not None and old is not None:
-            keeper.was(name, old)
         self.unbuilt.pop(name, None)
         if node is None:
             self._builder.forget(name)
@@ -286,15 +310,11 @@ class Mirror:
                 self._states[after.number] = after
                 self._vacated.pop(after.number, None)
 
-    def _is_newest(self, version: int) -> bool:
-        return version == self._version
-
     def _make(self) -> Snapshot:
         store = self.store
         return Snapshot(
             self._version, MappingProxyType(self._views), store.classes, store.claims, store.pods, store.namespaces,
             self._fleet.fleet(self._demand), store.classes_version, self._changes, store.extended_resources(),
-            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._states, self._is_newest,
-            store.claims_on,
+            store.special_claims, self.ledger.reservations, store.nodes_by, store.groups, self._states, store.claims_on,
         )
 

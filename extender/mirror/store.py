@@ -55,6 +55,11 @@ class Store:
         self.gone_slices: set[str] = set()
         self.gone_pods: set[str] = set()  # UIDs
 
+    def claim_with(self, uid: str) -> Claim | None:
+        """The claim of this UID."""
+        key = self._key_of.get(uid)
+        return self.claims.get(key) if key is not None else None
+
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
         """The use of these pools changed."""
         self.used |= self.nodes_of(keys)

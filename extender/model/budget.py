@@ -44,10 +44,6 @@ class Budget:
         """The result of a piece of work is remembered."""
         self._progressed = True
 
-    def part(self, seconds: float) -> Budget:
-        """A budget of some of what is left, for work that others are let in between."""
-        return Budget(min(seconds, self._until - self._clock()), self._steps, self._clock)
-
 
 class _Unlimited(Budget):
     """For work that nobody else waits for, as that of the command line."""
@@ -62,10 +58,6 @@ class _Unlimited(Budget):
 
     def keep(self) -> None:
         """Nothing depends on it."""
-
-    def part(self, seconds: float) -> Budget:  # noqa: ARG002 - the name is that of the class above
-        """Without a clock there are no parts."""
-        return self
 
 
 UNLIMITED = _Unlimited()

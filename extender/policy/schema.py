@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -114,6 +115,11 @@ class Policy(_Strict):
     )
     overrides: tuple[Override, ...] = Field((), description="what differs by namespace or class; later ones win")
     _effective: LRUCache[tuple[int, ...], Policy] = PrivateAttr(default_factory=lambda: LRUCache(MOST_EFFECTIVE))
+
+    @property
+    def digest(self) -> str:
+        """Equal policies have equal digests: 16 hexadecimal digits."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
         """The policy for a pod: the same object for the same overrides, for as long as it is remembered."""

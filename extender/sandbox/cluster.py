@@ -12,6 +12,7 @@ import uvicorn
 from extender.sandbox.apiserver.app import ApiServer
 from extender.sandbox.apiserver.resources import RESOURCES
 from extender.sandbox.apiserver.store import ObjectStore
+from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.controllers import ClaimController
 from extender.sandbox.machines import Machine, fabric_slice, gpu_slice, node_object
 from extender.sockets import listen_on
@@ -35,9 +36,9 @@ MARKER_CLASS: Json = {
 class Cluster:
     """A cluster to write to directly; `serving` puts it on HTTP."""
 
-    def __init__(self, *, bookmark_seconds: float = 5.0) -> None:
+    def __init__(self, *, bookmark_seconds: float = 5.0, tokens: Mapping[str, TokenUser] | None = None) -> None:
         self.store = ObjectStore()
-        self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds)
+        self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds, tokens=tokens)
         self.controller = ClaimController(self.api.registry)
         self.apply({"kind": "Namespace", "metadata": {"name": "default"}})
         self.apply(GPU_CLASS)

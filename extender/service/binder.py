@@ -20,6 +20,9 @@ from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey, Pod
 from extender.model.errors import BerthError
 from extender.model.reasons import Code, Reason
+from extender.records import Bound, Record
+from extender.runtime.progress import Progress
+from extender.runtime.supervisor import Supervisor
 from extender.service.binding import (
     BindError,
     BindingCycle,
@@ -32,14 +35,11 @@ from extender.service.binding import (
 )
 from extender.service.claim_writes import ClaimWrites, Planned
 from extender.service.fence import Fence
-from extender.service.journal import Journal
 from extender.service.judge import Judge
 from extender.service.pod_groups import pod_group_of
-from extender.service.progress import Progress
-from extender.service.supervisor import Supervisor
 from extender.service.tracing import Spanner, no_span
 from extender.service.undo_stack import UndoStack
-from extender.verdict.decision import Candidate, candidate
+from extender.verdict.decision import Candidate, Decision, candidate
 from extender.verdict.demand import Asked, Blocked, Demand, NotOurs, NotReady, demand_of
 from extender.verdict.evaluate import Refusal
 from extender.verdict.verbs import plan
@@ -58,7 +58,7 @@ class Surroundings:
     now_rfc3339: Callable[[], str]
     age_seconds: Callable[[Claim], float]  # since the claim was allocated
     new_share: Callable[[], str]
-    journal: Journal
+    put: Callable[[Record], None]  # a record for the console
     supervisor: Supervisor
     span: Spanner = no_span
 
@@ -130,7 +130,7 @@ class Binder:
             await self._carry_out(cycle, demand)
         finally:  # also where the pod is bound: the scheduler may have chosen another node than the held one
             if released:
-                self._mirror.on_freed()
+                self._mirror.freed()
         self._judge.forget_pod(uid)
 
     async def _carry_out(self, cycle: BindingCycle, demand: Asked) -> None:
@@ -145,7 +145,7 @@ class Binder:
                 await self._bind_with_claims(cycle, demand)
 
     def _demand(self, pod: Pod) -> Asked:
-        return demand_of(pod, self._mirror.present(), self._judge.policy)
+        return demand_of(pod, self._mirror.snapshot(), self._judge.policy)
 
     async def _after_others(self, pod: Pod) -> Asked:
         """What the pod asks for once no other bind writes a claim of it; nothing may be awaited until the claims are
@@ -208,22 +208,23 @@ class Binder:
         finally:
             self._finish_assumed(pod, planned, self._mirror.undo)
             self._progress.advance()
-        self._surroundings.journal.decided(pod.key, pod.uid, chosen, second)
+        decision = Decision(self._surroundings.now_rfc3339(), chosen, *second)
+        self._surroundings.put(Bound(pod.key, pod.uid, decision))
         seconds = round(asyncio.get_running_loop().time() - cycle.started, 4)
         self._log.info(
             "bound", pod=str(pod.key), node=cycle.node, claims=[str(claim.key) for claim in claims],
             devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps,
-            generation=self._mirror.present().version, seconds=seconds,
+            generation=self._mirror.snapshot().version, seconds=seconds,
         )
 
     def _decide(self, cycle: BindingCycle, demand: Demand) -> tuple[Demand, Planned, Candidate]:
         """Choose the devices and assume them, with nothing in between."""
-        node, snapshot = cycle.node, self._mirror.present()
+        node, snapshot = cycle.node, self._mirror.snapshot()
         verdict = self._judge.decide(demand, node, snapshot)
         if isinstance(verdict, Refusal):
             # Others may only hold what they will never bind here: the scheduler chose this node for this pod.
             self._mirror.release_node(node)
-            snapshot = self._mirror.present()
+            snapshot = self._mirror.snapshot()
             verdict = self._judge.decide(demand, node, snapshot)
         if verdict is None:
             raise BindError(f"node {node} is not known yet")

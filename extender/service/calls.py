@@ -6,6 +6,7 @@ from bisect import bisect_left
 from itertools import accumulate
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds; kube-scheduler waits 5 or more
+_NAMES = (*map(str, BOUNDS), "+Inf")
 
 
 class Calls:
@@ -22,10 +23,10 @@ class Calls:
         calls.counts[bisect_left(BOUNDS, seconds)] += 1
         calls.seconds += seconds
 
-    def values(self) -> dict[tuple[str, ...], tuple[float, ...]]:
-        """By verb and status: calls up to each bound, up to any, their number and their seconds."""
+    def values(self) -> dict[tuple[str, ...], tuple[list[tuple[str, float]], float]]:
+        """By verb and status: calls up to each bound and up to any, and their seconds."""
         return {
-            (verb, str(status)): (*accumulate(calls.counts), sum(calls.counts), calls.seconds)
+            (verb, str(status)): (list(zip(_NAMES, map(float, accumulate(calls.counts)), strict=True)), calls.seconds)
             for (verb, status), calls in self._known.items()
         }
 

@@ -14,9 +14,9 @@ from extender.cluster.errors import ClusterError, NotFound
 from extender.cluster.writer import Writer
 from extender.mirror.mirror import Mirror
 from extender.model.claim import Claim, ObjectKey
+from extender.runtime.supervisor import Supervisor
 from extender.service.proving import deallocate_unused, read_unchanged
 from extender.service.special import SpecialClaims
-from extender.service.supervisor import Supervisor
 
 _GRACE_SECONDS = 60.0  # far longer than a bind, whose own time-out is 30 s
 _ROUND_SECONDS = 5.0

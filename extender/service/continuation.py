@@ -9,10 +9,9 @@ _LEAST_SECONDS = 0.02  # of a rest, also while every namespace has used up its s
 
 
 class Continuation:
-    """Runs beside the service. `work` does one slice and says whether some is left; `rest` is in times of the slice."""
+    """Runs beside the service; `rest` is in times of the slice."""
 
-    def __init__(self, work: Callable[[], bool], clock: Callable[[], float], rest: float) -> None:
-        self._work = work
+    def __init__(self, clock: Callable[[], float], rest: float) -> None:
         self._clock = clock
         self._rest = rest
         self._something = asyncio.Event()
@@ -21,11 +20,11 @@ class Continuation:
         """There is something to go on with."""
         self._something.set()
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, work: Callable[[], bool]) -> None:
+        """Until cancelled. `work` does one slice and says whether some is left."""
         while True:
             await self._something.wait()
             began = self._clock()
-            if not self._work():
+            if not work():
                 self._something.clear()
             await asyncio.sleep(max(_LEAST_SECONDS, self._rest * (self._clock() - began)))

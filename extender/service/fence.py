@@ -12,8 +12,8 @@ from extender.mirror.mirror import Mirror
 from extender.mirror.usage import CLAIM
 from extender.model.claim import Claim, Result
 from extender.model.device import DeviceId, PoolKey
+from extender.runtime.progress import Progress
 from extender.service.binding import BindError, DeviceLost, newer
-from extender.service.progress import Progress
 
 _SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 

@@ -48,7 +48,7 @@ class Hints:
         if not len(self._pods):
             yield False
             return
-        snapshot = self._mirror.present()
+        snapshot = self._mirror.snapshot()
         changed = snapshot.changed_since(self._version)
         views = (
             [view for name in changed if (view := snapshot.views.get(name))]
@@ -109,7 +109,7 @@ class Hints:
 
     def _is_as_seen(self, view: NodeView) -> bool:
         """Whether the node has not changed meanwhile; one that has is in the next look."""
-        now = self._mirror.present().views.get(view.node.name)
+        now = self._mirror.snapshot().views.get(view.node.name)
         return now is not None and now.state is view.state
 
     def _waits(self, key: Hashable) -> bool:

@@ -9,22 +9,21 @@ from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 
-from extender.allocation.features import Features
 from extender.allocation.view import NodeView, Snapshot
-from extender.cel.dra import Masks
 from extender.mirror.mirror import Mirror
 from extender.model.budget import UNLIMITED, Budget
-from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.claim import Pod
 from extender.model.reasons import Code, Reason
 from extender.policy import Policy
+from extender.service.decisions import FilterSink, NoSink
 from extender.service.hints import Hints
-from extender.service.journal import Journal
 from extender.service.throttle import Limits, Throttle
 from extender.service.unfinished import Unfinished, UnfinishedDemands
 from extender.service.unschedulable import UnschedulablePods
 from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of, leftover_claim
 from extender.verdict.evaluate import Rules, Verdict, evaluate
-from extender.verdict.grants import Grant, Grants
+from extender.verdict.evaluator import Evaluator
+from extender.verdict.grants import Grant
 from extender.verdict.grouping import nearness
 from extender.verdict.ranking import Ranking
 from extender.verdict.rankings import Rankings
@@ -47,15 +46,13 @@ class Judge:
     """Answers filter and prioritize from the mirror, and keeps the holds that filter places."""
 
     def __init__(
-        self, mirror: Mirror, policy: Policy, features: Features, clock: Callable[[], float], journal: Journal,
-        remembered_pods: int = _REMEMBERED_PODS, rankings: Rankings | None = None, limits: Limits | None = None,
+        self, mirror: Mirror, policy: Policy, evaluator: Evaluator, clock: Callable[[], float],
+        sink: FilterSink | None = None, remembered_pods: int = _REMEMBERED_PODS, rankings: Rankings | None = None, limits: Limits | None = None,
     ) -> None:
         self._mirror = mirror
         self._clock = clock
-        self._journal = journal
-        self._masks = Masks()
-        self._grants = Grants()
-        self._features = features
+        self._sink = sink or NoSink()
+        self._evaluator = evaluator
         self.rankings = rankings if rankings is not None else Rankings()
         self.refusals: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
         self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
@@ -63,25 +60,18 @@ class Judge:
         self.limits = limits or Limits()
         self.throttle = Throttle(self.limits, clock)
         self._unfinished = UnfinishedDemands(remembered_pods)
-        self.on_unfinished: Callable[[], None] = lambda: None
-        self.on_fits: Callable[[], None] = lambda: None  # a pod that was rejected, found out after the nodes changed
         self.hints = Hints(mirror, self._rejected, self.rankings, self._evaluation, self._postpone)
         self.policy_generation = 0
         self.policy_problem = ""  # why the newest policy file is not in force
         self.use_policy(policy)
-        # Told about claims to take back; the judge itself never writes.
-        self.on_unsuitable: Callable[[Claim], None] = lambda _: None
-        self.on_refused: Callable[[ObjectKey, str], None] = lambda _, __: None
-        self.on_decided: Callable[[Pod, Snapshot, Sequence[str], str, Grant], None] = lambda *_: None
-        self.on_stale_special: Callable[[ObjectKey], None] = lambda _: None
 
     def use_policy(self, policy: Policy) -> None:
         """From now on decide by this policy."""
         self.policy = policy
+        self.policy_digest = policy.digest
         self.policy_generation += 1
         self.policy_problem = ""
-        self._mirror.live_memory_seconds = policy.live_memory_seconds
-        self._mirror.on_sooner()
+        self._mirror.believe_agents_for(policy.live_memory_seconds)
         self.rankings.clear()
         self._unfinished.clear()
 
@@ -97,11 +87,11 @@ class Judge:
         released = self._mirror.release(pod.uid)
         answer = self._judged(pod, names)
         if released:  # the pod may hold other devices now
-            self._mirror.on_freed()
+            self._mirror.freed()
         return answer
 
     def _judged(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
-        snapshot = self._mirror.present()
+        snapshot = self._mirror.snapshot()
         demand = demand_of(pod, snapshot, self.policy)
         match demand:
             case NotOurs():
@@ -112,10 +102,9 @@ class Judge:
                 text = str(demand.reason)
                 leftover = leftover_claim(pod, snapshot)
                 if demand.reason.code is Code.EXTENDED_STALE and leftover is not None:
-                    self.on_stale_special(leftover)
-                self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
+                    self._sink.stale_special(leftover)
+                self._sink.attempted(pod, 0, len(names), [(text, len(names))])
                 self.refusals[demand.reason.code.name] += 1
-                self.on_refused(pod.key, pod.uid)
                 return FilterAnswer([], dict.fromkeys(names, text))
             case Demand():
                 return self._shortlisted(pod, demand, snapshot, names)
@@ -124,21 +113,19 @@ class Judge:
         ranking = self.rankings.at_hand(demand)
         if not self._follow(pod, demand, ranking, snapshot):
             text = str(_unfinished(ranking, snapshot))
-            self._journal.attempted(pod.key, pod.uid, 0, len(names), [(text, len(names))])
+            self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterAnswer(error=f"pod {pod.key}: {text}")
         found = shortlist(ranking, demand, snapshot, names)
         if not found.nodes:
             self.hints.rejected(pod.uid, demand, snapshot.version)
             self._escape(pod, demand, snapshot, names)
-            self._journal.attempted(pod.key, pod.uid, 0, len(names), ranking.refused().items())
+            self._sink.attempted(pod, 0, len(names), ranking.refused().items())
             self.refusals[(ranking.main_refusal() or Code.ELSEWHERE).name] += 1
-            self.on_refused(pod.key, pod.uid)
             return FilterAnswer([], found.reasons)
         self._rejected.remove(pod.uid)
         self._shortlists[pod.uid] = {name: grant.score for name, grant in found.nodes}
-        self._journal.attempted(pod.key, pod.uid, len(found.nodes), estimated_len(names), ())
+        self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, demand, snapshot, *found.nodes[0])
-        self.on_decided(pod, snapshot, names, *found.nodes[0])
         # Pods that share a claim follow its hold: kube-scheduler must not prefer another node for the first of them.
         shared = any(self._mirror.store.is_shared(claim.key) for claim in demand.open)
         return FilterAnswer([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
@@ -156,7 +143,7 @@ class Judge:
             self._postpone(demand, [pod.uid])
         elif ranking.stale:
             self._unfinished.add(demand, pod.uid).gave_up = False
-            self.on_unfinished()
+            self._sink.unfinished()
         elif known is not None:
             self._unfinished.done(demand)
         return done
@@ -166,7 +153,7 @@ class Judge:
         for uid in uids:
             left = self._unfinished.add(demand, uid)
             left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
-        self.on_unfinished()
+        self._sink.unfinished()
 
     def go_on(self) -> bool:
         """One slice of work on what calls left unfinished; whether some of it is still left."""
@@ -183,7 +170,7 @@ class Judge:
         return not one.gave_up or self.throttle.has_tokens(one.namespace, self.policy.evaluation_seconds)
 
     def _go_on(self, one: Unfinished) -> None:
-        seconds, snapshot = self.policy.evaluation_seconds, self._mirror.present()
+        seconds, snapshot = self.policy.evaluation_seconds, self._mirror.snapshot()
         ranking = self.rankings.at_hand(one.demand)
         budget = self.throttle.budget(one.namespace, self.limits.slice_seconds, seconds)
         if not one.gave_up:
@@ -195,7 +182,7 @@ class Judge:
         if done and one.gave_up:
             one.gave_up = False
             if any(uid in self._rejected for uid in one.pods) and ranking.best(None, 1):
-                self.on_fits()
+                self._sink.fits()
         if done and ranking.refresh(snapshot, rules):
             self._unfinished.done(one.demand)
 
@@ -213,7 +200,7 @@ class Judge:
             # The collector finds out whether a member of the PodGroup is bound.
             own = all(c.uid == pod.uid or (c.resource, c.name) == ("podgroups", pod.group) for c in claim.reserved_for)
             if pin is not None and own and not any(pin.matches(v.node.name, v.node.labels) for v in views):
-                self.on_unsuitable(claim)
+                self._sink.unsuitable(claim)
 
     def _hold(self, pod: Pod, demand: Demand, snapshot: Snapshot, node: str, grant: Grant) -> None:
         deadline = self._clock() + demand.policy.hold_seconds
@@ -226,7 +213,7 @@ class Judge:
         known = self._shortlists.get(pod.uid)
         if known is not None and all(name in known for name in names):
             return scores(known, names)
-        snapshot = self._mirror.present()
+        snapshot = self._mirror.snapshot()
         demand = demand_of(pod, snapshot, self.policy)
         if not isinstance(demand, Demand):
             return [(name, 0) for name in names]
@@ -243,11 +230,6 @@ class Judge:
             return "", 0.0
         score, name = max(others, key=lambda other: other[0])
         return name, known[node] - score
-
-    def ranking_at_hand(self, pod: Pod, snapshot: Snapshot) -> Ranking | None:
-        """The ranking that filter uses for this pod, where one exists; it may lag behind the snapshot."""
-        demand = demand_of(pod, snapshot, self.policy)
-        return self.rankings.at_hand(demand) if isinstance(demand, Demand) and self.rankings.known(demand) else None
 
     def decide(self, demand: Demand, node: str, snapshot: Snapshot) -> Verdict | None:
         """The verdict of one node on the newest snapshot, for bind; None for an unknown node. Raises BudgetSpent."""
@@ -269,21 +251,13 @@ class Judge:
         seconds = self.policy.evaluation_seconds
         budget = self.throttle.budget(demand.namespace, seconds, seconds)
         try:
-            yield self.rules(self._mirror.present(), budget)
+            yield self.rules(self._mirror.snapshot(), budget)
         finally:
             self.throttle.charge(demand.namespace, budget, seconds)
 
     def _evaluate(self, demand: Demand, view: NodeView, rules: Rules) -> Verdict:
         ranking = self.rankings.peek(demand)
         return ranking.judge(view, rules) if ranking is not None else evaluate(view, demand.on(view.node), rules)
-
-    def unfinished(self, pod: Pod, snapshot: Snapshot) -> str:
-        """How far the evaluation of the pod's demand has come; '' where no call gave up on it."""
-        demand = demand_of(pod, snapshot, self.policy)
-        known = self._unfinished.get(demand) if isinstance(demand, Demand) else None
-        if known is None or not known.gave_up:
-            return ""
-        return str(_unfinished(self.rankings.at_hand(known.demand), snapshot))
 
     @property
     def unfinished_demands(self) -> int:
@@ -293,8 +267,7 @@ class Judge:
     def forget_gone(self) -> None:
         """Drop masks of slices, and what is known of pods, that are gone."""
         store = self._mirror.store
-        for name in store.gone_slices:
-            self._masks.forget(name)
+        self._evaluator.forget_slices(store.gone_slices)
         for uid in store.gone_pods:
             self.forget_pod(uid)
         store.gone_slices.clear()
@@ -324,15 +297,14 @@ class Judge:
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
             "verdicts": self.rankings.groups,
-            "grants": len(self._grants),
             "shortlists": len(self._shortlists),
             "rejected": len(self._rejected),
-            **self._masks.remembered(),
+            **self._evaluator.remembered(),
         }
 
     def rules(self, snapshot: Snapshot, budget: Budget = UNLIMITED) -> Rules:
         """What verdicts on a snapshot depend on, and how much work they may take."""
-        return Rules(self._masks, self._features, snapshot.fleet, self._grants, budget)
+        return self._evaluator.rules(snapshot, budget)
 
 
 def _unfinished(ranking: Ranking, snapshot: Snapshot) -> Reason:

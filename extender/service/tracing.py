@@ -82,7 +82,6 @@ class TracedService:
     def __init__(self, service: Service, traces: Traces) -> None:
         self._service = service
         self._traces = traces
-        self.turns = service.turns
         self.watched = service.watched
         self.calls = service.calls
 

@@ -19,18 +19,15 @@ _STRETCH_SECONDS = 0.001  # of a look between two turns of the loop
 
 
 class Waker:
-    """Runs beside the service. `supply_changed` is called for every event that may bring devices; `look` gives the
-    steps of one look at what changed since the look before, the last of which says whether it helps a rejected pod."""
+    """Runs beside the service. `supply_changed` is called for every event that may bring devices."""
 
     def __init__(
         self,
-        look: Callable[[], Iterator[bool]],
         writer: Writer,
         stamp: Callable[[], str],
         pause: float = _PAUSE_SECONDS,
         stretch: float = _STRETCH_SECONDS,
     ) -> None:
-        self._look = look
         self._writer = writer
         self._stamp = stamp
         self._pause = pause
@@ -49,29 +46,31 @@ class Waker:
         self._asked = True
         self._changed.set()
 
-    async def run(self) -> None:
-        """Until cancelled. A look or a touch that fails is made up for after the pause, or when this runs again."""
+    async def run(self, look: Callable[[], Iterator[bool]]) -> None:
+        """Until cancelled. `look` gives the steps of one look at what changed since the look before, the last of which
+        says whether it helps a rejected pod. A look or a touch that fails is made up for after the pause, or when this
+        runs again."""
         while True:
             await self._changed.wait()
-            await self._once()
+            await self._once(look)
             await asyncio.sleep(self._pause)
 
-    async def _once(self) -> None:
+    async def _once(self, look: Callable[[], Iterator[bool]]) -> None:
         self._changed.clear()
         done = False
         try:
             self._owed, self._asked = self._owed or self._asked, False
-            self._owed = self._owed or await self._helps()
+            self._owed = self._owed or await self._helps(look)
             self._owed = self._owed and not await self._touch()
             done = not self._owed
         finally:
             if not done:
                 self._changed.set()
 
-    async def _helps(self) -> bool:
+    async def _helps(self, look: Callable[[], Iterator[bool]]) -> bool:
         """Whether what changed helps a rejected pod. Others have their turn after every stretch."""
         until = time.monotonic() + self._stretch
-        for helps in self._look():
+        for helps in look():
             if helps:
                 return True
             if time.monotonic() > until:

@@ -1,5 +1,4 @@
-"""Equivalence classes of nodes by a key of a demand's own: for demands that see more of a node than its state tells,
-and for snapshots that are not the mirror's newest."""
+"""Equivalence classes of nodes by a key of a demand's own: for demands that see more of a node than its state tells."""
 
 from __future__ import annotations
 
@@ -52,13 +51,13 @@ class NodeClasses:
         return self._of_view(view).number
 
     def follow(self, snapshot: Snapshot) -> Iterator[tuple[int, NodeView]]:
-        """Sort the nodes that changed, one a step, each with its class. It ends early once a newer snapshot is
-        followed. Raises BudgetSpent; the rest is for the next time."""
+        """Sort the nodes that changed into their classes; each comes with its class as soon as it is sorted. Raises
+        BudgetSpent; the next call goes on with the rest."""
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
         # An emptied set keeps the room that it once had, and pop() searches it: so each time a new one.
         self._todo = self._todo.union(changed) if changed is not None else {*snapshot.views, *self._class_of}
         self._version = snapshot.version
-        while self._todo and self._version == snapshot.version:
+        while self._todo:
             name = self._todo.pop()
             view = snapshot.views.get(name)
             try:

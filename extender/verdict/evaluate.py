@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extender.allocation.choose import choose
+from extender.allocation.choose import choose, choose_plain
 from extender.allocation.features import Features
-from extender.allocation.observe import NOBODY, Observer, Recorder
-from extender.allocation.plain import plain
+from extender.allocation.observe import NOBODY, Recorder
+from extender.allocation.plain import Plain, plain
 from extender.allocation.problem import Problem, Selection, Solution
 from extender.allocation.search import Search
 from extender.allocation.selection import find_class, select
@@ -18,7 +18,6 @@ from extender.fabric.sets import bandwidth
 from extender.model.budget import UNLIMITED, Budget
 from extender.model.claim import DeviceRequest
 from extender.model.errors import InvalidClaim, OutOfBudget
-from extender.model.pieces import breathe
 from extender.model.reasons import Code, Reason
 from extender.scoring.parts import Choice, achieved_gbps, memory_bytes, parts, total
 from extender.scoring.preference import ByTopology
@@ -81,50 +80,63 @@ def unwanted_devices(view: NodeView, demand: Demand) -> int:
     return found
 
 
-def evaluate(view: NodeView, demand: Demand, rules: Rules, observer: Observer = NOBODY) -> Verdict:
-    """The verdict of one node. What users wrote wrongly is a refusal with its reason. Raises BudgetSpent."""
+def evaluate(view: NodeView, demand: Demand, rules: Rules, recorder: Recorder | None = None) -> Verdict:
+    """The verdict of one node. What users wrote wrongly is a refusal with its reason. A `recorder` hears why the search
+    left devices aside; the verdict is the same without one. Raises BudgetSpent."""
     if not demand.open:
         return Grant(Solution((), ()), (), 0.0, 0.0)
     problem = problem_for(view, demand, rules)
     try:
-        return _remembered(view, demand, rules, problem) if observer is NOBODY else _judge(view, demand, rules, problem, observer)
+        simple = plain(problem) if recorder is None else None
+        if simple is not None:
+            return _without_search(view, demand, rules, problem, simple)
+        return _by_search(view, demand, rules, problem, recorder)
     except InvalidClaim as error:
         return Refusal(Reason(Code.INVALID, (str(error),)))
     except OutOfBudget:
         return Refusal(Reason(Code.OUT_OF_BUDGET))
 
 
-def _remembered(view: NodeView, demand: Demand, rules: Rules, problem: Problem) -> Verdict:
-    simple = plain(problem) if rules.grants is not None else None
-    asked = asked_of(view, demand, simple) if simple is not None else None
-    if rules.grants is None or simple is None or asked is None:
-        return _judge(view, demand, rules, problem)
-    known = rules.grants.get(asked, rules.fleet)
+def _without_search(view: NodeView, demand: Demand, rules: Rules, problem: Problem, simple: Plain) -> Verdict:
+    asked = asked_of(view, demand, simple) if rules.grants is not None else None
+    known = rules.grants.get(asked, rules.fleet) if rules.grants is not None and asked is not None else None
     if known is not None:
         return known.to(simple.request)
-    verdict = _judge(view, demand, rules, problem)
-    if isinstance(verdict, Grant):
+    rules.budget.check()
+    solution = choose_plain(simple, problem, ByTopology(view, demand.policy))
+    if solution is None:  # numbers of devices tell why
+        return Refusal(explain_refusal(view, problem, Recorder(), demand.expected_bytes))
+    verdict = _scored(Choice(view, problem, solution), demand, rules)
+    if rules.grants is not None and asked is not None and isinstance(verdict, Grant):
         rules.grants.put(asked, rules.fleet, verdict)
     return verdict
 
 
-def _judge(view: NodeView, demand: Demand, rules: Rules, problem: Problem, observer: Observer = NOBODY) -> Verdict:
+def _by_search(view: NodeView, demand: Demand, rules: Rules, problem: Problem, recorder: Recorder | None) -> Verdict:
     rules.budget.check()
     solution = choose(
-        problem, ByTopology(view, demand.policy), budget=demand.policy.search_steps, observer=observer,
+        problem,
+        ByTopology(view, demand.policy),
+        budget=demand.policy.search_steps,
+        observer=recorder if recorder is not None else NOBODY,
         call_budget=rules.budget,
     )
-    if solution is None:
-        return Refusal(_refusal(view, demand, problem, rules.budget))
-    breathe()
-    choice = Choice(view, problem, solution)
+    if solution is not None:
+        return _scored(Choice(view, problem, solution), demand, rules)
+    if recorder is None:  # search once more with a recorder: grants, which are the rule, do without
+        recorder = Recorder()
+        Search(problem, budget=demand.policy.search_steps, observer=recorder, call_budget=rules.budget).run()
+    return Refusal(explain_refusal(view, problem, recorder, demand.expected_bytes))
+
+
+def _scored(choice: Choice, demand: Demand, rules: Rules) -> Verdict:
     unwanted = _topology(choice, demand)
     if unwanted is not None:
         return Refusal(unwanted)
     found = parts(choice, rules.fleet, demand.policy, demand.expected_bytes)
     if demand.topology == "none":
         found = tuple(part for part in found if part.name != "link")
-    return Grant(solution, found, total(found, demand.policy), achieved_gbps(choice))
+    return Grant(choice.solution, found, total(found, demand.policy), achieved_gbps(choice))
 
 
 def _topology(choice: Choice, demand: Demand) -> Reason | None:
@@ -139,19 +151,3 @@ def _topology(choice: Choice, demand: Demand) -> Reason | None:
     if demand.min_gbps and (graph is None or bandwidth(graph, mask) < demand.min_gbps):
         return Reason(Code.BANDWIDTH)
     return None
-
-
-def _refusal(view: NodeView, demand: Demand, problem: Problem, budget: Budget) -> Reason:
-    """Search once more with a listener; only refusals pay for it. A plain problem has nothing to tell but numbers."""
-    breathe()
-    recorder = Recorder()
-    if plain(problem) is not None:
-        return explain_refusal(view, problem, recorder, demand.expected_bytes)
-    search = Search(problem, budget=demand.policy.search_steps, observer=recorder, call_budget=budget)
-    try:
-        search.run()
-    except (InvalidClaim, OutOfBudget):
-        return Reason(Code.COMBINATION)
-    breathe()
-    return explain_refusal(view, problem, recorder, demand.expected_bytes)
-

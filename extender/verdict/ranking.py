@@ -1,17 +1,16 @@
 """Verdicts shared by equal demands on equal nodes, and nodes ranked per demand.
 
-Nodes that a demand cannot tell apart share one verdict. Most demands read no identity of a device: to them a class of
-nodes is a NodeState of the mirror, which knows its nodes, so a ranking of the mirror's newest snapshot keeps one
-verdict per state and nothing per node. Other demands, and rankings of older snapshots, keep NodeClasses of their own.
-A ranking follows the snapshots: only classes without a verdict are judged, and when facts about the fleet change,
-every grant is made anew.
+Nodes that a demand cannot tell apart share one verdict. Most demands read no identity of a device: for them a class of
+nodes is a NodeState of the snapshot, which lists its nodes, so a ranking keeps one verdict per state and nothing per
+node. Other demands keep NodeClasses of their own. A ranking follows the snapshots of one mirror: it judges only classes
+without a verdict, and when facts about the fleet change, it makes every grant anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
@@ -30,7 +29,6 @@ from extender.verdict.seen import IdentityCheck, seen
 _NAME = itemgetter(0)
 _FIRST = 3  # nodes named per state
 _REFRESHED = 2  # classes judged again in one call when facts about the fleet changed
-_SORTED = 8  # nodes sorted between two steps
 # Estimated bytes, measured with tracemalloc over half-full fleets (docs/performance.md).
 _BASE_BYTES, _VERDICT_BYTES, _REFUSAL_BYTES, _GRANT_BYTES, _PICK_BYTES, _NODE_BYTES, _CLASS_BYTES = (
     4096,
@@ -54,17 +52,15 @@ class State(NamedTuple):
 class Ranking:
     """All nodes for one demand: verdict per class of nodes, and grants by falling score.
 
-    With `as_of` it ranks the nodes of the very snapshots that it follows, which may be older than the mirror's newest.
     `vacant` classes without nodes, or an eighth of those with nodes, keep their grants, and as many their refusals,
     because their state often returns.
     """
 
-    def __init__(self, demand: Demand, *, as_of: bool = False, vacant: int = 16) -> None:
+    def __init__(self, demand: Demand, *, vacant: int = 16) -> None:
         self.demand = demand
-        self._as_of = as_of
         self._vacant = vacant
         self._room = 2 * vacant  # verdicts before those of vacant classes are dropped
-        self._classes: NodeClasses | None = None  # None: the states of the mirror
+        self._classes: NodeClasses | None = None  # None: the states of the snapshot
         self._nodes: Mapping[int, NodeState | NodeClass] = {}  # classes that some node is in, by number
         self._pending: dict[int, NodeView] = {}  # classes to judge, each with a view in it
         self._refused: dict[int, Refusal] = {}
@@ -83,32 +79,32 @@ class Ranking:
         self.evaluations = 0  # searches made; the rest was remembered
 
     def follow(self, snapshot: Snapshot, rules: Rules) -> bool:
-        """Catch up with a snapshot; the work grows with what changed. False where the budget was spent before the end:
-        what was done stays done. Facts about the fleet change scores only, so they reach the grants a few at a time."""
+        """Catch up with a snapshot; the work grows with the number of nodes that changed. False where the budget was
+        spent before the end: what was done stays done, and the next call goes on. Facts about the fleet change scores
+        only, so each call makes just a few grants anew by them; `refresh` makes the rest."""
         try:
-            for _ in self._judge_all(snapshot, rules):
-                rules.budget.keep()
+            # Classes that an earlier call left come first: the search that its budget cut off then has a whole budget.
+            self._judge_pending(rules)
+            self._begin(rules)
+            if self._classes is None:
+                self._find_states(snapshot)
+                self._judge_pending(rules)
+            else:
+                self._judge_classes(self._classes, snapshot, rules)
         except BudgetSpent:
             return False
         with suppress(BudgetSpent):
-            for _ in zip(range(_REFRESHED), self._refresh(snapshot, rules), strict=False):
-                pass
+            self._refresh(snapshot, rules, _REFRESHED)
         return True
 
     def refresh(self, snapshot: Snapshot, rules: Rules) -> bool:
-        """After `follow`: grant again by the newest facts about the fleet. False where the budget was spent before."""
+        """After `follow` with the same snapshot: make all grants anew that rest on older facts about the fleet. False
+        where the budget was spent before the end."""
         try:
-            for _ in self._refresh(snapshot, rules):
-                rules.budget.keep()
+            self._refresh(snapshot, rules, len(self._stale))
         except BudgetSpent:
             return False
         return True
-
-    def catch_up(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Catch up with everything in steps, for callers that others must not wait for. Once somebody follows a newer
-        snapshot between two steps, the rest is theirs."""
-        yield from self._judge_all(snapshot, rules)
-        yield from self._refresh(snapshot, rules)
 
     def judge(self, view: NodeView, rules: Rules) -> Verdict:
         """The verdict of a view, remembered for its class; the ranking itself stays where it is."""
@@ -229,30 +225,16 @@ class Ranking:
     # -- following -------------------------------------------------------------------------------------------
 
     def _begin(self, rules: Rules) -> None:
-        """What the first rules decide: whether the mirror's states tell all that the demand sees."""
+        """The first rules decide whether states tell all that the demand sees of a node."""
         self._rules = rules
-        if self._fleet is None and (
-            self._as_of or self.demand.extended is not None or not self._is_blind(self.demand, rules)
-        ):
+        if self._fleet is None and (self.demand.extended is not None or not self._is_blind(self.demand, rules)):
             self._classes = NodeClasses(self._key)
             self._nodes = self._classes.occupied
         if rules.fleet is not self._fleet:
             self._fleet = rules.fleet
             self._stale = list(self._order)
 
-    def _judge_all(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Judge the classes without a verdict, one a step. Those that an earlier call left come first: the search that
-        its budget cut off then has a whole budget."""
-        yield from self._judge_pending(rules)
-        if snapshot.version >= self._version:
-            self._begin(rules)
-            if self._classes is None:
-                self._find_states(snapshot)
-            else:
-                yield from self._find_classes(self._classes, snapshot, rules)
-        yield from self._judge_pending(rules)
-
-    def _judge_pending(self, rules: Rules) -> Iterator[None]:
+    def _judge_pending(self, rules: Rules) -> None:
         while self._pending:
             one, view = self._pending.popitem()
             if one not in self._granted and one not in self._refused:
@@ -261,30 +243,28 @@ class Ranking:
                 except BudgetSpent:
                     self._pending[one] = view
                     raise
-                yield
 
     def _find_states(self, snapshot: Snapshot) -> None:
-        """States of nodes that changed."""
+        """States without a verdict, among those of nodes that changed."""
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
         views, granted, refused = snapshot.views, self._granted, self._refused
         self._nodes = snapshot.states
-        if changed is None and snapshot.is_newest(snapshot.version):
+        if changed is None:
             changed = [state.names[0] for state in snapshot.states.values()]
-        for name in views if changed is None else changed:
+        for name in changed:
             view = views.get(name)
             if view is not None and view.state.number not in granted and view.state.number not in refused:
                 self._pending[view.state.number] = view
         self._version = snapshot.version
 
-    def _find_classes(self, classes: NodeClasses, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Judge the classes that nodes which changed are in now."""
-        self._version = snapshot.version
-        for position, (one, view) in enumerate(classes.follow(snapshot), 1):
+    def _judge_classes(self, classes: NodeClasses, snapshot: Snapshot, rules: Rules) -> None:
+        """Judge the classes that nodes which changed are in now, each as soon as a node is sorted into it: so a call
+        whose budget ends early has verdicts to show. Raises BudgetSpent."""
+        for one, view in classes.follow(snapshot):
+            rules.budget.keep()
             if one not in self._granted and one not in self._refused:
                 self._pending[one] = view
-                yield from self._judge_pending(rules)
-            if position % _SORTED == 0:
-                yield
+                self._judge_pending(rules)
 
     def _key(self, view: NodeView) -> Hashable:
         assert self._rules is not None, "classes are made and followed after the rules are known"
@@ -321,29 +301,25 @@ class Ranking:
             self._rank(one, verdict)
         return verdict
 
-    def _refresh(self, snapshot: Snapshot, rules: Rules) -> Iterator[None]:
-        """Grant again by the newest facts about the fleet, one class a step."""
-        while self._stale and snapshot.version == self._version:
+    def _refresh(self, snapshot: Snapshot, rules: Rules, most: int) -> None:
+        """Make up to so many grants anew by the newest facts about the fleet. Raises BudgetSpent."""
+        made = 0
+        while self._stale and made < most:
             one = self._stale.pop()
-            # A class that no node of the snapshot is in is judged once one comes into it.
-            here = (
-                view
-                for name in self._names(one)
-                if (view := snapshot.views.get(name)) is not None and self._is_in(view, one)
-            )
-            view = next(here, None)
+            view = self._view_in(one, snapshot)
             try:
                 verdict = evaluate(view, self.demand.on(view.node), rules) if view is not None else None
             except BudgetSpent:
                 self._stale.append(one)
                 raise
             self._forget(one)
-            if verdict is not None:
+            if verdict is not None:  # otherwise no node is in the class: it is judged when one comes into it
                 self._remember(one, verdict)
-                yield
+                rules.budget.keep()
+                made += 1
 
-    def _is_in(self, view: NodeView, one: int) -> bool:
-        return self._classes is not None or view.state.number == one
+    def _view_in(self, one: int, snapshot: Snapshot) -> NodeView | None:
+        return next((view for name in self._names(one) if (view := snapshot.views.get(name)) is not None), None)
 
     # -- remembering -----------------------------------------------------------------------------------------
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from extender.allocation.view import Snapshot
 from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Rules
 from extender.verdict.ranking import Ranking
 
 # Five hundred demands on five thousand half-full nodes take about half of it; the whole process has 512 MiB.
@@ -16,12 +14,10 @@ _RECOUNT = 64  # calls between two looks at how rankings grew
 
 
 class Rankings:
-    """Rankings by demand, bounded by their estimated bytes; the least recently asked demand goes first. `as_of`: see
-    Ranking."""
+    """Rankings by demand, bounded by their estimated bytes; the least recently asked demand goes first."""
 
-    def __init__(self, limit_bytes: int = _LIMIT_BYTES, *, as_of: bool = False) -> None:
+    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._as_of = as_of
         self._known: OrderedDict[object, Ranking] = OrderedDict()
         self._before = 0  # evaluations of rankings that are gone
         self._calls = 0
@@ -33,19 +29,13 @@ class Rankings:
         """The one asked for longest ago first."""
         return iter(self._known.values())
 
-    def of(self, demand: Demand, snapshot: Snapshot, rules: Rules) -> Ranking:
-        """The ranking of a demand, with every node of the snapshot."""
-        ranking = self.at_hand(demand)
-        ranking.follow(snapshot, rules)
-        return ranking
-
     def at_hand(self, demand: Demand) -> Ranking:
         """The ranking of a demand, which may lag behind."""
         ranking = self._known.get(demand.key)
         self._calls += 1
         if ranking is None:
             self._shrink()
-            ranking = self._known[demand.key] = Ranking(demand, as_of=self._as_of)
+            ranking = self._known[demand.key] = Ranking(demand)
             return ranking
         self._known.move_to_end(demand.key)
         if self._calls % _RECOUNT == 0:

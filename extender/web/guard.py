@@ -53,9 +53,7 @@ class Access:
         host = header(scope, b"host")
         several = sum(name == b"host" for name, _ in scope["headers"]) > 1
         if several or not self._is_ours(host.decode("latin-1")):
-            return problem(
-                403, "the Host of the request is not a name of this server: berth serve --page-host adds one"
-            )
+            return problem(403, "the Host of the request is not a name of this server: the option --page-host adds one")
         origin = header(scope, b"origin")
         if origin and origin.partition(b"://")[2].lower() != host.lower():
             return problem(403, "the Origin of the request is another site")
@@ -69,9 +67,7 @@ class Access:
             with suppress(OSError), self._token_file.open("rb") as file:
                 token = file.read(MOST_TOKEN).strip()
         if not token:
-            return problem(
-                403, "closed until there is a token: give berth serve --page-token-file a file that holds one"
-            )
+            return problem(403, "closed until there is a token: the option --page-token-file names a file that holds one")
         if not secrets.compare_digest(header(scope, b"authorization"), b"Bearer " + token):
             return Answer(401, b"a bearer token is needed", TEXT, ((b"www-authenticate", b"Bearer"),))
         return None

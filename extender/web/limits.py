@@ -24,10 +24,13 @@ class Limits:
     body_seconds: float = 10.0  # for a body to arrive; kube-scheduler itself gives up after 5
     bodies_bytes: int = 64 * 1024 * 1024  # of all bodies that have arrived in part
     write_seconds: float = 30.0  # for a client to take an answer
+    end_seconds: int = 20  # for answers under way when the process ends; a pod gets 30 s to terminate
 
 
 VERBS = Limits()
-PAGES = Limits(connections=256, bodies_bytes=16 * 1024 * 1024)
+PROBES = Limits(connections=64, bodies_bytes=1024 * 1024)
+RECORDS = Limits(connections=64, bodies_bytes=16 * 1024 * 1024)
+PAGES = Limits(connections=256, bodies_bytes=16 * 1024 * 1024, end_seconds=1)  # an open page never ends by itself
 
 
 class RefusalLog:

@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol as Berth needs it: pages wait before they are even parsed, only named clients are answered,
-and nothing that a client sends, or does not send, takes memory or a connection without a limit."""
+"""uvicorn's HTTP protocol as Berth needs it: only named clients are answered, and nothing that a client sends, or does
+not send, takes memory or a connection without a limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from extender.service.supervisor import Supervisor
-from extender.service.turns import Turns
 from extender.web.asgi import WHOLE
 from extender.web.limits import Limits, RefusalLog
-
-_CALLS = (b"POST /filter ", b"POST /prioritize ", b"POST /bind ", b"POST /preempt ")  # how a request of kube-scheduler begins
 
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
@@ -40,11 +36,7 @@ class Listener:
     """What the connections to one address share. With `client_name` every client is hung up on whose certificate does
     not bear the name."""
 
-    def __init__(
-        self, turns: Turns, supervisor: Supervisor, client_name: str | None, limits: Limits, refusals: RefusalLog
-    ) -> None:
-        self.turns = turns
-        self.supervisor = supervisor
+    def __init__(self, client_name: str | None, limits: Limits, refusals: RefusalLog) -> None:
         self.client_name = client_name
         self.limits = limits
         self.refusals = refusals
@@ -57,7 +49,6 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, listener: Listener, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         self._listener = listener
-        self._held: list[bytes] = []
         self._unparsed = 0  # bytes that were no part of a body, since the last that completed something
         self._in_head = self._head_is_timed = False
         self._is_over = False  # nothing that comes is looked at any more
@@ -79,32 +70,9 @@ class Protocol(HttpToolsProtocol):
         self._cancel_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self._held:
-            self._held.append(data)
-        elif not data.startswith(_CALLS) and (self.cycle is None or self.cycle.response_complete):
-            self._held.append(data)
-            self.flow.pause_reading()
-            task = self._listener.supervisor.spawn("page", self._take_turn())
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-        else:
-            self._listener.turns.coming()
-            self._feed(data)
-            if self.cycle is not None and not self.cycle.more_body:
-                self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
-
-    async def _take_turn(self) -> None:
-        """Parsing a request, and all that uvicorn does for it, takes longer than a slice of work."""
-        await self._listener.turns.pause()
-        data = b"".join(self._held)
-        self._held.clear()
-        if not self.transport.is_closing():
-            try:
-                self.flow.resume_reading()
-                self._feed(data)
-            except BaseException:
-                self.transport.abort()  # as the loop does where a protocol raises
-                raise
+        self._feed(data)
+        if self.cycle is not None and not self.cycle.more_body:
+            self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
 
     def _feed(self, data: bytes) -> None:
         """Parse. uvicorn's own data_received logs a line for each bad request, and counts nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 
 import structlog
 
@@ -43,9 +42,7 @@ class Verbs:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, start = scope["path"], time.perf_counter()
-        # A bind waits for the API server most of its time.
-        with self._service.turns.call() if path != "/bind" else nullcontext():
-            answer = await self._reply(scope, receive)
+        answer = await self._reply(scope, receive)
         self._service.calls.answered(path[1:], answer.status, time.perf_counter() - start)
         await answer.to(send)
 

@@ -86,7 +86,7 @@ def decode_args(body: bytes, places: Places | None = None) -> Args:
     parts = _parted(body)
     if parts is not None:
         head, names = parts
-        return Args(head, None, NodeNames(body, names, places or Places()))
+        return Args(head, None, NodeNames(body, names, places if places is not None else Places()))
     found = _object(body)
     _pod(found)
     if found.get("NodeNames") is not None:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -43,6 +44,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class Console(NamedTuple):
+    """A console that runs: its process, and the URLs of its pages and of its records."""
+
+    process: subprocess.Popen[bytes]
+    pages: str
+    records: str
 
 
 class ControlPlane:
@@ -131,12 +140,30 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(loaded))
         self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self._gates)
 
-    def start_berth(self, python: str) -> int:
-        """Berth as a user runs it; the answer is its port, once it is ready."""
+    def start_berth(self, python: str, console: str = "") -> int:
+        """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
         port = free_port()
-        self._spawn([python, "-m", "extender", "serve", "--kubeconfig", str(self.kubeconfig_of("berth")), "--listen", f"127.0.0.1:{port}"], self.folder / "berth.log")
+        to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
+        self._spawn([python, "-m", "extender", "serve", "--kubeconfig", str(self.kubeconfig_of("berth")), "--listen", f"127.0.0.1:{port}", *to], self.folder / "berth.log")
         self.wait(lambda: _status(f"http://127.0.0.1:{port}/readyz") == 200, 30)
         return port
+
+    def start_console(self, python: str, before: Console | None = None) -> Console:
+        """The console with its own account, once it is ready; at the addresses of the one `before`, which has ended."""
+        pages, records = [int(url.rpartition(":")[2]) for url in before[1:]] if before else (free_port(), free_port())
+        process = self._spawn([
+            python, "-m", "extender", "console", "--kubeconfig", str(self.kubeconfig_of("berth-console")),
+            "--listen", f"127.0.0.1:{pages}", "--records", f"127.0.0.1:{records}",
+        ], self.folder / "console.log")  # fmt: skip
+        self.wait(lambda: _status(f"http://127.0.0.1:{pages}/readyz") == 200, 30)
+        return Console(process, f"http://127.0.0.1:{pages}", f"http://127.0.0.1:{records}")
+
+    def records_token(self, account: str = "berth", audience: str = "berth-console") -> Path:
+        """A file with a token that says to the console which account sends, as kubelet mounts it."""
+        self.kubeconfig_of(account)
+        path = self.folder / f"{account}.{audience}.token"
+        path.write_text(self.token_of(account, audience))
+        return path
 
     def kubeconfig_of(self, account: str) -> Path:
         """A kubeconfig with the token of an account of manifests/base/rbac.yaml, which has the rights written there."""
@@ -145,14 +172,16 @@ class ControlPlane:
             return path
         for obj in (yaml.safe_load((ROOT / "manifests/base/namespace.yaml").read_text()), *yaml.safe_load_all((ROOT / "manifests/base/rbac.yaml").read_text())):
             self.ensure(obj)
-        token = self.request(
-            "POST", f"/api/v1/namespaces/berth-system/serviceaccounts/{account}/token",
-            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}},
-        )["status"]["token"]
         config = yaml.safe_load(self.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
+        config["users"][0]["user"] = {"token": self.token_of(account)}
         path.write_text(yaml.safe_dump(config))
         return path
+
+    def token_of(self, account: str, *audiences: str) -> str:
+        """A token of a service account, for the API server where no audience is given."""
+        spec = {"expirationSeconds": 86400, **({"audiences": list(audiences)} if audiences else {})}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return self.request("POST", f"/api/v1/namespaces/berth-system/serviceaccounts/{account}/token", body)["status"]["token"]
 
     def ensure(self, obj: dict) -> None:
         """Create an object of the manifests where it is not there yet."""
@@ -167,16 +196,16 @@ class ControlPlane:
 
     # -- a small client ---------------------------------------------------------------------------------------
 
-    def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> object:
-        return lenient_loads(self._send(method, path, body, content))
+    def request(self, method: str, path: str, body: object = None, content: str = "application/json", token: str = TOKEN) -> object:
+        return lenient_loads(self._send(method, path, body, content, token))
 
     def get(self, path: str, raw: bool = False) -> object:
         found = self._send("GET", path, None, "application/json")
         return found.decode() if raw else lenient_loads(found)
 
-    def _send(self, method: str, path: str, body: object, content: str) -> bytes:
+    def _send(self, method: str, path: str, body: object, content: str, token: str = TOKEN) -> bytes:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {TOKEN}", "Content-Type": content}, method=method)
+        request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {token}", "Content-Type": content}, method=method)
         try:
             with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
                 return response.read()

@@ -63,7 +63,7 @@ def pod(name: str, template: str) -> dict:
 def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> None:
     """A fleet, one pod per claim template, all at once: all bound, all claims reserved, no device held twice."""
     make_fleet(plane, NODES)
-    port = plane.start_berth(sys.executable)
+    port = plane.start_berth(sys.executable, plane.start_console(sys.executable).records)
     plane.create({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "pair"},
         "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}},
@@ -186,5 +186,6 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
 
 def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
     """After the tests above: no write that the real server refused, and no object that was not understood."""
-    said = [line for line in (plane.folder / "berth.log").read_text().splitlines() if '"level": "warning"' in line or '"level": "error"' in line]
+    lines = "".join((plane.folder / f"{name}.log").read_text() for name in ("berth", "console")).splitlines()
+    said = [line for line in lines if '"level": "warning"' in line or '"level": "error"' in line]
     assert not said, said[:3]

@@ -17,7 +17,6 @@ from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
 from extender.model.budget import UNLIMITED, Budget, BudgetSpent
 from extender.model.device import Device, Slice
-from extender.model.pieces import breathe
 
 # Estimated bytes, measured with tracemalloc (docs/performance.md).
 _EXPRESSION_BYTES, _CHARACTER_BYTES = 4096, 16  # of a selector, and of each character of its text
@@ -114,7 +113,6 @@ class Masks:
         if known is not None:
             return known.selector
         budget.check()
-        breathe()
         try:
             found: Selector | CompileError = compile_selector(expression, self._dialect)
         except CompileError as error:
@@ -175,7 +173,6 @@ class Masks:
         for position, device in enumerate(islice(slice_.devices, first, None), first):
             try:
                 budget.check()
-                breathe()
                 if selector.match(device, driver):
                     match |= 1 << position
             except BudgetExceeded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -12,6 +12,7 @@ import orjson
 from extender.sandbox.apiserver.errors import ApiError, gone
 from extender.sandbox.apiserver.resources import RESOURCES, Registry, Resource
 from extender.sandbox.apiserver.store import Change, Json, Key, ObjectStore, Watcher
+from extender.sandbox.apiserver.tokens import TOKEN_REVIEWS, TokenUser, review
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -24,13 +25,21 @@ _STRATEGIC = b"application/strategic-merge-patch+json"
 
 
 class ApiServer:
-    """Serves one ObjectStore. `intercept(method, path)` may delay or refuse a request: tests use it for failures."""
+    """Serves one ObjectStore. `intercept(method, path)` may delay or refuse a request: tests use it for failures.
+    TokenReviews know the accounts of `tokens` and no others."""
 
-    def __init__(self, store: ObjectStore, *, bookmark_seconds: float = _BOOKMARK_SECONDS) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        bookmark_seconds: float = _BOOKMARK_SECONDS,
+        tokens: Mapping[str, TokenUser] | None = None,
+    ) -> None:
         self.store = store
         self.registry = Registry(store)
         self.intercept: Intercept | None = None
         self._bookmark_seconds = bookmark_seconds
+        self._tokens = tokens or {}
         self.requests: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,6 +59,10 @@ class ApiServer:
         method, path = scope["method"], scope["path"]
         if path in ("/version", "/healthz", "/readyz", "/livez"):
             await _respond(send, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"})
+            return
+        if path == TOKEN_REVIEWS and method == "POST":
+            self.requests["POST tokenreviews"] = self.requests.get("POST tokenreviews", 0) + 1
+            await _respond(send, 201, review(self._tokens, body))
             return
         resource, namespace, name, subresource = _parse(path)
         self.requests[f"{method} {resource.name}"] = self.requests.get(f"{method} {resource.name}", 0) + 1

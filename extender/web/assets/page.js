@@ -89,7 +89,6 @@ function draw() {
 
 function drawNode(pen, place) {
   const gpus = fleet.nodes.get(place.name).gpus;
-  pen.clearRect(place.x - 2, place.y - 2, place.w + 3, place.h + 3);
   if (!gpus.length) { pen.strokeStyle = colours.quiet; pen.strokeRect(place.x + .5, place.y + .5, CELL - 1, CELL - 1); }
   for (let i = 0; i < gpus.length; i++) {
     const x = place.x + (i % 4) * (CELL + GAP), y = place.y + Math.floor(i / 4) * (CELL + GAP), letter = gpus[i];
@@ -240,18 +239,13 @@ function meter(value) {
 // -- live -------------------------------------------------------------------------------------------------------
 
 function take(update) {
-  const known = fleet.nodes.size;
   for (const node of update.nodes) fleet.nodes.set(node.name, node);
   for (const name of update.gone || []) fleet.nodes.delete(name);
   if (update.pending) { fleet.pending = update.pending; fleet.waiting = update.waiting; }
   const fresh = new Set(update.decisions.map((d) => d.pod));
   fleet.decisions = [...update.decisions, ...fleet.decisions.filter((d) => !fresh.has(d.pod))].slice(0, 200);
-  if (known !== fleet.nodes.size || update.gone?.length || !map.places.length) draw();
-  else {
-    const pen = $("map").getContext("2d"), changed = new Set(update.nodes.map((n) => n.name));
-    for (const place of map.places) if (changed.has(place.name)) drawNode(pen, place);
-    drawCursor(pen);
-  }
+  if (update.remembered_since) $("since").textContent = `since ${update.remembered_since}`;
+  if (update.nodes.length || update.gone?.length || !map.places.length) draw();
   showTotals(); showLists();
 }
 

@@ -1,0 +1,152 @@
+"""Decides which requests come from a serve process: the API server reviews their bearer tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from cachetools import LRUCache, TTLCache
+from pydantic import BaseModel, ValidationError
+
+from extender.cluster.client import ApiClient
+from extender.cluster.errors import ClusterError
+
+_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+_MOST_TOKEN = 8192  # characters
+_SECONDS = 3.0  # that one review may take: serve itself gives up after five
+
+
+class Verdict(Enum):
+    """What is known of a token."""
+
+    ALLOWED = "allowed"
+    UNAUTHENTICATED = "the token is not valid for this console"
+    FORBIDDEN = "the account of the token may not send records"
+    BUSY = "too many tokens are being reviewed: try again"
+    UNAVAILABLE = "the API server cannot review the token now: try again"
+
+
+class Review(NamedTuple):
+    """A verdict with what an operator should know; `detail` is for the log, not for the sender."""
+
+    verdict: Verdict
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds, and numbers of tokens."""
+
+    allowed_seconds: float = 60.0  # an allowed token is not reviewed again before
+    refused_seconds: float = 5.0
+    tokens: int = 256  # remembered of each kind
+    in_flight: int = 4  # reviews at once
+    burst: float = 20.0  # reviews of unknown tokens at once
+    per_second: float = 5.0  # reviews of unknown tokens, on average
+
+
+class _User(BaseModel):
+    username: str = ""
+
+
+class _Status(BaseModel):
+    authenticated: bool = False
+    user: _User = _User()
+    audiences: list[str] = []
+    error: str = ""
+
+
+class _TokenReview(BaseModel):
+    status: _Status
+
+
+class TokenReviewer:
+    """Reviews tokens. Those for `audience` of one of the `users` are allowed; a user is for example
+    `system:serviceaccount:berth-system:berth`. The limits keep strangers from having Berth flood the API server; they
+    do not count tokens that were allowed before, so that strangers do not shut serve out."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        audience: str,
+        users: frozenset[str],
+        clock: Callable[[], float],
+        limits: Limits | None = None,
+    ) -> None:
+        self._client = client
+        self._audience = audience
+        self._users = users
+        self._clock = clock
+        self._limits = limits = limits or Limits()
+        self._allowed: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.allowed_seconds, clock)
+        self._refused: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.refused_seconds, clock)
+        self._known: LRUCache[bytes, None] = LRUCache(limits.tokens)  # tokens that were allowed
+        self._in_flight = 0
+        self._tokens, self._filled = limits.burst, clock()
+
+    @property
+    def remembered(self) -> int:
+        """Tokens that are remembered."""
+        return len(self._allowed) + len(self._refused)
+
+    async def review(self, token: str) -> Review:
+        """Whether requests with this token may send records."""
+        if not token or len(token) > _MOST_TOKEN:
+            return Review(Verdict.UNAUTHENTICATED, "no token, or no bearer token")
+        digest = hashlib.sha256(token.encode()).digest()
+        found = self._allowed.get(digest) or self._refused.get(digest)
+        if found is not None:
+            return found
+        if self._in_flight >= self._limits.in_flight or not (digest in self._known or self._spend()):
+            return Review(Verdict.BUSY)
+        self._in_flight += 1
+        try:
+            found = await self._ask(token)
+        finally:
+            self._in_flight -= 1
+        self._remember(digest, found)
+        return found
+
+    def _remember(self, digest: bytes, review: Review) -> None:
+        if review.verdict is Verdict.ALLOWED:
+            self._allowed[digest], self._known[digest] = review, None
+        elif review.verdict is not Verdict.UNAVAILABLE:
+            self._refused[digest] = review
+            self._known.pop(digest, None)
+
+    def _spend(self) -> bool:
+        """Take a token out of the bucket; False where it is empty."""
+        now, limits = self._clock(), self._limits
+        self._tokens = min(limits.burst, self._tokens + (now - self._filled) * limits.per_second)
+        self._filled = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def _ask(self, token: str) -> Review:
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        try:
+            async with asyncio.timeout(_SECONDS):
+                status = _TokenReview.model_validate(await self._client.post(_PATH, body)).status
+        except (ClusterError, TimeoutError) as error:
+            return Review(Verdict.UNAVAILABLE, str(error) or f"no answer within {_SECONDS:g} s")
+        except ValidationError as error:
+            return Review(Verdict.UNAVAILABLE, f"the answer is no TokenReview: {error}")
+        return self._judge(status)
+
+    def _judge(self, status: _Status) -> Review:
+        if not status.authenticated or self._audience not in status.audiences:
+            detail = status.error or "it is not for the audience of the console"
+            return Review(Verdict.UNAUTHENTICATED, detail)
+        if status.user.username not in self._users:
+            return Review(Verdict.FORBIDDEN, status.user.username)
+        return Review(Verdict.ALLOWED, status.user.username)

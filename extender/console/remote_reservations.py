@@ -1,0 +1,63 @@
+"""Reservations of serve's processes, as records tell them, in the console's own mirror."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from extender.mirror.mirror import Mirror
+from extender.model.reservation import State
+from extender.records import Released, Reserved
+
+_LIMIT = 8192  # reservations; the one told of longest ago goes first
+_MOST_SECONDS = 300.0  # of a hold; the policy allows no longer one
+
+
+class RemoteReservations:
+    """Applies records of reservations. `drop` ends those of one process, whose records were lost or stopped."""
+
+    def __init__(self, mirror: Mirror, clock: Callable[[], float], limit: int = _LIMIT) -> None:
+        self._mirror = mirror
+        self._clock = clock
+        self._limit = limit
+        self._epoch_of: OrderedDict[str, str] = OrderedDict()  # by claim UID
+
+    def __len__(self) -> int:
+        """Reservations that no record has ended."""
+        return len(self._epoch_of)
+
+    def apply(self, epoch: str, record: Reserved | Released) -> None:
+        """A claim is reserved by the process of this epoch, or its reservation ended. What another process released is
+        not this one's reservation: both may have answered a filter request for the pod."""
+        if isinstance(record, Released):
+            if self._epoch_of.get(record.claim_uid) == epoch:
+                self._end(record.claim_uid)
+            return
+        self._end(record.claim_uid)
+        claim = self._mirror.store.claim_with(record.claim_uid)
+        if claim is not None and claim.allocation is not None:
+            return  # the watch was faster than the record: the claim speaks for itself
+        if record.state is State.HELD:
+            deadline = self._clock() + min(record.seconds, _MOST_SECONDS)
+            self._mirror.hold(record.claim_uid, record.pod_uid, record.node, record.results, deadline)
+        else:
+            self._mirror.assume(record.claim_uid, record.pod_uid, record.node, record.results)
+        self._epoch_of[record.claim_uid] = epoch
+        if len(self._epoch_of) > self._limit:
+            self._end(next(iter(self._epoch_of)))
+
+    def drop(self, epoch: str) -> None:
+        """Nothing is known any more of what this process holds."""
+        for claim_uid in [uid for uid, known in self._epoch_of.items() if known == epoch]:
+            self._end(claim_uid)
+
+    def _end(self, claim_uid: str) -> None:
+        self._epoch_of.pop(claim_uid, None)
+        match self._mirror.ledger.state(claim_uid):
+            case State.HELD:
+                self._mirror.release_claim(claim_uid)
+            case State.BINDING:
+                self._mirror.undo(claim_uid)
+            case State.NONE:
+                pass
+

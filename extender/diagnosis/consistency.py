@@ -1,0 +1,107 @@
+"""The audit: it compares claims with each other and with the slices, from the objects alone, and says what is wrong.
+
+It repairs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from extender.allocation.offline import newest, overdrawn_counters
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Claim, ObjectKey, Result
+from extender.model.device import Device, DeviceId, PoolKey, Slice
+
+KINDS = {
+    "double": "a device is allocated exclusively and to another claim too",
+    "overdrawn-capacity": "shares of a device add up to more than it has",
+    "overdrawn-counters": "allocated partitions use more of a shared counter than there is",
+    "vanished": "an allocated device is no longer published",
+    "unreserved": "an allocation is reserved for nobody",
+    "agent": "a node's agent says what cannot be",
+    "unbuilt": "the view of a node cannot be built, so that Berth uses an older one",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that must not be. `claims` are all that are part of it."""
+
+    kind: str
+    about: str  # the device, pool or claim
+    claims: tuple[ObjectKey, ...]
+    sentence: str
+
+
+def audit(mirror: Mirror) -> list[Finding]:
+    """All findings, in a stable order."""
+    store = mirror.store
+    pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
+    found = _nodes(mirror)
+    for claim in store.claims.values():
+        if claim.allocation is None:
+            continue
+        if not claim.reserved_for:
+            sentence = f"claim {claim.key} has devices and is reserved for nobody"
+            found.append(Finding("unreserved", str(claim.key), (claim.key,), sentence))
+        for result in claim.allocation.results:
+            if not result.admin_access:
+                device = result.device
+                used = pools.setdefault(PoolKey(device.driver, device.pool), {})
+                used.setdefault(device.device, []).append((claim, result))
+    for key, devices in pools.items():
+        found += _pool(key, devices, newest(store.pools.get(key, {}).values()))
+    return sorted(found)
+
+
+def _nodes(mirror: Mirror) -> list[Finding]:
+    found = [
+        Finding("agent", node, (), f"node {node}: {problem}")
+        for node, problems in mirror.agent_problems.items()
+        for problem in problems
+    ]
+    found += [
+        Finding("unbuilt", node, (), f"node {node}: the view cannot be built: {problem}")
+        for node, problem in mirror.unbuilt.items()
+    ]
+    return found
+
+
+def _pool(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:
+    published = {device.name: device for slice_ in slices for device in slice_.devices}
+    for name, entries in used.items():
+        device = DeviceId(key.driver, key.name, name)
+        claims = tuple(sorted({claim.key for claim, _ in entries}))
+        if len(entries) > 1 and any(not result.share_id for _, result in entries):
+            yield Finding(
+                "double", str(device), claims, f"device {device} is allocated to {', '.join(map(str, claims))}"
+            )
+        if name in published:
+            yield from _capacity(device, published[name], entries, claims)
+        elif published or not slices:
+            yield Finding("vanished", str(device), claims, f"device {device} of {claims[0]} is no longer published")
+    yield from _counters(key, used, slices)
+
+
+def _capacity(
+    device: DeviceId, published: Device, entries: list[tuple[Claim, Result]], claims: tuple[ObjectKey, ...]
+) -> Iterator[Finding]:
+    total: dict[str, int] = {}
+    for _, result in entries:
+        for name, amount in (result.consumed or {}).items():
+            total[name] = total.get(name, 0) + amount.nanos
+    for name, used in sorted(total.items()):
+        capacity = published.capacity.get(name)
+        if capacity is not None and used > capacity.value.nanos:
+            yield Finding("overdrawn-capacity", str(device), claims, f"shares of {name} on device {device} exceed it")
+
+
+def _counters(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:
+    over = overdrawn_counters(slices, frozenset(used))
+    if over:
+        claims = tuple(sorted({claim.key for entries in used.values() for claim, _ in entries}))
+        names = ", ".join(f"{counter_set}/{name}" for counter_set, name in over)
+        yield Finding(
+            "overdrawn-counters", f"{key.driver}/{key.name}", claims, f"pool {key.driver}/{key.name}: {names} overdrawn"
+        )

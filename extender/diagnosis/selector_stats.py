@@ -1,0 +1,209 @@
+"""Statistics of selectors over the fleet: for each && term, how many devices pass, and what the others have instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from extender.allocation.view import NodeView, Snapshot
+from extender.cel import CelError, CompileError
+from extender.cel.dra import STORED, Selector, compile_selector, observed_value, split_terms
+from extender.model.budget import UNLIMITED, Budget
+from extender.model.device import Device, Slice
+from extender.model.text import cut, one_line
+from extender.verdict.demand import Demand
+
+_SHOWN_VALUES = 3
+_VALUES = 256  # distinct values counted
+
+
+@dataclass(slots=True)
+class TermFinding:
+    """One && term of a selector over the devices that passed the terms before it."""
+
+    source: str  # 'class gpu.nvidia.com' or 'request gpu'
+    term: str
+    asked: int = 0  # devices that reached this term
+    passed: int = 0
+    failed: int = 0  # devices on which the term has no value
+    instead: Counter[str] = field(default_factory=Counter)  # what the devices that did not pass have
+    published: dict[str, int] = field(default_factory=dict)  # attribute or capacity read, by how many devices have it
+    problem: str = ""  # why the selector does not compile: then no device was asked
+
+    def sentence(self) -> str:
+        """What to tell a person."""
+        if self.problem:
+            return f"{self.source}: `{cut(self.term)}` does not compile: {one_line(self.problem)}"
+        others = ", ".join(f"{count} have {value}" for value, count in self.instead.most_common(_SHOWN_VALUES))
+        missing = [name for name, count in self.published.items() if not count]
+        found = f"{self.source}: `{self.term}` matches {self.passed or 'none'} of {self.asked} devices"
+        if others:
+            found += f"; {others}"
+        if missing:
+            found += "; " + ", ".join(f"`{name}` is published by 0 of {self.asked} devices" for name in missing)
+        elif self.failed:
+            found += f"; it has no value on {self.failed}"
+        return found
+
+
+Devices = dict[tuple[str, int], list[Device]]
+"""By driver and by how many devices each stands for. The lists hold devices that exist already: forty thousand new
+pairs would set the garbage collector to work."""
+
+
+Look = tuple[NodeView, int]
+"""One of some nodes whose devices look the same, and how many they are."""
+
+
+def term_findings(
+    demand: Demand, snapshot: Snapshot, looks: Collection[Look] | None, budget: Budget = UNLIMITED
+) -> list[TermFinding]:
+    """The findings of every request. `looks` are all nodes by how their devices look to the terms, where only that
+    counts: one of each is then asked for all. Raises BudgetSpent."""
+    devices: Devices = {}
+    for slice_, weight in _slices(snapshot, looks):
+        devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
+    findings: list[TermFinding] = []
+    for source, expressions in _sources(demand):
+        alive = devices
+        for expression in expressions:
+            problem = _problem(expression)
+            if problem:
+                findings.append(TermFinding(source, expression, problem=problem))
+                break
+            for term in split_terms(expression):
+                finding = TermFinding(source, term)
+                alive = {key: _judge(finding, key, some, budget) for key, some in alive.items()}
+                findings.append(finding)
+    return findings
+
+
+def _problem(expression: str) -> str:
+    """Why an expression does not compile; '' where it does."""
+    try:
+        compile_selector(expression)
+    except CompileError as error:
+        return str(error)
+    return ""
+
+
+def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
+    """Per distinct request: the expressions in the order in which they are asked."""
+    classes = {class_.name: class_ for class_ in demand.classes}
+    seen: set[tuple[str, ...]] = set()
+    for spec in demand.specs:
+        for request in spec.requests:
+            for option in request.alternatives:
+                class_ = classes.get(option.class_name)
+                texts = (*(class_.selectors if class_ else ()), *option.selectors)
+                if texts in seen:
+                    continue
+                seen.add(texts)
+                yield f"request {option.name} (class {option.class_name})", list(texts)
+
+
+def _slices(snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[tuple[Slice, int]]:
+    """Slices and how many each stands for: those that nodes have to themselves by one node of a kind, others once."""
+    shared = False
+    for view, nodes in looks if looks is not None else ((view, 1) for view in snapshot.views.values()):
+        for slice_, _ in view.inventory.offsets:
+            if slice_.selection.node_name:
+                yield slice_, nodes
+            else:
+                shared = True
+    seen: set[int] = set()
+    for view in snapshot.views.values() if shared else ():
+        for slice_, _ in view.inventory.offsets:
+            if not slice_.selection.node_name and id(slice_) not in seen:
+                seen.add(id(slice_))
+                yield slice_, 1
+
+
+Read = tuple[str, Callable[[Device, str], object]]
+
+
+def _judge(finding: TermFinding, key: tuple[str, int], devices: list[Device], budget: Budget) -> list[Device]:
+    """Ask the term about devices; those that pass. Devices that look the same to it are asked once."""
+    driver, weight = key
+    finding.asked += weight * len(devices)
+    selector = _compiled(finding.term)
+    if selector is None:  # makes sense inside the whole only
+        finding.passed += weight * len(devices)
+        return devices
+    passed: list[Device] = []
+    for group in _alike(_reads(selector), driver, devices):
+        budget.check()
+        if _passes(finding, selector, key, group):
+            passed += group
+    return passed
+
+
+def _alike(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
+    """Devices in groups that are equal in everything read."""
+    if reads is None:
+        return [[device] for device in devices]
+    if not reads:
+        return [devices] if devices else []
+    groups: dict[object, list[Device]] = {}
+    first, others = reads[0][1], [read for _, read in reads[1:]]
+    for device in devices:
+        key = first(device, driver)
+        if others:
+            key = (key, *[read(device, driver) for read in others])
+        groups.setdefault(key, []).append(device)
+    return groups.values()
+
+
+def _passes(finding: TermFinding, selector: Selector, key: tuple[str, int], group: list[Device]) -> bool:
+    """Ask about the first of some devices that look the same to the term, and count the answer for all."""
+    driver, weight = key
+    device, count = group[0], weight * len(group)
+    for name, read in _reads(selector) or ():
+        has = read(device, driver) is not None
+        finding.published[name] = finding.published.get(name, 0) + (count if has else 0)
+    try:
+        if selector.match(device, driver):
+            finding.passed += count
+            return True
+    except CelError:
+        finding.failed += count
+    # With so many different values, such as UUIDs, none is worth telling.
+    value = observed_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
+    if value:
+        finding.instead[value] += count
+    return False
+
+
+@lru_cache(maxsize=256)
+def _reads(selector: Selector) -> list[Read] | None:
+    """Name and reader of everything a selector looks at; None where it looks at whole maps."""
+    found: list[Read] = []
+    for path in sorted(selector.reads - {"driver"}):
+        kind, _, name = path.partition(":")
+        if not name or name.endswith("*"):
+            return None
+        domain, _, short = name.partition("/")
+        found.append((short, _attribute(name) if kind == "attributes" else _capacity(name, domain, short)))
+    return found
+
+
+def _attribute(name: str) -> Callable[[Device, str], object]:
+    return lambda device, _: device.attributes.get(name)
+
+
+def _capacity(name: str, domain: str, short: str) -> Callable[[Device, str], object]:
+    def read(device: Device, driver: str) -> object:
+        found = device.capacity.get(name) or (device.capacity.get(short) if domain == driver else None)
+        return found.value.nanos if found is not None else None
+
+    return read
+
+
+@lru_cache(maxsize=256)
+def _compiled(term: str) -> Selector | None:
+    try:
+        return compile_selector(term)
+    except CompileError:
+        return None

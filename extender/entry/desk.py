@@ -1,0 +1,69 @@
+"""The console in the process of `berth serve`, over the same mirror: one command at a desk."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.console.console import ClusterPicture, Console
+from extender.entry.console import OpenPages, Pages, Policies, open_pages, start_pages
+from extender.entry.serve import Desk
+from extender.policy import Policy
+from extender.records.codec import decode
+from extender.runtime.supervisor import Supervisor
+from extender.service.service import Service
+from extender.web.console.app import ConsoleApp
+from extender.web.limits import RefusalLog
+from extender.web.serve_app import Probes, ServeApp
+from extender.web.server import Server
+
+
+class DeskConsole:
+    """Takes serve's records without HTTP; `start` comes after serve."""
+
+    def __init__(self, desk: Desk | None = None) -> None:
+        self._candidate = desk.candidate if desk is not None else None
+        self._opened = _opened(desk) if desk is not None else None
+        self._console: Console | None = None
+
+    async def post(self, body: bytes) -> None:
+        """A batch of records, as it would be sent."""
+        if self._console is not None:
+            self._console.take(decode(body))
+
+    async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
+        """The console over the mirror of a service; it ends with the stack."""
+        picture = ClusterPicture(service.mirror, service.evaluator, service.informers, service.expirer, shared=True)
+        console = Console(service.client, policy, service.clock, service.supervisor, picture)
+        self._console = await stack.enter_async_context(console)
+        return self._console
+
+    async def start(
+        self, stack: AsyncExitStack, service: Service, policy: Policy, policy_file: Path | None, known: bytes | None,
+        refusals: RefusalLog,
+    ) -> dict[Server, list[socket.socket]]:
+        """The console's server, with its socket. `known` is the content of the policy's file that is in force."""
+        assert self._opened is not None, "a console without an address is only composed"
+        console = await self.compose(stack, service, policy)
+        return start_pages(console, self._opened, Policies(policy_file, self._candidate), known, refusals)
+
+
+def _opened(desk: Desk) -> OpenPages:
+    return open_pages(Pages(desk.address, token=desk.token, hosts=desk.hosts), "--console")
+
+
+@asynccontextmanager
+async def both(
+    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
+) -> AsyncIterator[tuple[ServeApp, ConsoleApp]]:
+    """Both applications in one process, against an API server without credentials."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(ApiClient(Credentials(api_url, None, lambda: None)))
+        desk, policy = DeskConsole(), policy or Policy()
+        service = await stack.enter_async_context(Service(client, policy, supervisor=supervisor, post=desk.post))
+        console = await desk.compose(stack, service, policy)
+        yield ServeApp(service, Probes(service)), ConsoleApp(console)

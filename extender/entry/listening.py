@@ -1,0 +1,134 @@
+"""Servers: their sockets, certificates and protocol, and how they run until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvicorn
+
+from extender.files import name_of, read_mounted
+from extender.model.errors import BerthError, WireError
+from extender.runtime.policies import LOOK_SECONDS
+from extender.web.limits import Limits, RefusalLog
+from extender.web.protocol import Listener, Protocol
+from extender.web.server import Server
+
+_MOST_CERTIFICATES = 1024 * 1024  # bytes of a file of certificates
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificate and key of a server. With `client_ca` only clients with a certificate of that authority are answered;
+    with `client_name`, of those only the one with this common name or DNS name."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_name: str | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """All that are read."""
+        return [path for path in (self.certificate, self.key, self.client_ca) if path is not None]
+
+
+class ServerEnded(BerthError):
+    """A server ended while nothing had told it to. The process ends too: kubelet starts it again."""
+
+
+def server(
+    app: Any, address: tuple[str, int], limits: Limits, tls: Tls | None = None, refusals: RefusalLog | None = None
+) -> Server:
+    """A server for an ASGI application, without access log."""
+    listener = Listener(tls.client_name if tls else None, limits, refusals or RefusalLog())
+    protocol: Any = partial(Protocol, listener)  # uvicorn calls it as it would the class
+    config = uvicorn.Config(
+        app, host=address[0], port=address[1], log_level="warning", access_log=False, lifespan="off", http=protocol,
+        timeout_graceful_shutdown=limits.end_seconds, ws="none", loop="uvloop", proxy_headers=False, server_header=False,
+        headers=[("X-Content-Type-Options", "nosniff")],
+        ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
+        ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
+    )
+    return Server(config, limits.head_seconds)
+
+
+async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
+    """Serve each on its sockets, until a signal, or until one server ends by itself: then ServerEnded is raised.
+    uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds in flight are
+    finished."""
+    told = asyncio.Event()
+
+    def stop() -> None:
+        told.set()
+        for one in servers:
+            one.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    running = {
+        asyncio.create_task(one._serve(bound)): one  # noqa: SLF001 - see above
+        for one, bound in servers.items()
+    }
+    try:
+        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        unasked = [running[task] for task in ended] if not told.is_set() else []
+    finally:
+        stop()
+        await asyncio.wait(running)
+    await asyncio.gather(*running)
+    if unasked:
+        addresses = ", ".join(f"{one.config.host}:{one.config.port}" for one in unasked)
+        raise ServerEnded(f"the server at {addresses} ended, and nothing had told it to")
+
+
+def check_certificates(tls: Tls | None) -> None:
+    """Raises WireError where the files hold no certificate with its key, or no authority."""
+    if tls is None:
+        return
+    for path in tls.files:
+        read_mounted(path, _MOST_CERTIFICATES)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")  # never asks a terminal for one
+    except (OSError, ValueError) as error:
+        files = f"{name_of(tls.certificate)} and {name_of(tls.key)}"
+        raise WireError("--tls-cert", f"{files} are no certificate and its key without a password: {error}") from error
+    if tls.client_ca is None:
+        return
+    try:
+        context.load_verify_locations(tls.client_ca)
+    except (OSError, ValueError) as error:
+        raise WireError("--client-ca", f"{name_of(tls.client_ca)} holds no certificates: {error}") from error
+
+
+async def watch_certificates(servers: Sequence[Server], tls: Tls, known: list[bytes]) -> None:
+    """Load certificate and client authority again when a file changes; what cannot be read leaves the last in use. An
+    authority is added: the one before is trusted until the next start, so that both sides can change one after the
+    other. `known` is what the files held at the start."""
+    log = structlog.get_logger("berth.files")
+    files = tls.files
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            fresh = [path.read_bytes() for path in files]
+            if fresh != known:
+                for context in [one.config.ssl for one in servers if one.config.ssl is not None]:
+                    context.load_cert_chain(tls.certificate, tls.key)
+                    if context.verify_mode is ssl.CERT_REQUIRED and tls.client_ca is not None:
+                        context.load_verify_locations(tls.client_ca)
+                known = fresh
+                log.info("certificates read again", files=[str(path) for path in files])
+        except (OSError, ssl.SSLError) as error:
+            log.warning(
+                "certificates cannot be read; the last ones stay", files=[str(path) for path in files], problem=str(error),
+            )

@@ -1,0 +1,1 @@
+"""HTTP of `berth console`: what people and their programs read."""

@@ -1,0 +1,55 @@
+"""The ASGI applications of `berth serve`: the verbs, and beside them probes and metrics. No framework is on any path."""
+
+from __future__ import annotations
+
+from extender.service.service import Service
+from extender.service.tracing import TracedService, Traces
+from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
+from extender.web.limits import VERBS, Limits, RefusalLog
+from extender.web.metrics import scrape
+from extender.web.probes import PROBES, probe
+from extender.web.serve_metrics import READINGS
+from extender.web.verbs import Verbs
+
+
+class Probes:
+    """GET /livez, /readyz and /metrics."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive  # no body says anything here
+        if scope["type"] == "http":
+            await self._answer(scope["method"], scope["path"]).to(send)
+
+    def _answer(self, method: str, path: str) -> Answer:
+        if method not in ("GET", "HEAD"):
+            return Answer(405, b"only GET is answered", TEXT)
+        if path in PROBES:
+            return probe(path, self._service.informers)
+        if path == "/metrics":
+            return scrape(READINGS, self._service)
+        return Answer(404, b"here are only the extender's verbs, probes and metrics; berth console has the rest", TEXT)
+
+
+class ServeApp:
+    """The verbs, and the probes unless they have an address of their own."""
+
+    def __init__(
+        self, service: Service, probes: Probes | None, traces: Traces | None = None, limits: Limits = VERBS,
+        refusals: RefusalLog | None = None,
+    ) -> None:
+        self.service = service
+        self._verbs = Verbs(service if traces is None else TracedService(service, traces), limits, refusals)
+        self._probes = probes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if self._verbs.handles(scope["path"]):
+            await self._verbs(scope, receive, send)
+        elif self._probes is not None:
+            await self._probes(scope, receive, send)
+        else:
+            await Answer(404, b"only the extender's verbs are here", TEXT).to(send)

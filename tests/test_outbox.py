@@ -1,0 +1,241 @@
+"""The outbox never stops serve: it is bounded, keeps the order, and says what it lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from structlog.testing import capture_logs
+
+from extender.cluster.backoff import Delays
+from extender.console.ingest import Ingest
+from extender.model.claim import Result
+from extender.model.demand import DEFAULT_MIX
+from extender.model.device import DeviceId
+from extender.records import Batch, PolicyState, Record, Released, Reserved
+from extender.records.codec import MAX_BODY, decode
+from extender.model.reservation import State
+from extender.service.outbox import NotDelivered, Outbox, Refused
+from extender.runtime.supervisor import Supervisor
+from tests.waiting import eventually
+
+POLICY = PolicyState(1, "d")
+NOW = Delays(first=0.0, most=0.0)
+
+
+class Console:
+    """Takes batches, or fails as `answer` says."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.answer: Callable[[Batch], Awaitable[None]] | None = None
+        self.posts = 0
+        self.largest = 0
+
+    async def __call__(self, body: bytes) -> None:
+        self.posts += 1
+        self.largest = max(self.largest, len(body))
+        batch = decode(body)
+        if self.answer is not None:
+            await self.answer(batch)
+        self.batches.append(batch)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [batch.sequence + i for batch in self.batches for i in range(len(batch.records))]
+
+    @property
+    def uids(self) -> list[str]:
+        return [record.claim_uid for batch in self.batches for record in batch.records]
+
+
+async def _down(batch: Batch) -> None:
+    raise NotDelivered("connection refused")
+
+
+async def _refusing(batch: Batch) -> None:
+    raise Refused("the console answers 400")
+
+
+def outbox(console: Console, clock: Callable[[], float] = lambda: 0.0, **options: float) -> Outbox:
+    given = {"period": 0.0, "heartbeat": 0.01, "delays": NOW, **options}
+    return Outbox(console, "berth-0", lambda: (POLICY, DEFAULT_MIX), clock, **given)
+
+
+@asynccontextmanager
+async def running(box: Outbox) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(Delays(0.001, 0.01))
+    supervisor.start("outbox", box.run)
+    try:
+        yield supervisor
+    finally:
+        await supervisor.stop()
+
+
+async def test_records_arrive_in_order_with_their_numbers() -> None:
+    console = Console()
+    box = outbox(console)
+    async with running(box):
+        for n in range(1, 1001):
+            box.put(Released(str(n)))
+            if n % 100 == 0:
+                await asyncio.sleep(0)
+        await eventually(lambda: box.sent == 1000)
+    assert console.numbers == list(range(1, 1001)) and console.uids == [str(n) for n in range(1, 1001)]
+    assert all(len(batch.records) <= 256 for batch in console.batches)
+    assert {(b.replica, b.epoch, b.lost, b.policy, b.mix) for b in console.batches} == {
+        ("berth-0", box.epoch, 0, POLICY, DEFAULT_MIX)
+    }
+
+
+async def test_the_first_batch_is_empty_and_says_that_a_process_began() -> None:
+    console = Console()
+    async with running(outbox(console, heartbeat=1000.0)):
+        await eventually(lambda: console.batches)
+    assert [(b.sequence, b.records) for b in console.batches] == [(1, ())]
+
+
+async def test_a_silent_process_sends_heartbeats() -> None:
+    console = Console()
+    async with running(outbox(console)):
+        await eventually(lambda: len(console.batches) > 3)
+    assert not console.numbers
+
+
+async def test_a_record_does_not_wait_for_the_heartbeat() -> None:
+    console = Console()
+    box = outbox(console, heartbeat=1000.0)
+    async with running(box):
+        await eventually(lambda: console.batches)
+        box.put(Released("c"))
+        await eventually(lambda: console.uids == ["c"])
+
+
+async def test_an_hour_without_a_console_takes_no_memory_and_ends_with_a_gap() -> None:
+    console, now = Console(), 0.0
+    console.answer = _down
+    box = outbox(console, lambda: now, limit=100)
+    with capture_logs() as logs:
+        async with running(box):
+            for n in range(1, 36_001):  # ten records a second
+                now = n / 10
+                box.put(Released(str(n)))
+                if n % 50 == 0:
+                    await asyncio.sleep(0)
+                    assert len(box) <= 100
+            await eventually(lambda: box.failures > 3)
+            console.answer = None
+            box.put(Released("last"))
+            await eventually(lambda: "last" in console.uids)
+    kept = console.numbers
+    assert kept == list(range(kept[0], 36_002)) and len(kept) <= 2 * 100  # those that waited, and a batch under way
+    assert box.lost == console.batches[-1].lost == 36_001 - len(kept)
+    assert [log["event"] for log in logs] == [
+        "the console does not take records", "the console takes records again"
+    ]  # fmt: skip
+
+
+async def test_nothing_is_lost_or_repeated_while_the_console_hesitates() -> None:
+    """Overflow while a batch is under way that fails afterwards: what arrives has gaps only where `lost` counts."""
+    console = Console()
+
+    async def flaky(batch: Batch) -> None:
+        for _ in range(console.posts % 5):
+            await asyncio.sleep(0)
+        if console.posts % 3:
+            raise NotDelivered("later")
+
+    console.answer = flaky
+    box = outbox(console, limit=40)
+    async with running(box):
+        for n in range(1, 3001):
+            box.put(Released(str(n)))
+            if n % 7 == 0:
+                await asyncio.sleep(0)
+        await eventually(lambda: len(box) == 0 and box.sent + box.lost == 3000)
+    assert console.uids == [str(n) for n in console.numbers]
+    assert len(set(console.numbers)) == len(console.numbers) == box.sent
+    assert console.numbers == sorted(console.numbers)
+
+
+async def test_a_refused_batch_is_dropped_and_counted() -> None:
+    console = Console()
+    console.answer = _refusing
+    box = outbox(console)
+    async with running(box):
+        box.put(Released("bad"))
+        await eventually(lambda: box.lost == 1)
+        console.answer = None
+        box.put(Released("good"))
+        await eventually(lambda: console.uids == ["good"])
+    assert console.numbers == [2] and box.failures >= 1
+
+
+async def test_a_lost_reply_gives_a_duplicate_that_ingest_skips() -> None:
+    console, applied, dropped = Console(), [], []
+    ingest = Ingest(lambda epoch, record: applied.append(record), dropped.append, lambda: 0.0)
+
+    async def taken(batch: Batch) -> None:
+        ingest.take(batch)
+        if console.posts == 2:
+            raise NotDelivered("the connection closed")
+
+    console.answer = taken
+    box = outbox(console, heartbeat=1000.0)
+    async with running(box):
+        await eventually(lambda: console.posts == 1)
+        box.put(Released("c"))
+        await eventually(lambda: box.sent == 1)
+    assert applied == [Released("c")] and not dropped and ingest.counts["duplicates"] == 1
+
+
+async def test_a_hold_that_waited_ends_sooner() -> None:
+    console, now = Console(), 100.0
+    box = outbox(console, lambda: now)
+    for seconds in (15.0, 2.0, float("inf")):
+        box.put(Reserved("c", "p", "n", (), State.HELD, seconds))
+    now = 105.0
+    async with running(box):
+        await eventually(lambda: box.sent == 3)
+    assert [record.seconds for batch in console.batches for record in batch.records] == [10.0, 0.0, float("inf")]
+
+
+async def test_large_records_go_in_several_batches() -> None:
+    console = Console()
+    result = Result("r" * 60, DeviceId("d" * 60, "p" * 250, "x" * 60))
+    box = outbox(console)
+    for n in range(40):
+        box.put(Reserved(str(n), "p", "n", (result,) * 200, State.BINDING, 1.0))
+    async with running(box):
+        await eventually(lambda: box.sent == 40)
+    assert console.largest <= MAX_BODY and console.numbers == list(range(1, 41))
+    assert box.lost == 0
+
+
+async def test_a_record_that_has_no_json_costs_only_itself() -> None:
+    console = Console()
+    box = outbox(console)
+    records: list[Record] = [Released("1"), Released("\ud800"), Released("3")]
+    for record in records:
+        box.put(record)
+    async with running(box) as supervisor:
+        await eventually(lambda: box.sent == 2)
+        assert supervisor.failures["outbox"] == 0
+    assert console.uids == ["1", "3"] and console.numbers == [1, 3] and box.lost == 1
+
+
+async def test_a_bug_in_the_poster_loses_no_record() -> None:
+    console = Console()
+
+    async def broken(batch: Batch) -> None:
+        if console.posts == 1:
+            raise ZeroDivisionError
+
+    console.answer = broken
+    box = outbox(console)
+    box.put(Released("c"))
+    async with running(box) as supervisor:
+        await eventually(lambda: box.sent == 1)
+        assert supervisor.failures["outbox"] == 1
+    assert console.uids == ["c"]

@@ -1,0 +1,348 @@
+"""Records on their way: the codec gives back what it took and refuses the rest; ingest applies each record once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.console.ingest import Ingest, StaleEpoch
+from extender.model.claim import ObjectKey, Result
+from extender.model.demand import DEFAULT_MIX, Shape
+from extender.model.device import DeviceId
+from extender.model.errors import WireError
+from extender.model.quantity import BINARY_SI, DECIMAL_EXPONENT, DECIMAL_SI, NANO, Quantity
+from extender.model.reservation import State
+from extender.records import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
+from extender.records.codec import MAX_BODY, MAX_DEVICES, MAX_RECORDS, UnknownVersion, decode, encode
+from extender.scoring.parts import Part
+from extender.verdict.decision import Attempt, Candidate, Decision
+
+POLICY = PolicyState(3, "abc")
+RESULT = Result("gpu", DeviceId("gpu.nvidia.com", "node-1", "gpu-0"))
+HELD = Reserved("claim", "pod", "node-1", (RESULT,), State.HELD, 15.0)
+
+
+def batch(
+    sequence: int = 1, *records: Record, replica: str = "berth-0", epoch: str = "e1", policy: PolicyState = POLICY
+) -> Batch:
+    return Batch(replica, epoch, sequence, 0, policy, DEFAULT_MIX, records)
+
+
+# -- the codec ------------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+long_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=3).map(lambda text: text * 700)
+counts = st.integers(0, 2**63 - 1)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+quantities = st.builds(
+    Quantity, st.integers(-(10**6) * NANO, 10**6 * NANO), st.sampled_from([BINARY_SI, DECIMAL_SI, DECIMAL_EXPONENT])
+)
+keys = st.builds(ObjectKey, texts, texts)
+
+
+def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
+    pods = st.builds(ObjectKey, words, words)
+    reasons = st.lists(st.tuples(words, counts), max_size=3).map(tuple)
+    parts = st.lists(st.builds(Part, words, numbers, words), max_size=3).map(tuple)
+    devices = st.lists(words, max_size=3).map(tuple)
+    candidates = st.builds(Candidate, words, numbers, devices, numbers, numbers, words, parts)
+    consumed = st.none() | st.dictionaries(words, quantities, max_size=3)
+    results = st.builds(
+        Result, words, st.builds(DeviceId, words, words, words), st.booleans(), share_id=words, consumed=consumed
+    )
+    return st.one_of(
+        st.builds(Attempted, pods, words, st.builds(Attempt, words, counts, counts, reasons)),
+        st.builds(Bound, pods, words, st.builds(Decision, words, candidates, words, numbers)),
+        st.builds(
+            Reserved,
+            words,
+            words,
+            words,
+            st.lists(results, max_size=3).map(tuple),
+            st.sampled_from([State.HELD, State.BINDING]),
+            st.floats(0, 86_400) | st.just(math.inf),
+        ),
+        st.builds(Released, words),
+    )
+
+
+def batches(words: st.SearchStrategy[str]) -> st.SearchStrategy[Batch]:
+    shapes = st.builds(Shape, counts, counts, counts, counts, st.frozensets(words, max_size=3))
+    return st.builds(
+        Batch,
+        words.map(lambda text: text or "r"),
+        texts.map(lambda text: text or "e"),
+        st.integers(1, 2**63 - 1),
+        counts,
+        st.builds(PolicyState, counts, words, words),
+        st.lists(st.tuples(shapes, st.floats(0, 1)), max_size=3).map(tuple),
+        st.lists(records(words), max_size=5).map(tuple),
+    )
+
+
+@given(batches(texts))
+def test_what_was_encoded_is_decoded(sent: Batch) -> None:
+    assert decode(encode(sent)) == sent
+
+
+@given(batches(texts | long_texts))
+def test_whatever_serve_encodes_the_console_takes(sent: Batch) -> None:
+    got = decode(encode(sent))
+    assert (got.sequence, len(got.records)) == (sent.sequence, len(sent.records))
+
+
+def test_texts_of_users_are_cut() -> None:
+    attempt = Attempt("now", 0, 1, (("é" * 5000, 1),))
+    (got,) = decode(encode(batch(1, Attempted(ObjectKey("n" * 999, "p"), "u" * 999, attempt)))).records
+    assert isinstance(got, Attempted)
+    assert len(got.attempt.reasons[0][0].encode()) <= 1024
+    assert len(got.pod.namespace) <= 256 and len(got.uid) <= 128
+
+
+def test_devices_are_limited() -> None:
+    (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (RESULT,) * 2000, State.HELD, 1.0)))).records
+    assert isinstance(got, Reserved) and len(got.results) == MAX_DEVICES
+
+
+@pytest.mark.parametrize("version", [0, 2, -1, True, 1.0, "1", None, [], 2**62, "x" * 10_000])
+def test_another_version_is_told_with_ours(version: Any) -> None:
+    found = {**orjson.loads(encode(batch())), "version": version, "of the future": {}}
+    with pytest.raises(UnknownVersion, match=r"version: .* is not known here: this Berth reads version 1"):
+        decode(orjson.dumps(found))
+
+
+def _with(**fields: Any) -> bytes:
+    return orjson.dumps({**orjson.loads(encode(batch(1, HELD))), **fields})
+
+
+def _with_record(**fields: Any) -> bytes:
+    return _with(records=[{**orjson.loads(encode(batch(1, HELD)))["records"][0], **fields}])
+
+
+def _with_result(**fields: Any) -> bytes:
+    return _with_record(results=[{"request": "r", "driver": "d", "pool": "p", "device": "x", **fields}])
+
+
+SHAPE = {"cpu": 1, "memory": 1, "gpus": 1, "milli": 1, "models": [], "share": 2}
+SHORT = {"request": "", "driver": "", "pool": "", "device": ""}
+HOSTILE = [
+    (b"", "batch: is no JSON"),
+    (b"\xff\xfe", "batch: is no JSON"),
+    (b"[]", "batch: must be an object, is a list of 0"),
+    (b"[" * 200_000, "batch: is no JSON: depth"),
+    (b'{"version": ' + b"[" * 1000 + b"]" * 1000 + b"}", "version: a list of 1 is not known here"),
+    (_with(policy=None).replace(b"null", b"[" * 1000 + b"]" * 1000), r"policy: .* \(is a list of 1\)"),
+    (b'{"version": 1, "a": ' + b"[" * 1000 + b"]" * 1000 + b"}", "replica: Field required"),
+    (b'{"version": 1, "sequence": ' + b"9" * 500_000 + b"}", "batch: is no JSON"),
+    (b'{"version": 1, "replica": "\\ud800"}', "batch: is no JSON"),
+    (b" " * (MAX_BODY + 1), "batch: is larger than 1048576 bytes"),
+    (_with(sequence=0), r"sequence: .* \(is 0\)"),
+    (_with(sequence=2**63), r"sequence: .* \(is 9223372036854775808\)"),
+    (_with(sequence=True), r"sequence: .* \(is True\)"),
+    (_with(sequence="1"), r"sequence: .* \(is '1'\)"),
+    (_with(lost=-1), r"lost: .* \(is -1\)"),
+    (_with(epoch=""), r"epoch: "),
+    (_with(replica="r" * 257), r"replica: "),
+    (_with(policy=None), r"policy: .* \(is None\)"),
+    (_with(mix=[{}]), r"mix\.0\.cpu: Field required"),
+    (_with(mix=[SHAPE]), r"mix\.0\.share: .* \(is 2\)"),
+    (_with(more=1), "batch: .*has 9 fields, 8 are known"),
+    (_with(**{f"k{i}": 1 for i in range(50_000)}), "batch: .*fields, 8 are known"),
+    (_with(records=[{"kind": "released", "claim_uid": "c"}] * (MAX_RECORDS + 1)), "records: .* at most 512 items"),
+    (_with(records=[{"kind": "k" * 500_000}]), "records.0: .*'kkkk"),
+    (_with(records=[{}]), "records.0: "),
+    (_with(records=[7]), "records.0: "),
+    (_with_record(results=[SHORT] * (MAX_DEVICES + 1)), "results: .* at most 1024 items"),
+    (_with(records=[{"kind": "reserved", "results": [{}] * 1024}] * 200), "records.0.reserved"),
+    (_with_record(seconds=-1), r"seconds: .* \(is -1\)"),
+    (_with_record(seconds=1e300), r"seconds: .* \(is 1e\+300\)"),
+    (_with_record(seconds="15"), r"seconds: .* \(is '15'\)"),
+    (_with_record(state="none"), r"state: .* \(is 'none'\)"),
+    (_with_record(forged=1), "batch|records.0.reserved: .*fields"),
+    (_with_record(claim_uid="u" * 129), "claim_uid: "),
+    (_with_result(consumed={"memory": 5}), "consumed: .*5 must be a text"),
+    (_with_result(consumed={"memory": "lots"}), "consumed: .*'lots' is not a quantity"),
+    (_with_result(consumed={"memory": "9" * 513}), "consumed: .*at most 512 characters"),
+    (_with_result(consumed={"m" * 257: "1"}), "consumed: .*the name 'mmm"),
+    (_with_result(consumed={str(i): "1" for i in range(65)}), "consumed: .*at most 64"),
+    (_with_result(admin_access=1), r"admin_access: .* \(is 1\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "words"), HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_batch_is_refused_in_one_short_sentence(body: bytes, words: str) -> None:
+    with pytest.raises(WireError, match=words) as caught:
+        decode(body)
+    assert len(str(caught.value)) < 1024
+
+
+@given(
+    st.binary(max_size=100)
+    | st.recursive(
+        st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=10
+    )
+)
+def test_decoding_raises_nothing_but_wire_errors(odd: Any) -> None:
+    body = odd if isinstance(odd, bytes) else _with(records=[odd], policy=odd) if not _too_big(odd) else b""
+    with pytest.raises(WireError):
+        decode(body)
+
+
+def _too_big(odd: Any) -> bool:
+    try:
+        orjson.dumps(odd)
+    except TypeError:
+        return True
+    return False
+
+
+# -- ingest ---------------------------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """What the console knows, and an Ingest with a clock that tests set."""
+
+    def __init__(self, streams: int = 64) -> None:
+        self.now = 0.0
+        self.applied: dict[str, list[int]] = {}
+        self.reserved: dict[str, set[int]] = {}
+        self.ingest = Ingest(self._apply, self._drop, lambda: self.now, streams=streams)
+
+    def _apply(self, epoch: str, record: Record) -> None:
+        assert isinstance(record, Reserved)
+        self.applied.setdefault(epoch, []).append(int(record.claim_uid))
+        self.reserved.setdefault(epoch, set()).add(int(record.claim_uid))
+
+    def _drop(self, epoch: str) -> None:
+        self.reserved[epoch] = set()
+
+
+def numbered(first: int, count: int, **of: Any) -> Batch:
+    return batch(first, *(Reserved(str(n), "p", "n", (), State.HELD, 1.0) for n in range(first, first + count)), **of)
+
+
+sent = st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 30), st.integers(0, 6))
+
+
+@given(st.lists(sent, max_size=40))
+def test_records_are_applied_once_in_order_whatever_arrives(arrivals: list[tuple[str, int, int]]) -> None:
+    """Batches of three processes, duplicated, lost and out of order at will."""
+    fleet = Fleet()
+    for epoch, first, count in arrivals:
+        gaps, newest = fleet.ingest.counts["gaps"], fleet.applied.get(epoch, [0])[-1]
+        fleet.ingest.take(numbered(first, count, replica=epoch, epoch=epoch))
+        applied = fleet.applied.get(epoch, [])
+        assert all(a < b for a, b in zip(applied, applied[1:], strict=False))
+        if fleet.ingest.counts["gaps"] > gaps:
+            assert all(number >= first > newest for number in fleet.reserved[epoch])
+        told = next(s for s in fleet.ingest.streams() if s.epoch == epoch)
+        assert told.last >= max([first + count - 1, *applied])
+
+
+@given(st.lists(sent.map(lambda s: (s[0], s[1], s[2] + 1)), max_size=40))
+def test_every_record_is_applied_or_missing_or_a_duplicate(arrivals: list[tuple[str, int, int]]) -> None:
+    fleet = Fleet()
+    for epoch, first, count in arrivals:
+        fleet.ingest.take(numbered(first, count, replica=epoch, epoch=epoch))
+    applied = sum(map(len, fleet.applied.values()))
+    assert applied + fleet.ingest.counts["duplicates"] == sum(count for _, _, count in arrivals)
+
+
+def test_a_replayed_batch_changes_nothing() -> None:
+    fleet = Fleet()
+    old = numbered(1, 3, policy=PolicyState(1, "old"))
+    fleet.ingest.take(old)
+    fleet.ingest.take(numbered(4, 2))
+    fleet.ingest.take(old)
+    assert fleet.applied["e1"] == [1, 2, 3, 4, 5]
+    assert fleet.ingest.counts["duplicates"] == 3
+    assert fleet.ingest.streams()[0].policy == POLICY
+
+
+def test_an_empty_batch_shows_a_gap() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 3))
+    fleet.ingest.take(numbered(4, 0))
+    assert fleet.reserved["e1"] == {1, 2, 3}
+    fleet.ingest.take(numbered(6, 0))
+    assert not fleet.reserved["e1"]
+    assert (fleet.ingest.counts["gaps"], fleet.ingest.counts["missing"]) == (1, 2)
+
+
+def test_a_restarted_process_ends_the_one_before() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 3, epoch="old"))
+    fleet.ingest.take(numbered(1, 1, epoch="new"))
+    assert not fleet.reserved["old"] and fleet.reserved["new"] == {1}
+    for _ in range(3):
+        with pytest.raises(StaleEpoch, match="epoch old of berth-0 has ended"):
+            fleet.ingest.take(numbered(4, 1, epoch="old"))
+    assert fleet.reserved["new"] == {1} and fleet.ingest.counts["stale"] == 3
+    assert [s.epoch for s in fleet.ingest.streams()] == ["new"]
+
+
+def test_two_replicas_talk_at_once() -> None:
+    fleet = Fleet()
+    for first in (1, 3):
+        fleet.ingest.take(numbered(first, 2, replica="berth-0", epoch="a"))
+        fleet.ingest.take(numbered(first, 2, replica="berth-1", epoch="b"))
+    assert fleet.applied == {"a": [1, 2, 3, 4], "b": [1, 2, 3, 4]}
+    assert fleet.ingest.counts["gaps"] == 0
+
+
+def test_an_epoch_belongs_to_one_replica() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 1))
+    with pytest.raises(WireError, match="replica: 'berth-9' is not that of this epoch"):
+        fleet.ingest.take(numbered(2, 1, replica="berth-9"))
+    assert fleet.applied["e1"] == [1]
+
+
+def test_streams_are_limited_and_the_one_heard_of_longest_ago_goes() -> None:
+    fleet = Fleet(streams=3)
+    for name in ("a", "b", "c", "a", "d"):
+        fleet.ingest.take(numbered(1, 1, replica=name, epoch=name))
+    assert [s.epoch for s in fleet.ingest.streams()] == ["d", "a", "c"]
+    assert not fleet.reserved["b"] and fleet.reserved["a"] == {1}
+    assert fleet.ingest.counts["evicted"] == 1
+
+
+def test_restarts_without_end_take_no_memory() -> None:
+    fleet = Fleet(streams=2)
+    for n in range(1000):
+        fleet.ingest.take(numbered(1, 1, epoch=f"e{n}"))
+    assert len(fleet.ingest.streams()) == 1
+    assert fleet.ingest.remembered <= 2 + 16
+
+
+def test_a_silent_process_loses_its_reservations_and_its_clock_does_not_matter() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 1, replica="a", epoch="a"))
+    fleet.now = 20.0
+    fleet.ingest.take(numbered(1, 1, replica="b", epoch="b"))
+    fleet.now = 31.0
+    fleet.ingest.drop_silent()
+    assert not fleet.reserved["a"] and fleet.reserved["b"] == {1}
+    assert [(s.epoch, s.heard_seconds, s.last) for s in fleet.ingest.streams()] == [("b", 11.0, 1), ("a", 31.0, 1)]
+    fleet.ingest.take(numbered(2, 1, replica="a", epoch="a"))
+    assert fleet.reserved["a"] == {2}
+
+
+def test_a_record_that_cannot_be_applied_is_not_tried_for_ever() -> None:
+    applied = []
+
+    def apply(epoch: str, record: Record) -> None:
+        applied.append(record)
+        if len(applied) == 2:
+            raise ZeroDivisionError
+
+    ingest = Ingest(apply, lambda epoch: None, lambda: 0.0)
+    with pytest.raises(ZeroDivisionError):
+        ingest.take(numbered(1, 3))
+    ingest.take(numbered(1, 3))
+    assert [record.claim_uid for record in applied] == ["1", "2", "3"]

@@ -1,0 +1,136 @@
+"""What serve's processes reserve, in the console's mirror: records that are late, lost or another process's."""
+
+from __future__ import annotations
+
+import math
+
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.console.console import Console
+from extender.console.remote_reservations import RemoteReservations
+from extender.mirror.mirror import Mirror
+from extender.model.claim import Allocation, Claim, ObjectKey, Result
+from extender.model.demand import DEFAULT_MIX
+from extender.model.device import DeviceId
+from extender.model.reservation import State
+from extender.policy import Policy
+from extender.records import Batch, PolicyState, Record, Released, Reserved
+
+
+def reserved(uid: str, state: State = State.HELD, seconds: float = 15.0) -> Reserved:
+    result = Result("gpu", DeviceId("gpu.nvidia.com", "n1", f"gpu-{uid}"))
+    return Reserved(uid, f"pod-{uid}", "n1", (result,), state, seconds if state is State.HELD else math.inf)
+
+
+class World:
+    def __init__(self, limit: int = 100) -> None:
+        self.now = 1000.0
+        self.mirror = Mirror()
+        self.remote = RemoteReservations(self.mirror, lambda: self.now, limit)
+
+    def states(self) -> dict[str, State]:
+        return {uid: one.state for uid, one in self.mirror.ledger.reservations.items()}
+
+
+def test_held_then_binding_then_released() -> None:
+    w = World()
+    w.remote.apply("e", reserved("a"))
+    assert w.states() == {"a": State.HELD} and w.mirror.held_for("pod-a")
+    w.remote.apply("e", reserved("a", State.BINDING))
+    assert w.states() == {"a": State.BINDING} and w.mirror.ledger.in_flight == {"a": "pod-a"}
+    w.remote.apply("e", reserved("a", State.BINDING))
+    w.remote.apply("e", Released("a"))
+    w.remote.apply("e", Released("a"))
+    assert w.states() == {} and len(w.remote) == 0
+
+
+def test_a_hold_ends_by_the_console_s_own_clock() -> None:
+    w = World()
+    w.remote.apply("e", reserved("a", seconds=15))
+    w.remote.apply("e", reserved("b", seconds=86_400))
+    w.now += 15
+    w.mirror.expire(w.now)
+    assert set(w.states()) == {"b"}
+    w.now += 300
+    w.mirror.expire(w.now)
+    assert w.states() == {}, "no hold is believed for a day"
+    w.remote.apply("e", Released("a"))
+
+
+def test_the_oldest_goes_where_there_are_too_many() -> None:
+    w = World(limit=10)
+    for number in range(30):
+        w.remote.apply("e", reserved(str(number), State.BINDING if number % 2 else State.HELD))
+        assert len(w.remote) <= 10
+    assert set(w.states()) == {str(number) for number in range(20, 30)}
+
+
+def test_what_ended_in_the_mirror_takes_no_place_for_ever() -> None:
+    w = World(limit=3)
+    for number in range(3):
+        w.remote.apply("e", reserved(str(number), seconds=1))
+    w.now += 2
+    w.mirror.expire(w.now)
+    for number in range(3, 6):
+        w.remote.apply("e", reserved(str(number)))
+    assert set(w.states()) == {"3", "4", "5"} and len(w.remote) == 3
+
+
+def test_a_process_that_ended_holds_nothing() -> None:
+    w = World()
+    for epoch, uid, state in (("e", "a", State.HELD), ("e", "b", State.BINDING), ("f", "c", State.HELD)):
+        w.remote.apply(epoch, reserved(uid, state))
+    w.remote.drop("e")
+    assert w.states() == {"c": State.HELD} and len(w.remote) == 1
+    w.remote.drop("nobody")
+
+
+def test_one_process_does_not_release_what_another_reserved() -> None:
+    """Both answered a filter request for the pod; the hold of the first ends later than that of the second began."""
+    w = World()
+    w.remote.apply("e", reserved("a"))
+    w.remote.apply("f", reserved("a"))
+    w.remote.apply("e", Released("a"))
+    assert w.states() == {"a": State.HELD}
+    w.remote.drop("e")
+    assert w.states() == {"a": State.HELD}
+    w.remote.apply("f", Released("a"))
+    assert w.states() == {}
+
+
+def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
+    for state in (State.HELD, State.BINDING):
+        w = World()
+        one = reserved("a", state)
+        claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
+        w.mirror.apply_claim(claim.key, claim)
+        w.remote.apply("e", one)
+        assert w.states() == {} and len(w.remote) == 0, "else the devices would be used twice"
+        w.remote.apply("e", Released("a"))
+
+
+def test_the_watch_ends_a_reservation_before_its_release_comes() -> None:
+    w = World()
+    one = reserved("a", State.BINDING)
+    w.remote.apply("e", one)
+    claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
+    w.mirror.apply_claim(claim.key, claim)
+    assert w.states() == {}
+    w.remote.apply("e", Released("a"))
+    assert len(w.remote) == 0
+
+
+def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
+    def batch(replica: str, sequence: int, *records: Record) -> Batch:
+        return Batch(replica, f"epoch-{replica}", sequence, 0, PolicyState(1, "d"), DEFAULT_MIX, records)
+
+    console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
+    states = console.mirror.ledger.reservations
+    console.take(batch("a", 1, reserved("1"), reserved("2")))
+    console.take(batch("b", 1, reserved("3")))
+    console.take(batch("a", 3))
+    assert set(states) == {"1", "2", "3"}, "a heartbeat without a gap changes nothing"
+    console.take(batch("a", 5, reserved("4")))
+    assert set(states) == {"3", "4"} and console.ingest.counts["gaps"] == 1 and console.ingest.counts["missing"] == 2
+    console.take(batch("a", 3, reserved("1"), reserved("2")))
+    assert set(states) == {"3", "4"}, "what is told again is not believed again"

@@ -1,0 +1,154 @@
+"""Events on pods that wait: one per change of the reason, bounded, and none from a part of the picture."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.cluster.writer import Writer
+from extender.console.journal import Journal
+from extender.console.telling import Teller
+from extender.model.claim import ObjectKey
+from extender.records import Attempted
+from extender.sandbox.apiserver.errors import ApiError
+from extender.verdict.decision import Attempt
+from tests.berthing import Berthing, berthing, claim, pod
+from tests.waiting import eventually
+
+
+class World:
+    """A teller of its own beside the console's: the console's hears nothing, as no filter is asked."""
+
+    def __init__(self, b: Berthing, client: ApiClient, remembered: int) -> None:
+        self.now = 1000.0
+        self.b = b
+        self.journal = Journal()
+        self.listed = asyncio.Event()
+        self.teller = Teller(b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered)
+
+    async def run(self) -> None:
+        async def listed() -> None:
+            await self.listed.wait()
+
+        await self.teller.run(listed)
+
+    async def waits(self, name: str, count: int = 9) -> None:
+        """A pod that wants so many GPUs of a node that has four."""
+        self.b.cluster.apply(claim(name, count))
+        self.b.cluster.apply(pod(name, name))
+        await self.b.settled()
+
+    def refused(self, name: str, reason: str = "in use") -> None:
+        """A record of a filter request that named no node."""
+        key = ObjectKey("default", name)
+        found = self.b.cluster.store.get("pods", ("default", name))
+        uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
+        self.journal.attempted(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
+        self.teller.refused(key, uid)
+
+    def told(self) -> list[str]:
+        return [event["regarding"]["name"] for event in self.b.cluster.store.all("events")]
+
+
+@asynccontextmanager
+async def telling(remembered: int = 100) -> AsyncIterator[World]:
+    async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
+        world = World(b, client, remembered)
+        world.listed.set()
+        running = asyncio.create_task(world.run())
+        try:
+            yield world
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_one_event_for_each_reason_and_at_most_one_a_minute() -> None:
+    async with telling() as w:
+        await w.waits("p")
+        for reason in ("in use", "in use", "tainted"):
+            w.refused("p", reason)
+        await eventually(lambda: w.told() == ["p"])
+        w.now += 60
+        w.refused("p")
+        await w.waits("q")
+        w.refused("q")
+        await eventually(lambda: w.told() == ["p", "q"])  # events come in order: nothing of p stands before that
+        w.refused("p", "tainted")
+        await eventually(lambda: w.teller.events == 3)
+
+
+async def test_no_event_before_everything_is_listed() -> None:
+    """No pod fits a cluster of which the nodes are not known yet."""
+    async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
+        w = World(b, client, 100)
+        running = asyncio.create_task(w.run())
+        await w.waits("p")
+        w.refused("p")
+        await b.settled()
+        assert w.told() == [] and w.teller.events == 0
+        w.listed.set()
+        await eventually(lambda: w.told() == ["p"])
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> None:
+    async with telling() as w:
+        w.refused("early")  # the record was faster than the watch
+        await w.waits("other")
+        w.refused("other")
+        await eventually(lambda: w.told() == ["other"])
+        await w.waits("p")
+        w.refused("p")
+        await eventually(lambda: w.told() == ["other", "p"])
+
+
+async def test_a_pod_that_fits_by_now_is_told_when_it_no_longer_does() -> None:
+    async with telling() as w:
+        await w.waits("p", 1)
+        w.refused("p")
+        await w.waits("other")
+        w.refused("other")
+        await eventually(lambda: w.told() == ["other"])
+        held = claim("held", 4)
+        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{i}"} for i in range(4)]
+        held["metadata"]["uid"] = "held"
+        held["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "x", "uid": "x"}]}
+        w.b.cluster.store.put("resourceclaims", ("default", "held"), held)
+        await w.b.settled()
+        w.now += 60
+        w.refused("p")  # for the same reasons
+        await eventually(lambda: w.told() == ["other", "p"])
+
+
+async def test_pods_are_remembered_up_to_a_limit() -> None:
+    async with telling(remembered=2) as w:
+        for name in ("a", "b", "c"):
+            await w.waits(name)
+        w.listed.clear()
+        for name in ("a", "b", "c"):
+            w.refused(name)
+        await eventually(lambda: w.told() == ["b", "c"])
+
+
+async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
+    async with telling() as w:
+        async def refuse(method: str, path: str) -> ApiError | None:
+            return ApiError(403, "Forbidden", "events are forbidden") if path.endswith("/events") and refusing else None
+
+        refusing = True
+        w.b.cluster.api.intercept = refuse
+        await w.waits("p")
+        await w.waits("q")
+        w.refused("p")
+        await w.teller.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
+        assert w.teller.events == 0 and w.told() == []
+        refusing = False
+        w.refused("q")
+        await eventually(lambda: "q" in w.told())
+        await w.teller.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
+        assert "policy" in w.told()
