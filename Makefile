@@ -67,7 +67,7 @@ chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write p
 	$(BIN)/python -m tests.chaos --seed $(SEED) --times $(TIMES)
 
 EXAMPLES ?= 2000
-fuzz: $(STAMP) ## garbage to every command, HTTP door and loader, EXAMPLES for each
+fuzz: $(STAMP) ## garbage to every command, HTTP entry point and loader, EXAMPLES for each
 	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
 
 e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from extender.sandbox.cluster import GPU_CLASS
 from extender.sandbox.machines import Machine, carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS
 
 FILE = Path(__file__).parents[1] / "manifests" / "overlays" / "trial" / "fleet.yaml"
 FLEET = {"hgx-h100-8": 2, "a100-pcie-8-bridged": 2, "dgx1-v100": 1, "l40s-8-pix": 1, "t4-4": 2}

@@ -9,17 +9,17 @@ from collections.abc import Callable
 import orjson
 
 from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.verdict.demand import Demand, demand_of
-from extender.verdict.evaluate import Rules, evaluate
-from extender.wire.claims import decode_claim, decode_class
+from extender.scheduling.evaluate import EvaluationContext, evaluate
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
-from tests.berthing import claim
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
+from tests.running_berth import claim
 
 MACHINE = carried_machines()["a100-pcie-8-bridged"]
 PROFILES = {"1g": 1, "2g": 2, "4g": 4, "7g": 8}
@@ -55,36 +55,36 @@ def whole_slices(node: str) -> list[dict]:
     return [gpu_slice(node, MACHINE), fabric_slice(node, MACHINE)]
 
 
-def cluster(nodes: int, slices: Callable[[str], list[dict]]) -> Mirror:
-    mirror, decoder = Mirror(), SliceDecoder()
+def cluster(nodes: int, slices: Callable[[str], list[dict]]) -> ClusterCache:
+    cache, decoder = ClusterCache(), SliceDecoder()
     for name, driver in (("gpu.nvidia.com", "gpu.nvidia.com"), ("mig", "mig.example.com"), ("shared", "shared.example.com")):
-        mirror.apply_class(name, decode_class({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}}))
+        cache.apply_class(name, decode_class({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}}))
     for i in range(nodes):
         name = f"n{i}"
-        mirror.apply_node(name, decode_node(node_object(name, MACHINE, {})))
+        cache.apply_node(name, decode_node(node_object(name, MACHINE, {})))
         for obj in slices(name):
             slice_ = decoder.decode(obj)
-            mirror.apply_slice(slice_.name, slice_)
-    return mirror
+            cache.apply_slice(slice_.name, slice_)
+    return cache
 
 
-def cost(mirror: Mirror, obj: dict, constraint: str = "") -> float:
+def cost(cache: ClusterCache, obj: dict, constraint: str = "") -> float:
     """Microseconds of one evaluation, nothing remembered but the match masks."""
     if constraint:
         obj["spec"]["devices"]["constraints"] = [{"matchAttribute": constraint}]
     obj["metadata"]["uid"] = "u"
-    mirror.apply_claim(ObjectKey("default", "c"), decode_claim(obj))
-    snapshot, policy = mirror.snapshot(), Policy()
-    demand = demand_of(Pod(ObjectKey("default", "p"), "pod", claims=(PodClaim("c", "c"),)), snapshot, policy)
-    assert isinstance(demand, Demand), demand
-    rules = Rules(Masks(), Features(), snapshot.fleet)
-    views = list(snapshot.views.values())
-    for view in views:
-        evaluate(view, demand, rules)
+    cache.apply_claim(ObjectKey("default", "c"), decode_claim(obj))
+    snapshot, policy = cache.snapshot(), Policy()
+    requirements = requirements_of(Pod(ObjectKey("default", "p"), "pod", claims=(PodClaim("c", "c"),)), snapshot, policy)
+    assert isinstance(requirements, PodRequirements), requirements
+    context = EvaluationContext(Masks(), Features(), snapshot.baseline)
+    node_infos = list(snapshot.node_infos.values())
+    for node_info in node_infos:
+        evaluate(node_info, requirements, context)
     start = time.perf_counter()
-    for view in views:
-        evaluate(view, demand, rules)
-    return (time.perf_counter() - start) / len(views) * 1e6
+    for node_info in node_infos:
+        evaluate(node_info, requirements, context)
+    return (time.perf_counter() - start) / len(node_infos) * 1e6
 
 
 def main() -> None:
@@ -109,8 +109,8 @@ def main() -> None:
 
 
 def events_per_second(nodes: int, count: int) -> float:
-    """Claim events as a watch brings them, from the line to the mirror, with a snapshot every 50."""
-    mirror = cluster(nodes, whole_slices)
+    """Claim events as a watch brings them, from the line to the cache, with a snapshot every 50."""
+    cache = cluster(nodes, whole_slices)
     lines = []
     for i in range(count):
         one = claim(f"c{i % 5000}", 2)
@@ -118,15 +118,15 @@ def events_per_second(nodes: int, count: int) -> float:
         results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{i % nodes}", "device": f"gpu-{d}"} for d in range(2)]
         one["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": f"p{i}"}]} if i // 5000 % 2 == 0 else {}
         lines.append(orjson.dumps({"type": "MODIFIED", "object": one}))
-    mirror.snapshot()
+    cache.snapshot()
     gc.collect()
     gc.freeze()  # as Berth does once everything is listed
     start = time.process_time()
     for number, line in enumerate(lines):
         found = decode_claim(orjson.loads(line)["object"])
-        mirror.apply_claim(found.key, found)
+        cache.apply_claim(found.key, found)
         if number % 50 == 0:
-            mirror.snapshot()
+            cache.snapshot()
     return count / (time.process_time() - start)
 
 

@@ -15,7 +15,7 @@ import celpy
 from extender.cel import CelError
 from extender.cel.dra import Masks, compile_selector
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_slices import SliceDecoder
 
 DRIVER = "gpu.nvidia.com"
 SELECTORS = {

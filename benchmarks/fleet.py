@@ -7,16 +7,16 @@ import random
 
 from benchmarks.allocation import mig_slices
 from extender.allocation.features import Features
-from extender.mirror.mirror import Mirror, MirrorListener, NoListener
+from extender.cache.cluster_cache import ClusterCache, MirrorListener, NoListener
+from extender.extension.filter_service import FilterResult, FilterService
 from extender.model.claim import Pod
 from extender.policy import Policy
-from extender.sandbox.cluster import GPU_CLASS
+from extender.runtime.watched_resources import watched_resources
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.service.judge import FilterAnswer, Judge
-from extender.runtime.watching import kinds
-from extender.verdict.demand import Demand, demand_of
-from extender.verdict.evaluator import Evaluator
-from extender.verdict.rankings import Rankings
+from extender.sandbox.sandbox_cluster import GPU_CLASS
+from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
+from extender.scheduling.ranking_cache import RankingCache
 from extender.wire.core import decode_pod
 
 MACHINES = [
@@ -45,9 +45,9 @@ class Fleet:
         self.rng = random.Random(seed)
         self.now = 0.0
         features = Features()
-        self.mirror = Mirror(features, vacant_states=vacant_states, listener=listener or NoListener())
-        rankings = Rankings(ranking_bytes) if ranking_bytes is not None else None
-        self.judge = Judge(
+        self.mirror = ClusterCache(features, vacant_states=vacant_states, listener=listener or NoListener())
+        rankings = RankingCache(ranking_bytes) if ranking_bytes is not None else None
+        self.judge = FilterService(
             self.mirror,
             Policy(),
             Evaluator(features),
@@ -55,7 +55,7 @@ class Fleet:
             remembered_pods=remembered_pods,
             rankings=rankings,
         )
-        self._apply = {one.name: one.apply for one in kinds(self.mirror)}
+        self._apply = {one.name: one.apply for one in watched_resources(self.mirror)}
         self.devices: dict[str, list[str]] = {}  # by node
         self._number = 0
         self._apply["deviceclasses"](MIG_DRIVER, MIG_CLASS)
@@ -68,7 +68,7 @@ class Fleet:
     def apply(self, kind: str, key: str, obj: dict | None) -> None:
         """An event of a watch."""
         self._apply[kind](key, obj)
-        self.judge.forget_gone()
+        self.judge.forget_deleted()
 
     def slices(self, name: str, number: int) -> list[dict]:
         """What the drivers and the agent of a node publish."""
@@ -143,12 +143,12 @@ class Fleet:
         self.apply("pods", f"x/{uid}", found)
         return decode_pod(found)
 
-    def demand(self, pod: Pod) -> Demand:
-        found = demand_of(pod, self.mirror.snapshot(), self.judge.policy)
-        assert isinstance(found, Demand), found
+    def demand(self, pod: Pod) -> PodRequirements:
+        found = requirements_of(pod, self.mirror.snapshot(), self.judge.policy)
+        assert isinstance(found, PodRequirements), found
         return found
 
-    def filter(self, pod: Pod, names: list[str] | None = None) -> FilterAnswer:
+    def filter(self, pod: Pod, names: list[str] | None = None) -> FilterResult:
         """A millisecond later than the one before; all nodes where no names are given."""
         self.now += 0.001
         return self.judge.filter(pod, list(self.devices) if names is None else names)

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from benchmarks.servers import TOKEN
 from benchmarks.serving import Bench, Berth, Http, body_for, free_port, pods_of
-from extender.cli.console import AUDIENCE, SENDER
+from extender.cli.console_command import AUDIENCE, SENDER
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from tests.berthing import claim, pod
+from extender.sandbox.sandbox_cluster import Cluster, listening
+from tests.running_berth import claim, pod
 
 NAMESPACE = "hostile"
 SELECTORS, LENGTH = 32, 240
@@ -34,7 +34,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 10.0  # seconds, kube-scheduler's defaults
 
 
 def selector(pod_number: int, number: int) -> str:
-    """About 1,020 characters that take some 50 ms on one device. It reads the UUID, so no nodes share a verdict."""
+    """About 1,020 characters that take some 50 ms on one device. It reads the UUID, so no nodes share a status."""
     long = f"[{','.join('1' * LENGTH)}]"
     return f'{long}.all(a,{long}.all(b,a<=b))&&device.attributes["gpu.nvidia.com"].uuid!="{pod_number}-{number}"'
 

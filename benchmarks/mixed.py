@@ -9,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from extender.allocation.features import Features
-from extender.mirror.mirror import Mirror
+from extender.cache.cluster_cache import ClusterCache
+from extender.extension.filter_service import FilterService
 from extender.model.claim import Allocation, ObjectKey
 from extender.policy import Policy, Weights
-from extender.sandbox.cluster import GPU_CLASS
+from extender.runtime.watched_resources import watched_resources
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.service.judge import Judge
-from extender.runtime.watching import kinds
-from extender.verdict.demand import Demand, demand_of
-from extender.verdict.evaluator import Evaluator
-from extender.verdict.grants import Grant
-from extender.verdict.verbs import plan
-from extender.wire.claims import decode_claim
+from extender.sandbox.sandbox_cluster import GPU_CLASS
+from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
+from extender.scheduling.shortlist import plan
 from extender.wire.core import decode_pod
+from extender.wire.resource_claims import decode_claim
 
 FLEET = {"hgx-h100-8": 6, "a100-pcie-8-bridged": 8, "dgx1-v100": 6, "h100-pcie-8-bridged": 6, "l40s-8-pix": 8, "rtx-a6000-4-bridged": 8}
 SIZES, SHARES = (1, 2, 4, 8), (40, 30, 20, 10)
@@ -30,12 +30,12 @@ SEEDS = 3
 
 
 class Fleet:
-    """A mirror, a judge, and what a bind would write, in one process."""
+    """A cache, a judge, and what a bind would write, in one process."""
 
     def __init__(self, policy: Policy) -> None:
         features = Features()
-        self.mirror = Mirror(features)
-        apply = {kind.name: kind.apply for kind in kinds(self.mirror)}
+        self.mirror = ClusterCache(features)
+        apply = {kind.name: kind.apply for kind in watched_resources(self.mirror)}
         apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
         for kind, count in FLEET.items():
             for i in range(count):
@@ -44,10 +44,10 @@ class Fleet:
                 for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
                     apply["resourceslices"](obj["metadata"]["name"], obj)
         self.names = sorted(self.mirror.store.nodes)
-        self.judge = Judge(self.mirror, policy, Evaluator(features), lambda: 0.0)
+        self.judge = FilterService(self.mirror, policy, Evaluator(features), lambda: 0.0)
         self.gpus = sum(len(s.devices) for s in self.mirror.store.slices.values()) // 2
 
-    def place(self, number: int, count: int) -> Grant | None:
+    def place(self, number: int, count: int) -> Placement | None:
         """Place a job on the best node, as filter and bind would."""
         spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}
         claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{number}", "uid": f"u{number}"}, "spec": spec})
@@ -62,14 +62,14 @@ class Fleet:
             self.mirror.apply_claim(claim.key, None)
             return None
         snapshot = self.mirror.snapshot()
-        demand = demand_of(pod, snapshot, self.judge.policy)
-        assert isinstance(demand, Demand)
-        grant = self.judge.decide(demand, passed[0], snapshot)
-        assert isinstance(grant, Grant)
-        ((_, allocation),) = plan(snapshot.views[passed[0]], demand, grant, self.judge.rules(snapshot), lambda: "share")
+        requirements = requirements_of(pod, snapshot, self.judge.policy)
+        assert isinstance(requirements, PodRequirements)
+        placement = self.judge.evaluate_node(requirements, passed[0], snapshot)
+        assert isinstance(placement, Placement)
+        ((_, allocation),) = plan(snapshot.node_infos[passed[0]], requirements, placement, self.judge.evaluation_context(snapshot), lambda: "share")
         stored = replace(claim, allocation=Allocation(allocation.results))
         self.mirror.apply_claim(ObjectKey("x", f"c{number}"), stored)
-        return grant
+        return placement
 
 
 def run(policy: Policy, seed: int) -> tuple[float, float]:
@@ -81,12 +81,12 @@ def run(policy: Policy, seed: int) -> tuple[float, float]:
         count = rng.choices(SIZES, SHARES)[0]
         arrived += count
         number += 1
-        grant = fleet.place(number, count)
-        if grant is None:
+        placement = fleet.place(number, count)
+        if placement is None:
             continue
         placed += count
         if count > 1:
-            quality.append(next(part.value for part in grant.parts if part.name == "link"))
+            quality.append(next(part.value for part in placement.parts if part.name == "link"))
     return placed / fleet.gpus, statistics.mean(quality)
 
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from extender.model.demand import WHOLE, Shape
+from extender.model.request_mix import WHOLE, RequestShape
 from extender.scoring.gradient import Host, fragment, placements, rank, scarcity
 
 OVERLOAD = 1.3  # the published workloads are tuned to 130 % of the GPUs
@@ -25,20 +25,20 @@ def read_nodes(folder: Path) -> list[Host]:
         return [Host(r["model"], int(r["cpu_milli"]), int(r["memory_mib"]), (WHOLE,) * int(r["gpu"])) for r in csv.DictReader(file)]
 
 
-def read_pods(path: Path) -> list[Shape]:
+def read_pods(path: Path) -> list[RequestShape]:
     with path.open() as file:
         return [
-            Shape(int(r["cpu_milli"]), int(r["memory_mib"]), int(r["num_gpu"]), int(r["gpu_milli"]) if int(r["num_gpu"]) else 0,
+            RequestShape(int(r["cpu_milli"]), int(r["memory_mib"]), int(r["num_gpu"]), int(r["gpu_milli"]) if int(r["num_gpu"]) else 0,
                   frozenset(filter(None, r.get("gpu_spec", "").split("|"))))
             for r in csv.DictReader(file)
         ]
 
 
-def gpu_of(shape: Shape) -> int:
+def gpu_of(shape: RequestShape) -> int:
     return shape.gpus * shape.milli
 
 
-def workload(pods: list[Shape], capacity: int, rng: random.Random) -> list[Shape]:
+def workload(pods: list[RequestShape], capacity: int, rng: random.Random) -> list[RequestShape]:
     """Shuffled, and filled up or cut to 130 % of the GPUs."""
     arriving = list(pods)
     rng.shuffle(arriving)
@@ -51,9 +51,9 @@ def workload(pods: list[Shape], capacity: int, rng: random.Random) -> list[Shape
     return arriving
 
 
-def typical(pods: list[Shape]) -> list[tuple[Shape, float]]:
+def typical(pods: list[RequestShape]) -> list[tuple[RequestShape, float]]:
     """The most frequent shapes that make up most of the demand, memory aside, with their shares."""
-    counts = Counter(Shape(p.cpu, 0, p.gpus, p.milli, p.models) for p in pods)
+    counts = Counter(RequestShape(p.cpu, 0, p.gpus, p.milli, p.models) for p in pods)
     found, covered = [], 0
     for shape, count in counts.most_common():
         found.append((shape, count))
@@ -66,7 +66,7 @@ def typical(pods: list[Shape]) -> list[tuple[Shape, float]]:
 class Cluster:
     """Nodes grouped by what they have left: equal nodes are judged once."""
 
-    def __init__(self, nodes: list[Host], demand: list[tuple[Shape, float]], rng: random.Random) -> None:
+    def __init__(self, nodes: list[Host], demand: list[tuple[RequestShape, float]], rng: random.Random) -> None:
         self.groups = Counter(nodes)
         self.demand = demand
         self.rng = rng
@@ -75,9 +75,9 @@ class Cluster:
             capacity[node.model] += sum(node.gpus)
         self.scarce = scarcity(demand, capacity)
         self._fragments: dict[Host, float] = {}
-        self._choices: dict[Shape, dict[Host, tuple | None]] = {}
+        self._choices: dict[RequestShape, dict[Host, tuple | None]] = {}
 
-    def place(self, shape: Shape) -> bool:
+    def place(self, shape: RequestShape) -> bool:
         known = self._choices.setdefault(shape, {})
         best, ties = None, []
         for host in self.groups:
@@ -99,7 +99,7 @@ class Cluster:
         self.groups[after] += 1
         return True
 
-    def _judge(self, host: Host, shape: Shape) -> tuple | None:
+    def _judge(self, host: Host, shape: RequestShape) -> tuple | None:
         """The best rank on this host, and the host afterwards."""
         before = self._fragment(host)
         found = None
@@ -116,7 +116,7 @@ class Cluster:
         return known
 
 
-def unallocated_at_full(nodes: list[Host], pods: list[Shape], seed: int) -> float:
+def unallocated_at_full(nodes: list[Host], pods: list[RequestShape], seed: int) -> float:
     """Percent of GPU not allocated when as much as there is has arrived."""
     rng = random.Random(seed)
     capacity = sum(sum(n.gpus) for n in nodes)

@@ -15,11 +15,11 @@ import time
 import uvicorn
 
 from benchmarks.allocation import mig_slices
-from extender.cli.console import AUDIENCE, SENDER
+from extender.cli.console_command import AUDIENCE, SENDER
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import Machine, carried_machines, gpu_slice, node_object
-from tests.berthing import claim, pod
+from extender.sandbox.sandbox_cluster import Cluster, listening
+from tests.running_berth import claim, pod
 
 MIXES = {
     "uniform": ["hgx-h100-8"],

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import waking
+from benchmarks import requeue
 from benchmarks.servers import BIND_PODS, COLD_PODS, TOKEN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -373,8 +373,8 @@ def main() -> None:
     growth(results)
     shapes = {}
     if args.shapes:
-        shapes = waking.measure(args.shape_nodes, args.shapes, args.waiting, events=10, gap=1.0)
-        waking.show(shapes, args.shape_nodes, args.shapes, args.waiting)
+        shapes = requeue.measure(args.shape_nodes, args.shapes, args.waiting, events=10, gap=1.0)
+        requeue.show(shapes, args.shape_nodes, args.shapes, args.waiting)
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}

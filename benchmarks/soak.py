@@ -88,7 +88,7 @@ class Soak:
         if self.events % EVENTS_PER_NODE == 0:
             self._replace_node()
         if self.events % EVENTS_PER_LOOK == 0:
-            for _ in fleet.judge.hints.look():
+            for _ in fleet.judge.queueing_hints.find_schedulable():
                 pass
 
     def _filter(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.waiting import HANG_SECONDS, eventually
+from tests.eventually import HANG_SECONDS, eventually
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), "")

@@ -15,12 +15,12 @@ from typing import Any
 
 import aiohttp
 
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.sandbox.cluster import Cluster
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.sandbox_cluster import Cluster
 from extender.sandbox.scheduler import Scheduler
-from tests.berthing import claim, pod
 from tests.chaos_world import ROOT, Berths, Faults, chaotic, free_port, settled
-from tests.waiting import HANG_SECONDS, eventually
+from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import claim, pod
 
 Json = dict[str, Any]
 
@@ -225,7 +225,7 @@ async def console_killed(seed: int, pods: int, times: int) -> dict[str, int]:
                     return len(await reply.json()) == len(ports)
 
             await eventually(heard, "the console hears both replicas")
-    return {"bound": pods, "consoles killed": times}  # the judge has seen all of them
+    return {"bound": pods, "consoles killed": times}  # the filter service has seen all of them
 
 
 async def outages(seed: int, pods: int, times: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Self
 
 from extender.cli.main import main
 from extender.cluster import writer
-from extender.service import service
+from extender.extension import service
 
 _DAY_SECONDS = 86_400
 

@@ -22,11 +22,11 @@ from typing import Any
 import aiohttp
 import yaml
 
-from extender.sandbox.apiserver.resources import RESOURCES
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from tests.waiting import HANG_SECONDS, eventually
+from extender.sandbox.sandbox_cluster import Cluster, listening
+from tests.eventually import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,7 +187,7 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
                 cluster.store.cut_watches()
 
 
-# -- the judge: objects only ---------------------------------------------------------------------------------------
+# -- the filter service: objects only ---------------------------------------------------------------------------------------
 
 
 def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:

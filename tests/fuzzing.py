@@ -15,7 +15,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from tests.nasty import spots
+from tests.bad_values import spots
 
 Json = dict[str, Any]
 Spot = tuple[str | int, ...]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from extender.allocation.choose import choose
 from extender.allocation.search import Search
-from extender.model.errors import InvalidClaim
+from extender.model.berth_errors import InvalidClaim
 
 DRIVER = "d.example.com"
 

@@ -7,9 +7,9 @@ from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.problem import Problem
 from extender.cel.dra import Masks
 from extender.model.device import DeviceId
-from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
 from tests.oracle import DRIVER, World
 
 
@@ -29,10 +29,10 @@ def problem(world: World) -> Problem:
         {"metadata": {"name": "s2"}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, "sharedCounters": [{"name": "s", "counters": {"c": {"value": str(world.budget)}}}]}},
     ]
     claims = [decode_claim(claim_object(world, c)) for c in range(1 + max(r["claim"] for r in world.requests))]
-    usage = usage_of(decoded := [SliceDecoder().decode(s) for s in slices], [DeviceId(DRIVER, "p", f"dev-{i}") for i in world.taken],
+    allocated_state = usage_of(decoded := [SliceDecoder().decode(s) for s in slices], [DeviceId(DRIVER, "p", f"dev-{i}") for i in world.taken],
                      {DeviceId(DRIVER, "p", f"dev-{i}"): {"memory": m * 10**9} for i, m in world.used.items()})
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], usage, Features(), Masks())
+    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], allocated_state, Features(), Masks())
 
 
 def claim_object(world: World, claim: int) -> dict:

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from extender.entry.serve import application
-from extender.sandbox.cluster import Cluster, listening
+from extender.entry.serve_process import application
 from extender.sandbox.machines import carried_machines
-from tests.berthing import Serving
-from tests.waiting import HANG_SECONDS, eventually
+from extender.sandbox.sandbox_cluster import Cluster, listening
+from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import Serving
 
 Json = dict[str, Any]
 

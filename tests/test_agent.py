@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from extender.agent.agent import Agent
-from extender.agent.document import coarse
 from extender.agent import reader
+from extender.agent.agent_slice import quantize
 from extender.agent.reader import Reader, sysfs_numa
+from extender.agent.slice_publisher import SlicePublisher
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
+from extender.fabric.agent_slices import fabric_of
 from extender.fabric.sets import bandwidth, ranked
-from extender.fabric.slices import fabric_of
-from extender.model.fabric import Fabric
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.sandbox.cluster import Cluster
+from extender.model.gpu_topology import Fabric
+from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, node_object
-from extender.wire.slices import SliceDecoder
+from extender.sandbox.sandbox_cluster import Cluster
+from extender.wire.resource_slices import SliceDecoder
+from tests.eventually import HANG_SECONDS, eventually
 from tests.fakes.nvml import FakeNvml
-from tests.shared import SHARED, needs
-from tests.waiting import HANG_SECONDS, eventually
+from tests.shared_folder import SHARED, needs
 
 MACHINES = carried_machines()
 SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
@@ -42,11 +42,11 @@ def expected(name: str) -> Fabric:
 
 
 @asynccontextmanager
-async def publishing(nvml: FakeNvml, **times: float) -> AsyncIterator[tuple[Cluster, Agent]]:
+async def publishing(nvml: FakeNvml, **times: float) -> AsyncIterator[tuple[Cluster, SlicePublisher]]:
     cluster = Cluster()
     cluster.apply(node_object("n", nvml.machine, {}))
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        yield cluster, Agent(client, "n", Reader(nvml, nvml.numa_of).read, **times)
+        yield cluster, SlicePublisher(client, "n", Reader(nvml, nvml.numa_of).read, **times)
 
 
 def published(cluster: Cluster) -> Fabric | None:
@@ -112,10 +112,10 @@ def without_taints(write):
 def test_hysteresis_holds_at_an_edge() -> None:
     reading = Reader(FakeNvml(MACHINES["t4-4"])).read()[0]
     step = 256 << 20
-    first = coarse((reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),), ())
+    first = quantize((reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),), ())
     for wobble in (-100 << 20, 100 << 20, -200 << 20):
         moved = reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step + wobble})
-        assert coarse((moved,), first)[0].memory_free_bytes == 10 * step
+        assert quantize((moved,), first)[0].memory_free_bytes == 10 * step
 
 
 @pytest.mark.parametrize("call", CALLS)

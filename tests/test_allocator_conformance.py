@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cli.allocate import answer
+from extender.cli.allocate_command import answer
 from extender.cli.cases import Case, CaseError, decode_case, load_cases
 from extender.model.quantity import parse_quantity
 from tests.recorded import worlds
-from tests.shared import SHARED, needs
+from tests.shared_folder import SHARED, needs
 
 FOLDER = SHARED / "conformance" / "allocator"
 WORLDS = 1000

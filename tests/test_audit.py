@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from tests.berthing import Berthing, berthing, claim, pod
+from tests.running_berth import Berthing, berthing, claim, pod
 
 
 def allocated(name: str, *devices: str, node: str = "n1", reserved: bool = True, consumed: str = "") -> dict:
@@ -52,7 +52,7 @@ async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None
         assert all(len(c["status"]["allocation"]["devices"]["results"]) == 1 for c in b.claims())
 
 
-async def test_a_mirror_that_went_wrong_is_noticed() -> None:
+async def test_a_cache_that_went_wrong_is_noticed() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))
@@ -60,11 +60,11 @@ async def test_a_mirror_that_went_wrong_is_noticed() -> None:
         node = (await b.filter("p"))["NodeNames"][0]
         assert await b.bind("p", node) == ""
         await b.settled()
-        mirror = b.app.service.mirror
-        key, known = next(iter(mirror.store.claims.items()))
+        cache = b.app.service.cache
+        key, known = next(iter(cache.store.claims.items()))
         from dataclasses import replace
 
-        mirror.apply_claim(key, replace(known, allocation=None))
+        cache.apply_claim(key, replace(known, allocation=None))
         await b.console.auditor.round()
         assert b.console.auditor.drifted == 1
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cel, mixed, openb, quality, serving, soak, waking
+from benchmarks import cel, mixed, openb, quality, requeue, serving, soak
 from benchmarks.serving import Effort
-from extender.model.demand import Shape
+from extender.model.request_mix import RequestShape
 from extender.policy import Policy
 
 
 def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
     fleet = mixed.Fleet(Policy())
     of_eight = fleet.gpus - 4 * mixed.FLEET["rtx-a6000-4-bridged"]
-    grants = [fleet.place(number, 8) for number in range(of_eight // 8 + 1)]
-    assert all(grant is not None and grant.ring_gbps > 0 for grant in grants[:-1]) and grants[-1] is None
+    placements = [fleet.place(number, 8) for number in range(of_eight // 8 + 1)]
+    assert all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1]) and placements[-1] is None
 
 
 def test_a_picture_has_a_point_for_each_weight() -> None:
@@ -23,7 +23,7 @@ def test_a_picture_has_a_point_for_each_weight() -> None:
 
 
 def test_demand_of_a_trace() -> None:
-    share, whole = Shape(1, 1, 1, 500), Shape(1, 1, 8, 1000)
+    share, whole = RequestShape(1, 1, 1, 500), RequestShape(1, 1, 8, 1000)
     found = openb.typical([share, share, whole])
     assert [(shape.gpus, shape.milli, count) for shape, count in found] == [(1, 500, 2 / 3), (8, 1000, 1 / 3)]
 
@@ -50,7 +50,7 @@ def test_a_soak_tells_memory_that_grows_from_memory_that_does_not() -> None:
 
 
 def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
-    found = waking.measure(nodes=4, shapes=6, pods=12, events=1, gap=0.01)
+    found = requeue.measure(nodes=4, shapes=6, pods=12, events=1, gap=0.01)
     assert found["few_us"] and found["many_us"] and found["asked_mib"] and found["waiting_mib"]
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from extender.model.claim import FINALIZER, ObjectKey
-from extender.sandbox.apiserver.errors import ApiError
-from tests.berthing import Berthing, berthing, claim, pod
-from tests.waiting import eventually
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
 
 NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 
@@ -65,7 +65,7 @@ async def test_the_watch_may_be_behind_what_filter_was_shown() -> None:
         b.cluster.apply({"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": template})
         b.cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
         await b.settled()
-        node, store = (await b.filter("p"))["NodeNames"][0], b.app.service.mirror.store
+        node, store = (await b.filter("p"))["NodeNames"][0], b.app.service.cache.store
         uid = b.pod("p")["metadata"]["uid"]
         store.pods[uid] = replace(store.pods[uid], claim_statuses={})
         assert await b.bind("p", node) == ""
@@ -152,7 +152,7 @@ async def test_conflict_is_read_again() -> None:
             nonlocal touched
             if method == "PATCH" and path.endswith("/resourceclaims/c") and not touched:
                 touched = 1
-                registry, resource = b.cluster.api.registry, __import__("extender.sandbox.apiserver.resources", fromlist=["RESOURCES"]).RESOURCES["resource.k8s.io", "resourceclaims"]
+                registry, resource = b.cluster.api.registry, __import__("extender.sandbox.apiserver.registry", fromlist=["RESOURCES"]).RESOURCES["resource.k8s.io", "resourceclaims"]
                 registry.patch(resource, ("default", "c"), {"metadata": {"labels": {"x": "y"}}}, "", strategic=False)
 
         b.cluster.api.intercept = interfere
@@ -183,7 +183,7 @@ async def test_pod_without_claims_gets_a_plain_binding() -> None:
         assert b.node_of("web") == "n2"
 
 
-async def test_what_is_lost_by_an_old_picture_is_not_taken_back_from_who_has_it_now() -> None:
+async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_now() -> None:
     """This process still sees its pod's claim on a device that another claim had first; meanwhile another process has
     allocated it anew and bound the pod. Found by `make chaos`, two replicas, seed 24."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
@@ -220,18 +220,18 @@ async def test_what_is_lost_by_an_old_picture_is_not_taken_back_from_who_has_it_
 
 
 @pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])
-async def test_a_picture_older_than_the_own_undo_binds_nobody(later: str, words: str) -> None:
+async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, words: str) -> None:
     """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found by
     `make chaos`, two replicas, twice in forty runs."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
-        mirror, kept = b.app.service.mirror, []
-        real = mirror.apply_claim
+        cache, kept = b.app.service.cache, []
+        real = cache.apply_claim
 
         async def refuse(_: str, path: str) -> ApiError | None:
             if path.endswith("/binding"):
-                mirror.apply_claim = lambda *args, **more: kept.append((args, more))
+                cache.apply_claim = lambda *args, **more: kept.append((args, more))
                 return ApiError(403, "Forbidden", "no")
             return None
 
@@ -245,7 +245,7 @@ async def test_a_picture_older_than_the_own_undo_binds_nobody(later: str, words:
             b.cluster.store.put("resourceclaims", ("default", "c"), {**stored, "status": status})
         assert words in await b.bind("p", node)
         assert b.node_of("p") == "", "nobody runs without devices"
-        mirror.apply_claim = real
+        cache.apply_claim = real
         for args, more in kept:
             real(*args, **more)
         if later == "undone":

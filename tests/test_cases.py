@@ -15,11 +15,11 @@ from extender.allocation.features import Features
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.search import Search
 from extender.cel.dra import Masks
+from extender.model.berth_errors import InvalidClaim
 from extender.model.device import DeviceId
-from extender.model.errors import InvalidClaim
-from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())
@@ -33,9 +33,9 @@ def problem(case: dict):
     claims = [decode_claim({"metadata": {"name": f"c{i}"}, "spec": {"devices": c}}) for i, c in enumerate(case["claims"])]
     decoder = SliceDecoder()
     decoded = [decoder.decode(s) for s in slices]
-    usage = usage_of(decoded, [DeviceId("d", "p", t) for t in case.get("taken", [])], {})
+    allocated_state = usage_of(decoded, [DeviceId("d", "p", t) for t in case.get("taken", [])], {})
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], usage, Features(), Masks())
+    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], allocated_state, Features(), Masks())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -58,19 +58,19 @@ def test_case(case: dict) -> None:
 SCRIPT = """
 import asyncio, hashlib, random, sys
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.mirror.mirror import Mirror
+from extender.cache.cluster_cache import ClusterCache
 from extender.policy import Policy
 from extender.allocation.features import Features
-from extender.service.judge import Judge
-from extender.wire.claims import decode_claim, decode_class
+from extender.extension.filter_service import FilterService
+from extender.wire.resource_claims import decode_claim, decode_class
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_slices import SliceDecoder
 from extender.wire import extender_v1 as wire
 from extender.model.claim import ObjectKey
-from extender.verdict.evaluator import Evaluator
-from extender.sandbox.cluster import GPU_CLASS
+from extender.scheduling.evaluator import Evaluator
+from extender.sandbox.sandbox_cluster import GPU_CLASS
 import orjson
-mirror, decoder, rng = Mirror(), SliceDecoder(), random.Random(int(sys.argv[1]))
+mirror, decoder, rng = ClusterCache(), SliceDecoder(), random.Random(int(sys.argv[1]))
 events = []
 for i, (kind, machine) in enumerate(sorted(carried_machines().items()) * 2):
     name = f"{kind}-{i}"
@@ -83,7 +83,7 @@ for event in events: event()
 mirror.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
 names = sorted(mirror.store.nodes)
 rng.shuffle(names)
-judge = Judge(mirror, Policy(), Evaluator(Features()), lambda: 0.0)
+judge = FilterService(mirror, Policy(), Evaluator(Features()), lambda: 0.0)
 digest = hashlib.sha256()
 for count in (1, 2, 4, 8, 9):
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}

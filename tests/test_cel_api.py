@@ -34,7 +34,7 @@ OUTSIDE = sorted(
     if CEL not in path.parents
 )
 PUBLIC = {"extender.cel", "extender.cel.dra"}
-MODEL = {"extender.model.errors", "extender.model.quantity", "extender.model.semver"}
+MODEL = {"extender.model.berth_errors", "extender.model.quantity", "extender.model.semver"}
 FUNCTIONS = kubernetes_library((1, 37), includes=True, all_versions=True)
 INPUTS = {"limit": types.INT, "names": types.list_of(types.STRING)}
 NUMBERS = Environment(FUNCTIONS, INPUTS, tuple(INPUTS), budget=1000)

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from extender.cli.select import answer
+from extender.cli.select_command import answer
 from tests.recorded import probes
-from tests.shared import SHARED, needs
+from tests.shared_folder import SHARED, needs
 
 KINDS = ("match", "compile_error", "runtime_error")
 FOLDER = SHARED / "conformance" / "cel"

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from extender.sandbox.cluster import Cluster
-from tests.berthing import claim, pod
-from tests.chaos import bind_storm, console_killed, killed_at_every_write, many_pending, outages, rolling_update, two_replicas
+from extender.sandbox.sandbox_cluster import Cluster
+from tests.chaos import (
+    bind_storm,
+    console_killed,
+    killed_at_every_write,
+    many_pending,
+    outages,
+    rolling_update,
+    two_replicas,
+)
 from tests.chaos_world import judge
+from tests.running_berth import claim, pod
 
 
 async def test_killed_before_and_after_every_write() -> None:
@@ -26,7 +34,7 @@ async def test_bind_storm() -> None:
 
 
 async def test_old_and_new_process_active_together() -> None:
-    assert (await rolling_update(seed=2, pods=48))["bound"]  # the judge has seen all 48
+    assert (await rolling_update(seed=2, pods=48))["bound"]  # the filter service has seen all 48
 
 
 async def test_the_console_killed() -> None:
@@ -41,7 +49,7 @@ async def test_pods_that_fit_nowhere_leave_no_memory() -> None:
     assert (await many_pending(100))["pods"] == 100
 
 
-def test_the_judge_sees_what_is_wrong() -> None:
+def test_the_filter_service_sees_what_is_wrong() -> None:
     cluster = Cluster()
     held = claim("a")
     held["status"] = {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "n2", "device": "0"}]}}}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.agent.document import slice_body
+from extender.agent.agent_slice import slice_body
 from extender.files import read_file
-from extender.model.errors import WireError
+from extender.model.berth_errors import WireError
 from extender.sockets import listen_on
-from extender.wire.documents import MOST_YAML, Part, parts_of, values_of
+from extender.wire.documents import MOST_YAML, DocumentPart, parts_of, values_of
+from tests.bad_values import honest
 from tests.commands import berth
-from tests.nasty import honest
 
 URL = "must be http://HOST:PORT or https://HOST:PORT with a port from 1 to 65535, is "
 NAME = "must be a DNS-1123 name of at most {} characters: lower-case letters, digits, '-' and '.', is "
@@ -162,7 +162,7 @@ def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
 
 def test_json_may_be_longer() -> None:
     text = "[" + "1,\n" * (MOST_YAML // 3) + "1]"
-    assert len(values_of(Part("f", text))[0]) == MOST_YAML // 3 + 1
+    assert len(values_of(DocumentPart("f", text))[0]) == MOST_YAML // 3 + 1
 
 
 def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,18 +16,18 @@ import pytest
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.entry.console import Pages, Policies, RecordsFrom
-from extender.entry.console import run as run_console
+from extender.entry.console_process import Pages, Policies, RecordsFrom
+from extender.entry.console_process import run as run_console
+from extender.extension.poster import Poster
+from extender.extension.service import Service
 from extender.policy import Policy
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from extender.service.poster import Poster
-from extender.service.service import Service
+from extender.sandbox.sandbox_cluster import Cluster, listening
 from extender.web.serve_app import Probes, ServeApp
-from tests.berthing import claim, pod
+from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.running_berth import claim, pod
 from tests.test_serve import free_port, process, write_kubeconfig
-from tests.waiting import HANG_SECONDS, answers, eventually
 
 Json = dict[str, Any]
 BERTH = "system:serviceaccount:berth-system:berth"

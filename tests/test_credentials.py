@@ -12,9 +12,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials, TokenCache, load_credentials
-from extender.cluster.errors import (
+from extender.cluster.api_errors import (
     ClusterError,
     Conflict,
     Forbidden,
@@ -26,8 +24,10 @@ from extender.cluster.errors import (
     Unexpected,
     error_for,
 )
-from extender.sandbox.cluster import listening
-from tests.waiting import eventually
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials, TokenCache, load_credentials
+from extender.sandbox.sandbox_cluster import listening
+from tests.eventually import eventually
 
 
 def kubeconfig(folder: Path, script: str, *args: str) -> Path:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from extender.cli.main import commands
-from tests.berthing import berthing, claim, pod
 from tests.commands import berth_beside
+from tests.running_berth import berthing, claim, pod
 
 app = commands()
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,11 +10,11 @@ import yaml
 from pydantic import BaseModel
 
 from extender import __version__
-from extender.mirror.ledger import TRANSITIONS
+from extender.cache.reservations import TRANSITIONS
 from extender.model.reasons import DESCRIPTIONS, Code
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox.examples import load_examples
-from extender.web.console.metrics import READINGS as OF_CONSOLE
+from extender.web.console.console_metrics import READINGS as OF_CONSOLE
 from extender.web.metrics import COMMON
 from extender.web.serve_metrics import READINGS as OF_SERVE
 

@@ -10,15 +10,15 @@ import orjson
 import pytest
 import yaml
 
-from extender.cli.doctor import cluster as cluster_findings
-from extender.cli.doctor import configuration, quota_blocks, version_findings, waiting, webhooks
-from extender.mirror.mirror import Mirror
-from extender.sandbox.cluster import Cluster
+from extender.cache.cluster_cache import ClusterCache
+from extender.cli.doctor_command import cluster as cluster_findings
+from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.wire.claims import decode_class
+from extender.sandbox.sandbox_cluster import Cluster
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
-from tests.berthing import claim, pod
+from extender.wire.resource_claims import decode_class
+from extender.wire.resource_slices import SliceDecoder
+from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
@@ -81,16 +81,16 @@ def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
 
 
 def test_an_agent_that_disagrees_with_the_driver() -> None:
-    mirror, machine = Mirror(), carried_machines()["t4-4"]
-    mirror.apply_node("n1", decode_node(node_object("n1", machine, {})))
-    mirror.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
+    cache, machine = ClusterCache(), carried_machines()["t4-4"]
+    cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
+    cache.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
     slices, decoder = (gpu_slice("n1", machine), fabric_slice("n1", machine)), SliceDecoder()
     for obj in slices:
-        mirror.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    assert list(cluster_findings(mirror)) == []
+        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    assert list(cluster_findings(cache)) == []
     slices[0]["spec"]["devices"].pop()
-    mirror.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
-    (found,) = cluster_findings(mirror)
+    cache.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
+    (found,) = cluster_findings(cache)
     assert found.what == "agent and GPU driver name other GPUs on 1 nodes: n1"
 
 
@@ -104,14 +104,14 @@ def test_versions_that_berth_knows(version: str, words: str) -> None:
 
 
 def test_devices_that_are_never_offered() -> None:
-    mirror, machine, decoder = Mirror(), carried_machines()["t4-4"], SliceDecoder()
-    mirror.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
-    mirror.apply_node("n1", decode_node(node_object("n1", machine, {})))
+    cache, machine, decoder = ClusterCache(), carried_machines()["t4-4"], SliceDecoder()
+    cache.apply_class("berth.dev", decode_class({"metadata": {"name": "berth.dev"}, "spec": {}}))
+    cache.apply_node("n1", decode_node(node_object("n1", machine, {})))
     published = gpu_slice("n1", machine)
     published["spec"]["devices"][1]["nodeAllocatableResources"] = {"cpu": {"mapping": {"quantity": "1"}}}
     for obj in (published, fabric_slice("n1", machine)):
-        mirror.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
-    (found,) = cluster_findings(mirror)
+        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+    (found,) = cluster_findings(cache)
     assert found.what == "devices with nodeAllocatableResources on 1 nodes: n1"
 
 

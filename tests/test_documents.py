@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.files import read_file, read_mounted
-from extender.model.errors import WireError
-from extender.model.text import one_line
+from extender.model.berth_errors import WireError
+from extender.model.text_limits import one_line
 from extender.policy import Policy, PolicyError, load_policy
-from extender.runtime.policies import CandidateFile, PolicyFile
+from extender.runtime.policy_reload import CandidateFile, PolicyFile
 from extender.wire.documents import MOST_DEPTH, Places, json_value, one_value, parts_of, text_of, values_of
-from tests.nasty import FILES, bomb
+from tests.bad_values import FILES, bomb
 
 
 def values(content: bytes | str) -> list:
@@ -189,19 +189,19 @@ def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
     path, used, refused = tmp_path / "policy.yaml", [], []
     path.write_text("candidates: 3")
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
-    assert file.look() == "" and used == [], "what is in force already is not used again"
+    assert file.reload() == "" and used == [], "what is in force already is not used again"
     for content in FILES.values():
         path.write_bytes(content)
-        file.look()
+        file.reload()
     path.unlink()
-    assert "does not exist" in file.look()
+    assert "does not exist" in file.reload()
     path.mkdir()
-    assert "is a folder" in file.look()
+    assert "is a folder" in file.reload()
     path.rmdir()
     assert used == []
     assert len(refused) > len(FILES) / 2
     path.write_text("candidates: 4")
-    assert file.look() == "" and used == [Policy(candidates=4)]
+    assert file.reload() == "" and used == [Policy(candidates=4)]
 
 
 def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> Non
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
     for text in ("candidates: x", "candidates: 3"):
         path.write_text(text)
-        file.look()
+        file.reload()
     assert len(refused) == 1 and used == [Policy(candidates=3)]
 
 
@@ -219,7 +219,7 @@ def test_a_candidate_that_comes_back_is_used_again(tmp_path: Path) -> None:
     file = CandidateFile(path, used.append, lambda _: None)
     for _ in range(2):
         path.write_text("candidates: 3")
-        file.look()
+        file.reload()
         path.unlink()
-        file.look()
+        file.reload()
     assert used == [Policy(candidates=3), None] * 2

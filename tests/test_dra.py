@@ -9,13 +9,13 @@ import pytest
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
 from extender.cluster.writer import Writer
+from extender.extension.orphans import OrphanCollector
 from extender.model.claim import Container
 from extender.policy import Policy
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.service.collecting import Collector
-from extender.verdict.extended import special_claim
-from tests.berthing import Berthing, berthing, claim, pod
-from tests.waiting import eventually
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.scheduling.extended_resources import special_claim
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 
@@ -59,7 +59,7 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
 
 
 async def test_failed_bind_removes_the_special_claim() -> None:
-    from extender.sandbox.apiserver.errors import ApiError
+    from extender.sandbox.apiserver.status_errors import ApiError
 
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(legacy("old"))
@@ -334,7 +334,7 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
         reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
         assert set(reasons.values()) == {"claim is allocated for other nodes"}
         await eventually(lambda: b.claims()[0]["status"].get("allocation") is None)
-        assert b.app.service.collector.deallocated == 1
+        assert b.app.service.orphans.deallocated == 1
         await b.settled()
         assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
 
@@ -350,11 +350,11 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
         await b.settled()
         now = [0.0]
         async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
-            collector = Collector(b.app.service.mirror, Writer(client, "test"), lambda: now[0], b.app.service.supervisor, grace_seconds=60.0)
-            collector.sweep()
+            orphans = OrphanCollector(b.app.service.cache, Writer(client, "test"), lambda: now[0], b.app.service.supervisor, grace_seconds=60.0)
+            orphans.sweep()
             now[0] = 60.0
-            collector.sweep()
-            await eventually(lambda: collector.collected == 1)
+            orphans.sweep()
+            await eventually(lambda: orphans.collected == 1)
         await eventually(lambda: len(b.held()) == 1)
         assert b.cluster.store.get("resourceclaims", ("default", "foreign"))["status"]["allocation"]
 

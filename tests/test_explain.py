@@ -11,13 +11,13 @@ import structlog
 import yaml
 from typer.testing import CliRunner
 
+from extender.cli.cluster_dump import take_dump
 from extender.cli.main import commands
-from extender.cli.picture import take_picture
-from extender.console.journal import Entry
+from extender.console.decision_history import PodHistory
+from extender.entry.console_process import application
 from extender.model.claim import ObjectKey
-from extender.entry.console import application
-from tests.berthing import Berthing, berthing, claim, pod
-from tests.waiting import eventually
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
 
 cli = commands()
 
@@ -39,9 +39,9 @@ async def _run(b: Berthing, name: str, claims: list[dict], annotations: dict[str
     return ""
 
 
-async def _recorded(b: Berthing, name: str) -> Entry:
+async def _recorded(b: Berthing, name: str) -> PodHistory:
     """What the console knows of a pod, once a record of it has come."""
-    return await eventually(lambda: b.console.journal.of(ObjectKey("default", name)), f"a record of {name}")
+    return await eventually(lambda: b.console.history.newest(ObjectKey("default", name)), f"a record of {name}")
 
 
 async def _why(b: Berthing, name: str, **params: str) -> dict:
@@ -82,11 +82,11 @@ async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking(
         await b.settled()
         before = await _why(b, "p")
         chosen = (await b.filter("p"))["NodeNames"][0]
-        assert service.mirror.held_for(next(pod.uid for pod in service.mirror.store.pods.values() if pod.key.name == "p"))
+        assert service.cache.held_for(next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p"))
         await b.filter("q")
-        evaluations = service.judge.rankings.evaluations
+        evaluations = service.filter_service.rankings.evaluations
         found = await _why(b, "p")
-        assert service.judge.rankings.evaluations - evaluations <= 1, "the ranking at hand is used"
+        assert service.filter_service.rankings.evaluations - evaluations <= 1, "the ranking at hand is used"
         assert before["fitting"] == 2 and found["nodes"] == 3
         assert found["best"][0]["node"] == chosen and found["best"][0]["devices"] == before["best"][0]["devices"]
         assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("HELD", 1), ("IN_USE", 1)], "q holds the other"
@@ -182,10 +182,10 @@ def test_explaining_changes_nothing() -> None:
             await _run(b, "a", [claim("a", 8)])
             await _run(b, "p", [claim("p", 2)])
             await eventually(lambda: b.console.teller.events == 1)
-            before = b.app.service.mirror.usage._by_holder.copy()
+            before = b.app.service.cache.allocated_devices._by_holder.copy()
             writes = b.cluster.store.version
             await _why(b, "p", free="default/a")
-            assert b.app.service.mirror.usage._by_holder == before and b.cluster.store.version == writes
+            assert b.app.service.cache.allocated_devices._by_holder == before and b.cluster.store.version == writes
 
     asyncio.run(body())
 
@@ -219,7 +219,7 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
             context = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                        "current-context": "c", "users": [{"name": "u", "user": {}}]}  # fmt: skip
             kubeconfig.write_text(yaml.safe_dump(context))
-            picture.write_bytes(await take_picture(kubeconfig))
+            picture.write_bytes(await take_dump(kubeconfig))
             reply = await b.client.post("/v1/explain", content=orjson.dumps({"objects": [JOB, TEMPLATE]}))
             answers.extend(reply.json())
 

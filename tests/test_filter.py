@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.allocation.features import Features
-from extender.allocation.view import Snapshot
+from extender.allocation.node_info import Snapshot
+from extender.cache.cluster_cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.mirror.mirror import Mirror
-from extender.model.budget import Budget
+from extender.model.berth_errors import WireError
+from extender.model.call_budget import CallBudget
 from extender.model.claim import ObjectKey, Pod, PodClaim
-from extender.model.errors import WireError
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, gpu_slice, node_object
-from extender.verdict.demand import Demand, demand_of
-from extender.verdict.evaluate import Rules
-from extender.verdict.ranking import Ranking
+from extender.scheduling.evaluate import EvaluationContext
+from extender.scheduling.node_ranking import NodeRanking
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
 from extender.wire import extender_v1 as wire
-from extender.wire import names as names_module
-from extender.wire.claims import decode_claim, decode_class
+from extender.wire import node_names as names_module
 from extender.wire.core import decode_node, decode_pod, may_need_devices
-from extender.wire.slices import SliceDecoder
-from tests.berthing import berthing, claim, pod
-from tests.waiting import eventually
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
+from tests.eventually import eventually
+from tests.running_berth import berthing, claim, pod
 
 
 async def test_first_choice_is_held() -> None:
@@ -174,11 +174,11 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         b.cluster.apply(gpu_slice("n2", machine))
         await eventually(lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before)
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
-        assert b.app.service.waker.touches == 1
+        assert b.app.service.requeuer.touches == 1
 
 
 async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
-    """A change of scores never holds up a call, and in the end every verdict is of the newest facts."""
+    """A change of scores never holds up a call, and in the end every status is of the newest facts."""
     async with berthing({f"n{i:02}": "dgx1-v100" for i in range(3)}) as b:
         b.cluster.apply(claim("c", 2))
         b.cluster.apply(pod("p", "c"))
@@ -187,13 +187,13 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         b.cluster.add_node("better", carried_machines()["hgx-h100-8"])
         await b.settled()
         assert (await b.filter("p"))["NodeNames"][0] == "better"
-        judge, snapshot = b.app.service.judge, b.app.service.mirror.snapshot()
-        demand = demand_of(decode_pod(b.pod("p")), snapshot, judge.policy)
-        assert isinstance(demand, Demand)
-        ranking, fresh, rules = judge.rankings.at_hand(demand), Ranking(demand), judge.rules(snapshot)
+        filter_service, snapshot = b.app.service.filter_service, b.app.service.cache.snapshot()
+        requirements = requirements_of(decode_pod(b.pod("p")), snapshot, filter_service.policy)
+        assert isinstance(requirements, PodRequirements)
+        ranking, fresh, context = filter_service.rankings.get_or_create(requirements), NodeRanking(requirements), filter_service.evaluation_context(snapshot)
         for _ in range(3):
-            ranking.follow(snapshot, rules)
-        fresh.follow(snapshot, rules)
+            ranking.update(snapshot, context)
+        fresh.update(snapshot, context)
         assert not ranking.stale and ranking.best(None, 9) == fresh.best(None, 9)
 
 
@@ -214,11 +214,11 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
     """Where a name stood before only tells where to look first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names_module, "_NEAR", 12)
-        places = names_module.Places(most=5)
+        offsets = names_module.NameOffsets(most=5)
         for shift, order in enumerate(orders):
             given_names = order[:cut]
             before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
-            asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), places)
+            asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets)
             for name in (*order, "ode-3", "node"):
                 if '"' not in name:
                     assert asked.has_all([name]) == (name in given_names), name
@@ -227,8 +227,8 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
 
 def test_names_are_counted_and_only_estimated_for_people() -> None:
     """Texts of equal length need not hold equally many names."""
-    places = names_module.Places()
-    two, one = (names_module.NodeNames(text, slice(0, len(text)), places) for text in (b'["n1","n2"]', b'["node-12"]'))
+    offsets = names_module.NameOffsets()
+    two, one = (names_module.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
     assert [names_module.estimated_len(names) for names in (two, one)] == [2, 2]
     assert (len(two), len(one)) == (2, 1) and names_module.estimated_len(one) == 1
 
@@ -300,11 +300,11 @@ def test_no_pod_that_may_need_devices_is_passed_undecoded(spec: dict[str, object
 
 
 class World:
-    """A mirror filled by hand, and a demand with its rankings."""
+    """A cache filled by hand, and a demand with its rankings."""
 
     def __init__(self, nodes: str, remembered_changes: int = 4096, *, identity: bool = False) -> None:
         """With `identity` the demand reads UUIDs of devices, so that its ranking keeps classes of its own."""
-        self.mirror, self._decoder, self._masks = Mirror(remembered_changes=remembered_changes), SliceDecoder(), Masks()
+        self.mirror, self._decoder, self._masks = ClusterCache(remembered_changes=remembered_changes), SliceDecoder(), Masks()
         self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for kind, name in enumerate(nodes):
             self.change(name, kind % 2)
@@ -312,26 +312,26 @@ class World:
         more = ' && device.attributes["gpu.nvidia.com"].uuid != "x"' if identity else ""
         asked = decode_claim(claim("c", 2, selector + more))
         self.mirror.apply_claim(asked.key, asked)
-        self.demand = demand_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy())
+        self.demand = requirements_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy())
 
     def change(self, name: str, kind: int) -> None:
         machine = _MACHINES[kind % 3]
         self.mirror.apply_node(name, decode_node(node_object(name, machine, {})) if kind < 3 else None)
         self.mirror.apply_slice(name, self._decoder.decode(gpu_slice(name, machine)) if kind < 3 else None)
 
-    def newest(self) -> tuple[Snapshot, Rules]:
+    def newest(self) -> tuple[Snapshot, EvaluationContext]:
         snapshot = self.mirror.snapshot()
-        return snapshot, Rules(self._masks, Features(), snapshot.fleet)
+        return snapshot, EvaluationContext(self._masks, Features(), snapshot.baseline)
 
-    def assert_right(self, ranking: Ranking) -> None:
+    def assert_right(self, ranking: NodeRanking) -> None:
         """As one made anew and at once."""
         for _ in range(20):
-            ranking.follow(*self.newest())
-        fresh, views = Ranking(self.demand), self.mirror.snapshot().views
-        fresh.follow(*self.newest())
-        assert ranking.best(None, 99) == fresh.best(None, 99) and ranking.refused() == fresh.refused()
-        assert [ranking.verdict(view) for view in views.values()] == [fresh.verdict(view) for view in views.values()]
-        assert sum(state.nodes for state in ranking.states()) == ranking.nodes == len(views)
+            ranking.update(*self.newest())
+        fresh, node_infos = NodeRanking(self.demand), self.mirror.snapshot().node_infos
+        fresh.update(*self.newest())
+        assert ranking.best(None, 99) == fresh.best(None, 99) and ranking.unschedulable_counts() == fresh.unschedulable_counts()
+        assert [ranking.status(node_info) for node_info in node_infos.values()] == [fresh.status(node_info) for node_info in node_infos.values()]
+        assert sum(state.nodes for state in ranking.status_groups()) == ranking.nodes == len(node_infos)
 
 
 _CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=30)
@@ -344,11 +344,11 @@ def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
     """Nodes come, go and change while budgets end anywhere, however few of the states that no node is in are
     remembered."""
     world = World("abcd", identity=identity)
-    ranking = Ranking(world.demand, vacant=vacant)
+    ranking = NodeRanking(world.demand, vacant=vacant)
     for some, (name, kind) in zip(steps, changes, strict=False):
-        snapshot, rules = world.newest()
-        ranking.follow(snapshot, replace(rules, budget=Budget(1.0, some, lambda: 0.0)))
-        ranking.refresh(snapshot, replace(rules, budget=Budget(1.0, some, lambda: 0.0)))
+        snapshot, context = world.newest()
+        ranking.update(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0)))
+        ranking.refresh(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0)))
         world.change(name, kind)
     world.assert_right(ranking)
 
@@ -356,8 +356,8 @@ def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
 @pytest.mark.parametrize("identity", [False, True])
 def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
     world = World("abcdef", remembered_changes=1, identity=identity)
-    ranking = Ranking(world.demand)
-    ranking.follow(*world.newest())
+    ranking = NodeRanking(world.demand)
+    ranking.update(*world.newest())
     for name, kind in (("a", 2), ("b", 3), ("g", 0)):
         world.change(name, kind)
         world.mirror.snapshot()
@@ -369,9 +369,9 @@ def test_who_gave_up_half_way_goes_on_from_there() -> None:
     outcomes = set()
     for steps in range(16):
         world = World("abcdef")
-        ranking = Ranking(world.demand)
-        snapshot, rules = world.newest()
-        done = ranking.follow(snapshot, replace(rules, budget=Budget(1.0, steps, lambda: 0.0)))
+        ranking = NodeRanking(world.demand)
+        snapshot, context = world.newest()
+        done = ranking.update(snapshot, replace(context, budget=CallBudget(1.0, steps, lambda: 0.0)))
         outcomes.add(done)
         assert done == (ranking.nodes == 6)
         world.change("c", 1)
@@ -383,7 +383,7 @@ def test_who_gave_up_half_way_goes_on_from_there() -> None:
 def test_places_of_names_are_remembered_from_the_first_body_on() -> None:
     """An empty memory of places is a memory, too: kube-scheduler's next body is read with it."""
     body = b'{"Pod":{"metadata":{"name":"p","namespace":"d","uid":"u"}},"Nodes":null,"NodeNames":["n1","n2"]}'
-    places = names_module.Places()
-    names = wire.decode_args(body, places).names
+    offsets = names_module.NameOffsets()
+    names = wire.decode_args(body, offsets).names
     assert isinstance(names, names_module.NodeNames) and names.has_all(["n2"])
-    assert len(places) == 1
+    assert len(offsets) == 1

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.model.errors import BerthError
-from tests.nasty import FILES, RAW, contents, honest, kubeconfig
+from extender.model.berth_errors import BerthError
+from tests.bad_values import FILES, RAW, contents, honest, kubeconfig
 
 RUNNER = CliRunner()
 APP = commands()

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extender.web.limits import Limits
+from extender.web.http_limits import HttpLimits
+from tests.eventually import HANG_SECONDS, eventually
 from tests.fuzzing import mutated, profile
 from tests.test_fuzz_wire import BODIES
 from tests.test_hostile_http import LIMITS, berth, connected, hang_up
-from tests.waiting import HANG_SECONDS, eventually
 
 BODY = orjson.dumps(BODIES["a pod with claims"]["body"])
 HEAD = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -40,7 +40,7 @@ PIECES = [
     b"0;x=y\r\n", b"HTTP/9.9", b"HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET http://x:99999/ HTTP/1.1\r\n",
     b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: x\r\n", b"Origin: http://evil\r\n", b"X: " + b"y" * 5000 + b"\r\n", b"/" * 3000,
 ]  # fmt: skip
-SOON = Limits(head_bytes=LIMITS.head_bytes, head_seconds=0.05, idle_seconds=0.05, body_seconds=0.05)
+SOON = HttpLimits(head_bytes=LIMITS.head_bytes, head_seconds=0.05, idle_seconds=0.05, body_seconds=0.05)
 
 
 @st.composite

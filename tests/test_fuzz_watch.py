@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extender.cluster.errors import NotFound
-from extender.console.console import ClusterPicture, Console
-from extender.diagnosis.consistency import audit
+from extender.cluster.api_errors import NotFound
+from extender.console.console_service import ClusterPicture, Console
+from extender.diagnosis.consistency import check_consistency
 from extender.diagnosis.node_rows import row
-from extender.fabric.slices import DRIVER as FABRIC_DRIVER
+from extender.extension.service import Service
+from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.service.service import Service
 from extender.web import serve_metrics
-from extender.web.console import metrics as console_metrics
+from extender.web.console import console_metrics as console_metrics
 from extender.web.metrics import scrape
 from extender.wire.core import decode_pod
 from extender.wire.lenient import lenient_loads
+from tests.bad_values import spots
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
-from tests.nasty import spots
 
 OTHER = carried_machines()["t4-4"]
 NAMES = [f"{kind}/{name}" for kind, objects in OBJECTS.items() for name in objects]
@@ -68,8 +68,8 @@ class World:
         self.good = OBJECTS[self.kind][self.name]
         script = Script(self.kind, self._lines())
         self.service = Service(script, Policy(), clock=lambda: 0.0)
-        mirror, evaluator, informers = self.service.mirror, self.service.evaluator, self.service.informers
-        picture = ClusterPicture(mirror, evaluator, informers, self.service.expirer, shared=True)
+        cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
+        picture = ClusterPicture(cache, evaluator, informers, self.service.expirer, shared=True)
         self.console = Console(script, Policy(), clock=lambda: 0.0, picture=picture)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])
@@ -139,28 +139,28 @@ class World:
 
     def look(self) -> None:
         """What auditor, scrapes and pages make of it."""
-        mirror = self.service.mirror
-        audit(mirror)
+        cache = self.service.cache
+        check_consistency(cache)
         scrape(serve_metrics.READINGS, self.service)
         scrape(console_metrics.READINGS, self.console)
-        orjson.dumps([self.console.overview.claims(), [row(view) for view in mirror.snapshot().views.values()]])
+        orjson.dumps([self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]])
 
     def good_again(self) -> None:
         assert not self.reflector.unreadable
         assert self.state() == self.before
 
     def other(self) -> object:
-        """The view of the node that the object is not about."""
-        return self.service.mirror.snapshot().views["n2"]
+        """The NodeInfo of the node that the object is not about."""
+        return self.service.cache.snapshot().node_infos["n2"]
 
     def state(self) -> dict[str, object]:
         """What filter answers and holds, and what readiness warns of."""
         answer = self.service.filter(self.pod, ["n1", "n2"])
-        mirror = self.service.mirror
-        assert not mirror.unbuilt
+        cache = self.service.cache
+        assert not cache.failed_nodes
         return {
             "passed": answer.passed, "failed": orjson.loads(orjson.dumps(answer.failed)), "error": answer.error,
-            "held": mirror.held_for(self.pod.uid), "holds": mirror.ledger.holds,
+            "held": cache.held_for(self.pod.uid), "holds": cache.reservations.holds,
             "warnings": [] if self.reflector.unreadable else self.service.informers.warnings,
         }
 

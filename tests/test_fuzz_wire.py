@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given
 from structlog.testing import capture_logs
 
-from tests.berthing import Berthing, berthing, claim
+from tests.bad_values import spots
 from tests.fuzzing import BAD_TEXTS, CASES, CRASHES, IS_LONG, Json, damaged, dropped, profile, replaced, unfolded
-from tests.nasty import spots
+from tests.running_berth import Berthing, berthing, claim
 
 BODIES: dict[str, Json] = yaml.safe_load((CASES / "bodies.yaml").read_text())
 QUESTIONS = [(verb, name) for name, one in BODIES.items() for verb in one["verbs"]]
@@ -72,8 +72,8 @@ class World:
     def nothing_is_held(self) -> None:
         """Once the time of all holds is over."""
         service = self.berth.app.service
-        service.mirror.expire(service.clock() + 3600)
-        assert service.mirror.ledger.holds == 0 and not service.mirror.ledger.in_flight
+        service.cache.expire(service.clock() + 3600)
+        assert service.cache.reservations.holds == 0 and not service.cache.reservations.in_flight
 
 
 def names_in(body: bytes) -> bytes:

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache
+from extender.cache.node_info_builder import NodeInfoBuilder
+from extender.fabric.agent_slices import fabric_of, read_fabric
 from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
 from extender.fabric.ring import ring_gbps
-from extender.fabric.slices import fabric_of, read_fabric
-from extender.mirror.builder import ViewBuilder
-from extender.mirror.mirror import Mirror
-from extender.model.fabric import Source
+from extender.model.gpu_topology import Source
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
-from tests.berthing import berthing
-from tests.waiting import eventually
+from extender.wire.resource_slices import SliceDecoder
+from tests.eventually import eventually
+from tests.running_berth import berthing
 
 MACHINES = carried_machines()
 DECODER = SliceDecoder()
@@ -88,50 +88,50 @@ def test_real_machines_have_no_problem() -> None:
         assert read_fabric(DECODER.decode(fabric_slice("n1", machine)).devices)[1] == (), name
 
 
-def mirror_of(**machines: str) -> Mirror:
-    mirror = Mirror()
+def mirror_of(**machines: str) -> ClusterCache:
+    cache = ClusterCache()
     for node, name in machines.items():
-        mirror.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
-        put(mirror, gpu_slice(node, MACHINES[name]))
-        put(mirror, fabric_slice(node, MACHINES[name]))
-    return mirror
+        cache.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
+        put(cache, gpu_slice(node, MACHINES[name]))
+        put(cache, fabric_slice(node, MACHINES[name]))
+    return cache
 
 
-def put(mirror: Mirror, obj: dict) -> None:
-    mirror.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
+def put(cache: ClusterCache, obj: dict) -> None:
+    cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
 
 
 def test_gpus_of_another_node_are_refused() -> None:
-    mirror = mirror_of(n1="dgx1-v100", n2="dgx1-v100")
+    cache = mirror_of(n1="dgx1-v100", n2="dgx1-v100")
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
-    put(mirror, said("dgx1-v100", 3, uuid=other))
-    views = mirror.snapshot().views
-    assert views["n1"].fabric is not None and views["n1"].fabric.source is not Source.LIVE
-    assert views["n2"].fabric is not None and views["n2"].fabric.source is Source.LIVE
-    (problem,) = mirror.agent_problems["n1"]
-    assert other in problem and "node n2" in problem and "n2" not in mirror.agent_problems
-    put(mirror, fabric_slice("n1", MACHINES["dgx1-v100"]))
-    assert mirror.snapshot().views["n1"].fabric.source is Source.LIVE and not mirror.agent_problems
+    put(cache, said("dgx1-v100", 3, uuid=other))
+    node_infos = cache.snapshot().node_infos
+    assert node_infos["n1"].fabric is not None and node_infos["n1"].fabric.source is not Source.LIVE
+    assert node_infos["n2"].fabric is not None and node_infos["n2"].fabric.source is Source.LIVE
+    (problem,) = cache.agent_problems["n1"]
+    assert other in problem and "node n2" in problem and "n2" not in cache.agent_problems
+    put(cache, fabric_slice("n1", MACHINES["dgx1-v100"]))
+    assert cache.snapshot().node_infos["n1"].fabric.source is Source.LIVE and not cache.agent_problems
 
 
 def test_pool_is_named_after_the_node() -> None:
-    mirror = mirror_of(n1="dgx1-v100")
+    cache = mirror_of(n1="dgx1-v100")
     for number in range(20):
         lie = said("dgx1-v100", switchLinks=18)
         lie["metadata"]["name"] = f"lie-{number}"
         lie["spec"]["pool"] |= {"name": "n2", "generation": 999}
-        put(mirror, lie)
-    view = mirror.snapshot().views["n1"]
-    assert view.fabric is not None and view.fabric.source is Source.LIVE and not any(view.fabric.graph.switch_links)
-    assert all("lie-" in problem and "'n2'" in problem for problem in mirror.agent_problems["n1"])
-    assert len(mirror.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
+        put(cache, lie)
+    node_info = cache.snapshot().node_infos["n1"]
+    assert node_info.fabric is not None and node_info.fabric.source is Source.LIVE and not any(node_info.fabric.graph.switch_links)
+    assert all("lie-" in problem and "'n2'" in problem for problem in cache.agent_problems["n1"])
+    assert len(cache.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
     for number in range(20):
-        mirror.apply_slice(f"lie-{number}", None)
-    mirror.snapshot()
-    assert not mirror.agent_problems
+        cache.apply_slice(f"lie-{number}", None)
+    cache.snapshot()
+    assert not cache.agent_problems
 
 
-class FailingBuilder(ViewBuilder):
+class FailingBuilder(NodeInfoBuilder):
     """Cannot build the views of some nodes."""
 
     failing: frozenset[str] = frozenset()
@@ -144,36 +144,36 @@ class FailingBuilder(ViewBuilder):
 
 def test_view_that_cannot_be_built_stops_no_other() -> None:
     builder = FailingBuilder(Features())
-    mirror = Mirror(builder=builder)
+    cache = ClusterCache(builder=builder)
     for node in ("n1", "n2", "n3"):
-        mirror.apply_node(node, decode_node(node_object(node, MACHINES["t4-4"], {})))
-        put(mirror, gpu_slice(node, MACHINES["t4-4"]))
-    before = mirror.snapshot().views["n2"]
+        cache.apply_node(node, decode_node(node_object(node, MACHINES["t4-4"], {})))
+        put(cache, gpu_slice(node, MACHINES["t4-4"]))
+    before = cache.snapshot().node_infos["n2"]
     builder.failing = frozenset({"n2"})
     for node in ("n1", "n2"):
-        put(mirror, fabric_slice(node, MACHINES["t4-4"]))
-    views = mirror.snapshot().views
-    assert views["n1"].fabric.source is Source.LIVE and views["n2"] is before
-    assert mirror.unbuilt == {"n2": "ValueError: no view of n2"}
+        put(cache, fabric_slice(node, MACHINES["t4-4"]))
+    node_infos = cache.snapshot().node_infos
+    assert node_infos["n1"].fabric.source is Source.LIVE and node_infos["n2"] is before
+    assert cache.failed_nodes == {"n2": "ValueError: no view of n2"}
     builder.failing = frozenset()
-    put(mirror, fabric_slice("n3", MACHINES["t4-4"]))
-    assert mirror.snapshot().views["n2"].fabric.source is Source.LIVE, "any later event tries the node again"
-    assert not mirror.unbuilt
+    put(cache, fabric_slice("n3", MACHINES["t4-4"]))
+    assert cache.snapshot().node_infos["n2"].fabric.source is Source.LIVE, "any later event tries the node again"
+    assert not cache.failed_nodes
 
 
 def test_nodes_that_fail_for_ever_cost_a_few_builds_per_snapshot() -> None:
     builder = FailingBuilder(Features())
-    mirror, tried = Mirror(builder=builder), []
+    cache, tried = ClusterCache(builder=builder), []
     build = builder.build
     builder.failing = frozenset(f"n{number}" for number in range(50))
     builder.build = lambda node, *args, **kwargs: tried.append(node.name) or build(node, *args, **kwargs)
     for number in range(51):
-        mirror.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
-    mirror.snapshot()
+        cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
+    cache.snapshot()
     tried.clear()
     for number in range(13):
-        mirror.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
-        mirror.snapshot()
+        cache.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
+        cache.snapshot()
     assert len(tried) <= 13 * 5 and builder.failing <= set(tried), "few at a time, and each in its turn"
 
 
@@ -181,9 +181,9 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         lie = said("dgx1-v100", links="1:" + "9" * 50)
         b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
-        mirror = b.app.service.mirror
-        await eventually(lambda: mirror.snapshot() and mirror.agent_problems)
-        mirror.unbuilt["n2"] = "ValueError: made up"
+        cache = b.app.service.cache
+        await eventually(lambda: cache.snapshot() and cache.agent_problems)
+        cache.failed_nodes["n2"] = "ValueError: made up"
         for _ in range(2):
             await b.console.auditor.round()
         found = {(finding["kind"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}

@@ -14,16 +14,16 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.sockets import listen_on
 from extender.entry.listening import server
-from extender.web.console.app import ConsoleApp
-from extender.web.guard import Access
-from extender.web.limits import Limits, RefusalLog
+from extender.sockets import listen_on
+from extender.web.access_control import Access
+from extender.web.console.console_app import ConsoleApp
+from extender.web.http_limits import HttpLimits, RefusalLog
 from extender.web.serve_app import Probes, ServeApp
-from tests.berthing import AtOneAddress, berthing
-from tests.waiting import HANG_SECONDS, eventually
+from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import AtOneAddress, berthing
 
-LIMITS = Limits(head_bytes=4096)
+LIMITS = HttpLimits(head_bytes=4096)
 SOON = 0.2  # seconds; a limit that a test waits for
 JSON = b"Content-Type: application/json\r\n"
 FILTER = b"POST /filter HTTP/1.1\r\nHost: localhost\r\n" + JSON
@@ -32,7 +32,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def listening(app: Any, limits: Limits) -> AsyncIterator[tuple[Any, int]]:
+async def listening(app: Any, limits: HttpLimits) -> AsyncIterator[tuple[Any, int]]:
     """(the server, its port)."""
     web = server(app, ("127.0.0.1", 0), limits)
     task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
@@ -45,7 +45,7 @@ async def listening(app: Any, limits: Limits) -> AsyncIterator[tuple[Any, int]]:
 
 
 @asynccontextmanager
-async def berth(limits: Limits = LIMITS, access: Access | None = None) -> AsyncIterator[int]:
+async def berth(limits: HttpLimits = LIMITS, access: Access | None = None) -> AsyncIterator[int]:
     """The port of a Berth whose verbs and pages have these limits: pages are what serve does not answer."""
     async with berthing({"n1": "t4-4"}) as b:
         verbs = ServeApp(b.app.service, Probes(b.app.service), limits=limits)
@@ -157,7 +157,7 @@ SILENT = {
 @pytest.mark.parametrize("name", SILENT)
 async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
     first, drop = SILENT[name]
-    limits = Limits(head_seconds=SOON, idle_seconds=SOON, body_seconds=SOON)
+    limits = HttpLimits(head_seconds=SOON, idle_seconds=SOON, body_seconds=SOON)
     async with berth(limits) as port:
         reader, writer = await connected(port, first)
 
@@ -183,7 +183,7 @@ async def test_an_answer_that_nobody_reads_is_given_up() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"x" * 64 * 1024 * 1024})
 
-    async with listening(Long(), Limits(write_seconds=SOON)) as (web, port):
+    async with listening(Long(), HttpLimits(write_seconds=SOON)) as (web, port):
         connection = await connected(port, HEAD + b"\r\n")
         await eventually(lambda: bool(web.server_state.total_requests))
         await eventually(lambda: not web.server_state.connections)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.diagnosis.fleet_stats import Facts
-from extender.web.console.metrics import READINGS as OF_CONSOLE
+from extender.diagnosis.fleet_stats import FleetStats
+from extender.web.console.console_metrics import READINGS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY
 from extender.web.serve_metrics import READINGS as OF_SERVE
-from tests.berthing import berthing, claim, pod
+from tests.running_berth import berthing, claim, pod
 
 BAD = [
     ("/filter", b"{", 400, "not JSON"),
@@ -62,7 +62,7 @@ async def test_metrics_count_what_happened() -> None:
     """Serve tells of its calls, the console of the fleet."""
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")
-        b.app.service.collector.deallocated += 2
+        b.app.service.orphans.deallocated += 2
         for name, count in (("pair", 2), ("never", 20)):
             b.cluster.apply(claim(name, count))
             b.cluster.apply(pod(name, name))
@@ -71,12 +71,12 @@ async def test_metrics_count_what_happened() -> None:
         node = (await b.filter("pair"))["NodeNames"][0]
         assert node == "n1" and await b.bind("pair", node) == ""
         await b.settled()
-        b.console.surveyor.survey()
+        b.console.surveyor.sample()
         hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
-        b.console.surveyor.facts[hostile] = Facts(gpus=3)
+        b.console.surveyor.stats[hostile] = FleetStats(gpus=3)
         await b.metrics("berth_bandwidth_ratio_count 1.0")
         serve, console = [(await b.client.get(path)).text for path in ("/metrics", "/console/metrics")]
-        b.app.service.collector.deallocated += 1
+        b.app.service.orphans.deallocated += 1
         again = await b.metrics("berth_claims_deallocated_total 3.0")
     for text, readings in ((serve, OF_SERVE), (console, OF_CONSOLE)):
         names = {name.partition("{")[0] for name in samples_of(text)}
@@ -124,5 +124,5 @@ async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await b.metrics("berth_serve_processes 1.0")
         (process,) = (await b.client.get("/v1/processes")).json()
-        assert process["policy"]["digest"] == b.app.service.judge.policy_digest and process["mix"]
+        assert process["policy"]["digest"] == b.app.service.filter_service.policy_digest and process["mix"]
         assert (await b.client.get("/v1/policy")).json()["processes"][0]["epoch"] == process["epoch"]

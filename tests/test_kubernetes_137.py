@@ -9,23 +9,23 @@ import pytest
 import yaml
 
 from extender.allocation.features import Features, from_gates
+from extender.cache.cluster_cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.cli.allocate import answer
+from extender.cli.allocate_command import answer
 from extender.cli.cases import decode_case
+from extender.diagnosis.explain import explain
 from extender.fabric.sets import Graphs
 from extender.fabric.sources import choose_fabric, live_fabric
-from extender.mirror.mirror import Mirror
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.model.quantity import parse_quantity
 from extender.policy import Policy
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
-from extender.verdict.demand import Demand, demand_of
-from extender.verdict.evaluate import Refusal, Rules, evaluate
-from extender.diagnosis.explain import explain
-from extender.wire.claims import decode_claim, decode_class
+from extender.scheduling.evaluate import EvaluationContext, Unschedulable, evaluate
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
-from tests.berthing import berthing, claim, pod
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
+from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "kubernetes-1.37.yaml").read_text())
@@ -74,62 +74,62 @@ def test_what_is_allocated(case: Json) -> None:
         assert all(case.get("result", {}).items() <= result.items() for result in results)
 
 
-def mirror_of(case: Json) -> tuple[Mirror, Demand, Pod]:
-    mirror, decoder = Mirror(features_of(case)), SliceDecoder()
-    mirror.apply_class("any", decode_class(CLASS))
-    mirror.apply_namespace("x", {"resource.kubernetes.io/admin-access": "true"})
-    mirror.apply_node("n", decode_node(NODE))
+def mirror_of(case: Json) -> tuple[ClusterCache, PodRequirements, Pod]:
+    cache, decoder = ClusterCache(features_of(case)), SliceDecoder()
+    cache.apply_class("any", decode_class(CLASS))
+    cache.apply_namespace("x", {"resource.kubernetes.io/admin-access": "true"})
+    cache.apply_node("n", decode_node(NODE))
     for obj in slices_of(case):
-        mirror.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
+        cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
     made = decode_claim(claim_of(case))
-    mirror.apply_claim(made.key, made)
+    cache.apply_claim(made.key, made)
     waiting = Pod(ObjectKey("x", "p"), "p", claims=(PodClaim("g", "c"),))
-    demand = demand_of(waiting, mirror.snapshot(), Policy())
-    assert isinstance(demand, Demand)
-    return mirror, demand, waiting
+    requirements = requirements_of(waiting, cache.snapshot(), Policy())
+    assert isinstance(requirements, PodRequirements)
+    return cache, requirements, waiting
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "reason" in case], ids=lambda case: case["name"])
 def test_why_not(case: Json) -> None:
-    mirror, demand, waiting = mirror_of(case)
-    snapshot = mirror.snapshot()
-    rules = Rules(Masks(), features_of(case), snapshot.fleet)
-    verdict = evaluate(snapshot.views["n"], demand, rules)
-    assert isinstance(verdict, Refusal) and verdict.text == case["reason"]
-    told = explain(waiting, snapshot, Policy(), rules)
+    cache, requirements, waiting = mirror_of(case)
+    snapshot = cache.snapshot()
+    context = EvaluationContext(Masks(), features_of(case), snapshot.baseline)
+    status = evaluate(snapshot.node_infos["n"], requirements, context)
+    assert isinstance(status, Unschedulable) and status.text == case["reason"]
+    told = explain(waiting, snapshot, Policy(), context)
     assert [group.reason for group in told.groups] == [case["reason"]]
     assert case.get("why", "") in "\n".join(told.groups[0].causes)
 
 
-def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_verdict() -> None:
+def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None:
     plain, left_out = {"name": "a"}, {"name": "a", "nodeAllocatableResources": {"cpu": {"mapping": {"quantity": "1"}}}}
-    mirror, decoder = Mirror(), SliceDecoder()
+    cache, decoder = ClusterCache(), SliceDecoder()
     for node, device in (("n", plain), ("m", left_out)):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        mirror.apply_node(node, decode_node({"metadata": {"name": node}}))
+        cache.apply_node(node, decode_node({"metadata": {"name": node}}))
         spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
-        mirror.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
-    views = mirror.snapshot().views
-    assert views["n"].state.signature != views["m"].state.signature and views["n"].state != views["m"].state
+        cache.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
+    node_infos = cache.snapshot().node_infos
+    assert node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class and node_infos["n"].state != node_infos["m"].state
 
 
 def test_groups_declared_later_are_noticed() -> None:
     """A slice of the pool that does not target the node changes; the node's own slices stay the same objects."""
-    mirror, decoder = Mirror(), SliceDecoder()
+    cache, decoder = ClusterCache(), SliceDecoder()
 
     def publish(name: str, node: str, **content: Any) -> None:
         pool = {"name": "p", "generation": 1, "resourceSliceCount": 3}
         spec = {"driver": "d", "nodeName": node, "pool": pool, **content}
-        mirror.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": spec}))
+        cache.apply_slice(name, decoder.decode({"metadata": {"name": name}, "spec": spec}))
 
     uses = {"counterSet": "s", "counters": {"m": {"value": "1"}}}
-    mirror.apply_node("n", decode_node(NODE))
+    cache.apply_node("n", decode_node(NODE))
     publish("s", "n", devices=[{"name": "a", "consumesCounters": [uses]}])
     publish("t", "n", sharedCounters=[{"name": "s", "counters": {"m": {"value": "4"}}}])
     publish("u", "m", devices=[{"name": "b", "consumesCounters": [uses]}])
-    assert mirror.snapshot().views["n"].inventory.left_out == ()
+    assert cache.snapshot().node_infos["n"].inventory.unsupported == ()
     publish("u", "m", devices=[{"name": "b", "consumesCounters": [{**uses, "compatibilityGroups": ["mig"]}]}])
-    assert mirror.snapshot().views["n"].inventory.left_out == (("compatibility-groups", 1),)
+    assert cache.snapshot().node_infos["n"].inventory.unsupported == (("compatibility-groups", 1),)
 
 
 async def test_a_filter_tells_the_field() -> None:

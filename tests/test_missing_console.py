@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 
 from extender.cluster.credentials import Credentials
-from extender.entry.serve import Listen, RecordsTo, run
-from extender.sandbox.cluster import Cluster
+from extender.entry.serve_process import Listen, RecordsTo, run
 from extender.sandbox.machines import carried_machines
-from tests.berthing import claim, pod
-from tests.waiting import HANG_SECONDS, eventually
+from extender.sandbox.sandbox_cluster import Cluster
+from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import claim, pod
 
 
 def free_address() -> tuple[str, int]:

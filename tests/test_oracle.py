@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.plain import plain
+from extender.allocation.fast_path import fast_path
 from extender.allocation.search import Search
 from tests.oracle import brute_force, compare, random_world
 from tests.oracle_worlds import problem
@@ -36,11 +36,11 @@ def test_what_needs_no_search_is_answered_as_the_search_answers(seed: int, some:
     wanted = {"kind": rng.choice(["a", ""]), "count": rng.randint(1, 4), "all": False, "memory": 0}
     devices = [{**device, "shared": False, "counters": 0, "tainted": False} for device in world.devices]
     world = replace(world, devices=devices, requests=[{"claim": 0, "options": [wanted], "tolerates": False}], constraints=[], used={})
-    simple, search = plain(problem(world)), Search(problem(world))
+    fast_path_, search = fast_path(problem(world)), Search(problem(world))
     first = search.run()
-    assert simple is not None and simple.among(-1) == first
+    assert fast_path_ is not None and fast_path_.among(-1) == first
     for allowed in some if first is not None else ():
-        assert simple.among(allowed) == search.among(allowed, first.alternatives, 500).run()
+        assert fast_path_.among(allowed) == search.among(allowed, first.alternatives, 500).run()
     odd = rng.randrange(len(devices))
     devices[odd] |= rng.choice([{"shared": True}, {"counters": 1}, {"tainted": True}])
-    assert (plain(problem(world)) is None) == (wanted["kind"] in ("", devices[odd]["kind"]))
+    assert (fast_path(problem(world)) is None) == (wanted["kind"] in ("", devices[odd]["kind"]))

@@ -10,15 +10,15 @@ from structlog.testing import capture_logs
 
 from extender.cluster.backoff import Delays
 from extender.console.ingest import Ingest
+from extender.extension.outbox import NotDelivered, Outbox, Refused
 from extender.model.claim import Result
-from extender.model.demand import DEFAULT_MIX
 from extender.model.device import DeviceId
+from extender.model.request_mix import DEFAULT_MIX
+from extender.model.reservation import ReservationState
 from extender.records import Batch, PolicyState, Record, Released, Reserved
 from extender.records.codec import MAX_BODY, decode
-from extender.model.reservation import State
-from extender.service.outbox import NotDelivered, Outbox, Refused
 from extender.runtime.supervisor import Supervisor
-from tests.waiting import eventually
+from tests.eventually import eventually
 
 POLICY = PolicyState(1, "d")
 NOW = Delays(first=0.0, most=0.0)
@@ -194,7 +194,7 @@ async def test_a_hold_that_waited_ends_sooner() -> None:
     console, now = Console(), 100.0
     box = outbox(console, lambda: now)
     for seconds in (15.0, 2.0, float("inf")):
-        box.put(Reserved("c", "p", "n", (), State.HELD, seconds))
+        box.put(Reserved("c", "p", "n", (), ReservationState.HELD, seconds))
     now = 105.0
     async with running(box):
         await eventually(lambda: box.sent == 3)
@@ -206,7 +206,7 @@ async def test_large_records_go_in_several_batches() -> None:
     result = Result("r" * 60, DeviceId("d" * 60, "p" * 250, "x" * 60))
     box = outbox(console)
     for n in range(40):
-        box.put(Reserved(str(n), "p", "n", (result,) * 200, State.BINDING, 1.0))
+        box.put(Reserved(str(n), "p", "n", (result,) * 200, ReservationState.BINDING, 1.0))
     async with running(box):
         await eventually(lambda: box.sent == 40)
     assert console.largest <= MAX_BODY and console.numbers == list(range(1, 41))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import HANG_SECONDS
+from tests.eventually import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0", "--examples", str(ROOT / "examples"))

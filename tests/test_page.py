@@ -11,15 +11,15 @@ import pytest
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
+from extender.console.console_service import Console
 from extender.policy import Policy
-from extender.sandbox.cluster import GPU_CLASS, listening
+from extender.runtime.watched_resources import watched_resources
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.console.console import Console
-from extender.runtime.watching import kinds
-from extender.web.console.app import ConsoleApp
-from tests.berthing import berthing, claim, pod
+from extender.sandbox.sandbox_cluster import GPU_CLASS, listening
+from extender.web.console.console_app import ConsoleApp
 from tests.browser import CHROMIUM, NAMES, Page, browsing
-from tests.waiting import HANG_SECONDS
+from tests.eventually import HANG_SECONDS
+from tests.running_berth import berthing, claim, pod
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
 LIVE = "document.getElementById('link').textContent === 'live'"
@@ -104,7 +104,7 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
 async def test_hostile_names_are_text(tmp_path: Path) -> None:
     evil = '<img src=x onerror="window.broken=1"><script>window.broken=1</script>'
     async with unattended() as (console, url):
-        apply = {kind.name: kind.apply for kind in kinds(console.mirror)}
+        apply = {kind.name: kind.apply for kind in watched_resources(console.cache)}
         for i, name in enumerate((evil, "'\"><b>bold</b>")):
             node = node_object(name, carried_machines()["t4-4"], {"topology.kubernetes.io/zone": evil})
             apply["nodes"](name, node)
@@ -128,7 +128,7 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
             assert page.received < 1_000_000, "bytes transferred"
             before = page.received
             for i in range(100):
-                console.mirror.apply_node(f"node-{i:05}", None)
+                console.cache.apply_node(f"node-{i:05}", None)
             await page.until("map.places.length === 4900")
             assert page.received - before < 50_000, "bytes of an update"
             await page.picture(tmp_path / "page.png")
@@ -157,7 +157,7 @@ async def unattended() -> AsyncIterator[tuple[Console, str]]:
 
 
 def fill(console: Console, count: int) -> None:
-    machines, apply = carried_machines(), {kind.name: kind.apply for kind in kinds(console.mirror)}
+    machines, apply = carried_machines(), {kind.name: kind.apply for kind in watched_resources(console.cache)}
     apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
     names = ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")
     for i in range(count):

@@ -9,12 +9,12 @@ import pytest
 
 from extender.cluster.writer import Writer
 from extender.model.claim import ObjectKey
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.resources import RESOURCES
-from tests.berthing import Berthing, Json, berthing, claim, pod
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
 from tests.replicas import replicas
+from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_dra import CONDITIONAL, asks, custom, report
-from tests.waiting import eventually
 
 NODES = {"n1": "t4-4", "n2": "t4-4"}
 THREE = {**NODES, "n3": "t4-4"}
@@ -127,14 +127,14 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
         await b.settled()
         (node,) = (await b.filter("g-0"))["NodeNames"]
         assert (await b.filter("g-1"))["NodeNames"] == [node]
-        ledger, reads = b.app.service.mirror.ledger, 0
+        reservations, reads = b.app.service.cache.reservations, 0
 
         async def slow(method: str, path: str) -> None:
             nonlocal reads
             if method == "GET" and path.endswith("/podgroups/g"):
                 reads += 1
                 if reads == 1:
-                    await eventually(lambda: ledger.in_flight)
+                    await eventually(lambda: reservations.in_flight)
             elif path.endswith("/resourceclaims/made"):
                 await asyncio.wait([first], timeout=1.0)  # long enough for the fault to show
 
@@ -189,8 +189,8 @@ async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bo
         assert await bound_together(b, "g-0") == [""]
         b.cluster.api.registry.patch(PODS, ("default", "g-0"), {"status": {"phase": phase}}, "status", strategic=False)
         await cannot_go(b, "g-1", node)
-        collector = b.app.service.collector
-        await eventually(lambda: collector.kept or collector.deallocated)
+        orphans = b.app.service.orphans
+        await eventually(lambda: orphans.skipped or orphans.deallocated)
         assert bool(reserved(b, "made")) == stays == (len(b.held()) == 1)
 
 
@@ -214,9 +214,9 @@ async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_k
         await cannot_go(b, "g-1", node)
         await eventually(lambda: binds)
         assert await binds[0] == "" and b.node_of("g-0") == node
-        collector = b.app.service.collector
-        await eventually(lambda: not collector.busy)
-        assert reserved(b, "made") and b.held()[0][0] == node and collector.deallocated == 0
+        orphans = b.app.service.orphans
+        await eventually(lambda: not orphans.busy)
+        assert reserved(b, "made") and b.held()[0][0] == node and orphans.deallocated == 0
 
 
 async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> None:
@@ -278,9 +278,9 @@ async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_th
         await eventually(lambda: sent)
         await cannot_go(b, "g-1", node)
         assert await bind == ""
-        collector = b.app.service.collector
-        await eventually(lambda: collector.kept)
-        assert reserved(b, "made") and b.held()[0][0] == node and collector.deallocated == 0
+        orphans = b.app.service.orphans
+        await eventually(lambda: orphans.skipped)
+        assert reserved(b, "made") and b.held()[0][0] == node and orphans.deallocated == 0
 
 
 @pytest.mark.parametrize(("groups", "bound"), [((["x"], ["", "g"]), True), ((["x"], ["y"]), False), (([], []), False)])

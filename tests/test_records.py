@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.console.ingest import Ingest, StaleEpoch
+from extender.model.berth_errors import WireError
 from extender.model.claim import ObjectKey, Result
-from extender.model.demand import DEFAULT_MIX, Shape
 from extender.model.device import DeviceId
-from extender.model.errors import WireError
 from extender.model.quantity import BINARY_SI, DECIMAL_EXPONENT, DECIMAL_SI, NANO, Quantity
-from extender.model.reservation import State
+from extender.model.request_mix import DEFAULT_MIX, RequestShape
+from extender.model.reservation import ReservationState
 from extender.records import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
 from extender.records.codec import MAX_BODY, MAX_DEVICES, MAX_RECORDS, UnknownVersion, decode, encode
-from extender.scoring.parts import Part
-from extender.verdict.decision import Attempt, Candidate, Decision
+from extender.scheduling.decision import Attempt, Decision, ScoredNode
+from extender.scoring.parts import ScorePart
 
 POLICY = PolicyState(3, "abc")
 RESULT = Result("gpu", DeviceId("gpu.nvidia.com", "node-1", "gpu-0"))
-HELD = Reserved("claim", "pod", "node-1", (RESULT,), State.HELD, 15.0)
+HELD = Reserved("claim", "pod", "node-1", (RESULT,), ReservationState.HELD, 15.0)
 
 
 def batch(
@@ -48,9 +48,9 @@ keys = st.builds(ObjectKey, texts, texts)
 def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
     pods = st.builds(ObjectKey, words, words)
     reasons = st.lists(st.tuples(words, counts), max_size=3).map(tuple)
-    parts = st.lists(st.builds(Part, words, numbers, words), max_size=3).map(tuple)
+    parts = st.lists(st.builds(ScorePart, words, numbers, words), max_size=3).map(tuple)
     devices = st.lists(words, max_size=3).map(tuple)
-    candidates = st.builds(Candidate, words, numbers, devices, numbers, numbers, words, parts)
+    candidates = st.builds(ScoredNode, words, numbers, devices, numbers, numbers, words, parts)
     consumed = st.none() | st.dictionaries(words, quantities, max_size=3)
     results = st.builds(
         Result, words, st.builds(DeviceId, words, words, words), st.booleans(), share_id=words, consumed=consumed
@@ -64,7 +64,7 @@ def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
             words,
             words,
             st.lists(results, max_size=3).map(tuple),
-            st.sampled_from([State.HELD, State.BINDING]),
+            st.sampled_from([ReservationState.HELD, ReservationState.BINDING]),
             st.floats(0, 86_400) | st.just(math.inf),
         ),
         st.builds(Released, words),
@@ -72,7 +72,7 @@ def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
 
 
 def batches(words: st.SearchStrategy[str]) -> st.SearchStrategy[Batch]:
-    shapes = st.builds(Shape, counts, counts, counts, counts, st.frozensets(words, max_size=3))
+    shapes = st.builds(RequestShape, counts, counts, counts, counts, st.frozensets(words, max_size=3))
     return st.builds(
         Batch,
         words.map(lambda text: text or "r"),
@@ -105,7 +105,7 @@ def test_texts_of_users_are_cut() -> None:
 
 
 def test_devices_are_limited() -> None:
-    (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (RESULT,) * 2000, State.HELD, 1.0)))).records
+    (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (RESULT,) * 2000, ReservationState.HELD, 1.0)))).records
     assert isinstance(got, Reserved) and len(got.results) == MAX_DEVICES
 
 
@@ -223,7 +223,7 @@ class Fleet:
 
 
 def numbered(first: int, count: int, **of: Any) -> Batch:
-    return batch(first, *(Reserved(str(n), "p", "n", (), State.HELD, 1.0) for n in range(first, first + count)), **of)
+    return batch(first, *(Reserved(str(n), "p", "n", (), ReservationState.HELD, 1.0) for n in range(first, first + count)), **of)
 
 
 sent = st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 30), st.integers(0, 6))

@@ -18,20 +18,20 @@ from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
 from extender.console.authentication import Limits, TokenReviewer, Verdict
 from extender.console.ingest import Ingest
-from extender.model.demand import DEFAULT_MIX
+from extender.extension.outbox import NotDelivered, Outbox, Refused
+from extender.extension.poster import Poster
+from extender.model.request_mix import DEFAULT_MIX
 from extender.records import Batch, PolicyState, Record, Released
 from extender.records.codec import MAX_BODY, encode
-from extender.sandbox.apiserver.app import ApiServer
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.store import ObjectStore
-from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.cluster import listening
-from extender.service.outbox import NotDelivered, Outbox, Refused
-from extender.service.poster import Poster
 from extender.runtime.supervisor import Supervisor
-from extender.web.records import Records
+from extender.sandbox.apiserver.api_server import ApiServer
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox.apiserver.tokens import TokenUser
+from extender.sandbox.apiserver.versioned_store import ObjectStore
+from extender.sandbox.sandbox_cluster import listening
+from extender.web.record_routes import Records
+from tests.eventually import HANG_SECONDS, eventually
 from tests.test_serve import certificate
-from tests.waiting import HANG_SECONDS, eventually
 
 BERTH = "system:serviceaccount:berth-system:berth"
 TOKENS = {

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import math
 
+from extender.cache.cluster_cache import ClusterCache
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.console.console import Console
+from extender.console.console_service import Console
 from extender.console.remote_reservations import RemoteReservations
-from extender.mirror.mirror import Mirror
 from extender.model.claim import Allocation, Claim, ObjectKey, Result
-from extender.model.demand import DEFAULT_MIX
 from extender.model.device import DeviceId
-from extender.model.reservation import State
+from extender.model.request_mix import DEFAULT_MIX
+from extender.model.reservation import ReservationState
 from extender.policy import Policy
 from extender.records import Batch, PolicyState, Record, Released, Reserved
 
 
-def reserved(uid: str, state: State = State.HELD, seconds: float = 15.0) -> Reserved:
+def reserved(uid: str, state: ReservationState = ReservationState.HELD, seconds: float = 15.0) -> Reserved:
     result = Result("gpu", DeviceId("gpu.nvidia.com", "n1", f"gpu-{uid}"))
-    return Reserved(uid, f"pod-{uid}", "n1", (result,), state, seconds if state is State.HELD else math.inf)
+    return Reserved(uid, f"pod-{uid}", "n1", (result,), state, seconds if state is ReservationState.HELD else math.inf)
 
 
 class World:
     def __init__(self, limit: int = 100) -> None:
         self.now = 1000.0
-        self.mirror = Mirror()
+        self.mirror = ClusterCache()
         self.remote = RemoteReservations(self.mirror, lambda: self.now, limit)
 
-    def states(self) -> dict[str, State]:
-        return {uid: one.state for uid, one in self.mirror.ledger.reservations.items()}
+    def states(self) -> dict[str, ReservationState]:
+        return {uid: one.state for uid, one in self.mirror.reservations.by_claim.items()}
 
 
 def test_held_then_binding_then_released() -> None:
     w = World()
     w.remote.apply("e", reserved("a"))
-    assert w.states() == {"a": State.HELD} and w.mirror.held_for("pod-a")
-    w.remote.apply("e", reserved("a", State.BINDING))
-    assert w.states() == {"a": State.BINDING} and w.mirror.ledger.in_flight == {"a": "pod-a"}
-    w.remote.apply("e", reserved("a", State.BINDING))
+    assert w.states() == {"a": ReservationState.HELD} and w.mirror.held_for("pod-a")
+    w.remote.apply("e", reserved("a", ReservationState.BINDING))
+    assert w.states() == {"a": ReservationState.BINDING} and w.mirror.reservations.in_flight == {"a": "pod-a"}
+    w.remote.apply("e", reserved("a", ReservationState.BINDING))
     w.remote.apply("e", Released("a"))
     w.remote.apply("e", Released("a"))
     assert w.states() == {} and len(w.remote) == 0
@@ -60,12 +60,12 @@ def test_a_hold_ends_by_the_console_s_own_clock() -> None:
 def test_the_oldest_goes_where_there_are_too_many() -> None:
     w = World(limit=10)
     for number in range(30):
-        w.remote.apply("e", reserved(str(number), State.BINDING if number % 2 else State.HELD))
+        w.remote.apply("e", reserved(str(number), ReservationState.BINDING if number % 2 else ReservationState.HELD))
         assert len(w.remote) <= 10
     assert set(w.states()) == {str(number) for number in range(20, 30)}
 
 
-def test_what_ended_in_the_mirror_takes_no_place_for_ever() -> None:
+def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
     w = World(limit=3)
     for number in range(3):
         w.remote.apply("e", reserved(str(number), seconds=1))
@@ -78,10 +78,10 @@ def test_what_ended_in_the_mirror_takes_no_place_for_ever() -> None:
 
 def test_a_process_that_ended_holds_nothing() -> None:
     w = World()
-    for epoch, uid, state in (("e", "a", State.HELD), ("e", "b", State.BINDING), ("f", "c", State.HELD)):
+    for epoch, uid, state in (("e", "a", ReservationState.HELD), ("e", "b", ReservationState.BINDING), ("f", "c", ReservationState.HELD)):
         w.remote.apply(epoch, reserved(uid, state))
     w.remote.drop("e")
-    assert w.states() == {"c": State.HELD} and len(w.remote) == 1
+    assert w.states() == {"c": ReservationState.HELD} and len(w.remote) == 1
     w.remote.drop("nobody")
 
 
@@ -91,15 +91,15 @@ def test_one_process_does_not_release_what_another_reserved() -> None:
     w.remote.apply("e", reserved("a"))
     w.remote.apply("f", reserved("a"))
     w.remote.apply("e", Released("a"))
-    assert w.states() == {"a": State.HELD}
+    assert w.states() == {"a": ReservationState.HELD}
     w.remote.drop("e")
-    assert w.states() == {"a": State.HELD}
+    assert w.states() == {"a": ReservationState.HELD}
     w.remote.apply("f", Released("a"))
     assert w.states() == {}
 
 
 def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
-    for state in (State.HELD, State.BINDING):
+    for state in (ReservationState.HELD, ReservationState.BINDING):
         w = World()
         one = reserved("a", state)
         claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
@@ -111,7 +111,7 @@ def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
 
 def test_the_watch_ends_a_reservation_before_its_release_comes() -> None:
     w = World()
-    one = reserved("a", State.BINDING)
+    one = reserved("a", ReservationState.BINDING)
     w.remote.apply("e", one)
     claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
     w.mirror.apply_claim(claim.key, claim)
@@ -125,7 +125,7 @@ def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
         return Batch(replica, f"epoch-{replica}", sequence, 0, PolicyState(1, "d"), DEFAULT_MIX, records)
 
     console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
-    states = console.mirror.ledger.reservations
+    states = console.cache.reservations.by_claim
     console.take(batch("a", 1, reserved("1"), reserved("2")))
     console.take(batch("b", 1, reserved("3")))
     console.take(batch("a", 3))

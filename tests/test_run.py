@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.commands import berth
-from tests.waiting import HANG_SECONDS
+from tests.eventually import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 

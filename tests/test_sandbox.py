@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.sandbox.cluster import Cluster
-from tests.berthing import claim, pod
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox.sandbox_cluster import Cluster
+from tests.running_berth import claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 PODS = RESOURCES["", "pods"]

@@ -20,17 +20,16 @@ from typer.testing import CliRunner
 
 from extender.cli.main import commands
 from extender.cluster.credentials import load_credentials
+from extender.entry.listening import Tls, server
+from extender.entry.serve_process import application
 from extender.model.claim import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
-from extender.sandbox.cluster import Cluster, listening
 from extender.sandbox.machines import carried_machines
-from extender.entry.listening import Tls, server
-from extender.entry.serve import application
+from extender.sandbox.sandbox_cluster import Cluster, listening
 from extender.sockets import listen_on
-from extender.web.limits import Limits
-from tests.berthing import berthing, claim, pod
-
-from tests.waiting import HANG_SECONDS, answers, eventually
+from extender.web.http_limits import HttpLimits
+from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.running_berth import berthing, claim, pod
 
 cli = commands()
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,11 +140,11 @@ async def test_one_address_has_both_and_nothing_for_people(tmp_path: Path) -> No
 
 def test_serve_loads_nothing_of_the_console() -> None:
     """Neither its packages nor the framework of its pages."""
-    code = "import sys; import extender.entry.serve; print(*sys.modules, sep='\\n')"
+    code = "import sys; import extender.entry.serve_process; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    others = ("extender.console", "extender.diagnosis", "extender.web.console", "extender.web.records", "extender.entry.console", "extender.entry.desk", "fastapi", "starlette")
+    others = ("extender.console", "extender.diagnosis", "extender.web.console", "extender.web.record_routes", "extender.entry.console_process", "extender.entry.desk", "fastapi", "starlette")
     loaded = done.stdout.split()
-    assert "extender.service.service" in loaded
+    assert "extender.extension.service" in loaded
     assert not [name for name in loaded if any(name == other or name.startswith(f"{other}.") for other in others)]
 
 
@@ -245,7 +244,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
     certificate(tmp_path, "server")
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     async with berthing({"n1": "t4-4"}) as b:
-        web = server(b.app, ("127.0.0.1", 0), Limits(head_seconds=0.2), tls)
+        web = server(b.app, ("127.0.0.1", 0), HttpLimits(head_seconds=0.2), tls)
         task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
         await eventually(lambda: web.started)
         reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])

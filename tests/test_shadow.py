@@ -10,13 +10,13 @@ from typing import Any
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
 from extender.cluster.writer import Writer
-from extender.console.shadow import Shadow
+from extender.console.shadow_policy import ShadowPolicy
 from extender.model.claim import ObjectKey
 from extender.policy import Policy, load_policy
 from extender.records import Bound
-from extender.verdict.decision import Candidate, Decision
-from tests.berthing import Berthing, berthing, claim, pod
-from tests.waiting import eventually
+from extender.scheduling.decision import Decision, ScoredNode
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
 
 PACK = load_policy("packing: pack\nweights: {packing: 50}")
 SPREAD = load_policy("packing: spread\nweights: {packing: 50}")
@@ -36,19 +36,19 @@ async def place(b: Berthing, name: str) -> Bound:
     key = ObjectKey("default", name)
 
     def decided() -> Decision | None:
-        entry = b.console.journal.of(key)
+        entry = b.console.history.newest(key)
         return entry.decision if entry is not None else None
 
     return Bound(key, b.pod(name)["metadata"]["uid"], await eventually(decided, f"the decision on {name}"))
 
 
 @asynccontextmanager
-async def shadowing(b: Berthing, **bounds: int) -> AsyncIterator[Shadow]:
+async def shadowing(b: Berthing, **bounds: int) -> AsyncIterator[ShadowPolicy]:
     """A shadow beside that of the console, with these bounds, that compares PACK with SPREAD."""
     async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
         picture = b.console.picture
-        shadow = Shadow(picture.mirror, picture.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds)
-        shadow.use(SPREAD)
+        shadow = ShadowPolicy(picture.cache, picture.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds)
+        shadow.use_policy(SPREAD)
         running = asyncio.create_task(shadow.run(listed))
         try:
             yield shadow
@@ -57,7 +57,7 @@ async def shadowing(b: Berthing, **bounds: int) -> AsyncIterator[Shadow]:
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def compared(shadow: Shadow, record: Bound) -> None:
+async def compared(shadow: ShadowPolicy, record: Bound) -> None:
     """Tell of a bound pod, and wait for what comes of it."""
     before = len(shadow.comparisons()), shadow.left_out
     shadow.bound(record)
@@ -79,7 +79,7 @@ async def test_what_is_not_reproduced_is_left_out() -> None:
     """Serve chose on a picture that the console does not have, or the pod is gone, or another has its name."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}, PACK) as b, shadowing(b) as shadow:
         record = await place(b, "p")
-        chosen = Candidate("n2" if b.node_of("p") == "n1" else "n1", 1.0, record.decision.chosen.devices, 0.0, 0.0, "", ())
+        chosen = ScoredNode("n2" if b.node_of("p") == "n1" else "n1", 1.0, record.decision.chosen.devices, 0.0, 0.0, "", ())
         await compared(shadow, Bound(record.pod, record.uid, Decision("now", chosen, "", 0.0)))
         await compared(shadow, Bound(record.pod, "another", record.decision))
         await compared(shadow, Bound(ObjectKey("default", "gone"), "gone", record.decision))
@@ -103,12 +103,12 @@ async def test_bounds() -> None:
 async def test_without_a_candidate_nothing_is_remembered() -> None:
     async with berthing({"n1": "t4-4"}, PACK) as b, shadowing(b) as shadow:
         record = await place(b, "p")
-        shadow.use(None)
+        shadow.use_policy(None)
         shadow.bound(record)
-        shadow.use(Policy())
-        shadow.refuse("packing: wrong")
+        shadow.use_policy(Policy())
+        shadow.refuse_policy("packing: wrong")
         assert shadow.comparisons() == [] and shadow.left_out == 0 and shadow.problem == "packing: wrong"
         await compared(shadow, record)
         assert len(shadow.comparisons()) == 1 and not shadow.comparisons()[0].differs
-        shadow.use(SPREAD)
+        shadow.use_policy(SPREAD)
         assert shadow.comparisons() == [] and shadow.problem == "", "another candidate begins anew"

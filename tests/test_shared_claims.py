@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.resources import RESOURCES
-from tests.berthing import Berthing, berthing, claim, pod
-from tests.waiting import eventually
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
 
 NODES = {"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}
 
@@ -47,7 +47,7 @@ async def test_many_pods_of_one_claim_bound_at_once() -> None:
         assert await asyncio.gather(*(b.bind(name, node) for name in reversed(names))) == [""] * len(names)
         assert reservations(b) == set(names) and len(b.held()) == 1
         assert all(b.node_of(name) == node for name in names)
-        assert not b.app.service.mirror.ledger.reservations
+        assert not b.app.service.cache.reservations.by_claim
 
 
 async def test_claims_of_their_own_are_allocated_beside_the_shared_one() -> None:
@@ -73,7 +73,7 @@ async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
 
         b.cluster.api.intercept = delay
         first = asyncio.create_task(b.bind("p", node))
-        await eventually(lambda: bool(b.app.service.mirror.ledger.in_flight))
+        await eventually(lambda: bool(b.app.service.cache.reservations.in_flight))
         assert (await b.filter("q"))["NodeNames"] == [node]
         second = asyncio.create_task(b.bind("q", node))
         await eventually(lambda: b.app.service.binder.in_flight == 2)

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from extender.allocation import search as search_module
 from extender.allocation.counters import Counters
 from extender.allocation.features import Features
-from extender.allocation.observe import Recorder
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.problem import Problem
 from extender.allocation.search import Search
+from extender.allocation.search_observer import CauseRecorder
 from extender.allocation.shortage import most_together
 from extender.cel.dra import Masks
 from extender.model.device import DeviceId
-from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
 
 DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)
@@ -43,15 +43,15 @@ def problem(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, i
     requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "any", "count": count}} for i, count in enumerate(counts)]
     claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    usage = usage_of(slices, [DeviceId(DRIVER, "p", f"dev-{i}") for i in taken], {})
-    return problem_of(decode_node({"metadata": {"name": "n"}}), slices, classes, [("c", claim.spec)], usage, Features(), Masks())
+    allocated_state = usage_of(slices, [DeviceId(DRIVER, "p", f"dev-{i}") for i in taken], {})
+    return problem_of(decode_node({"metadata": {"name": "n"}}), slices, classes, [("c", claim.spec)], allocated_state, Features(), Masks())
 
 
 def tried(world: Problem, bits: list[int]) -> int:
     """How many can be taken together, by trying every combination."""
     for size in range(len(bits), 0, -1):
         for chosen in combinations(bits, size):
-            counters = Counters(world.inventory, world.usage)
+            counters = Counters(world.inventory, world.allocated_state)
             if all(not counters.take(bit) for bit in chosen):
                 return size
     return 0
@@ -62,7 +62,7 @@ def tried(world: Problem, bits: list[int]) -> int:
 def test_the_bound_is_never_too_low(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int) -> None:
     world = problem(found, sets, [1], list(range(min(taken, len(found)))))
     free = list(range(min(taken, len(found)), len(found)))
-    bound = most_together(sum(1 << bit for bit in free), world.inventory, Counters(world.inventory, world.usage))
+    bound = most_together(sum(1 << bit for bit in free), world.inventory, Counters(world.inventory, world.allocated_state))
     assert tried(world, free) <= bound <= len(free)
 
 
@@ -87,7 +87,7 @@ def test_partitions_that_cannot_suffice_are_told_from_those_given_up() -> None:
     found, sets = partitions(8)
     whole = [(f"gpu-{g}", {f"slice-{i}": 1 for i in range(7)}) for g in range(8)]
     held = [len(found) + g for g in range(6)]
-    recorder = Recorder()
+    recorder = CauseRecorder()
     search = Search(problem(found + whole, sets, [16], held), observer=recorder)
     assert search.run() is None
     assert search.steps <= search_module._EASY

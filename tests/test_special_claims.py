@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.sandbox.apiserver.errors import ApiError
-from tests.berthing import berthing, pod
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.waiting import eventually
+from tests.running_berth import berthing, pod
 
 
 def extended(name: str) -> dict:
@@ -75,6 +75,6 @@ async def test_a_replica_does_not_remove_the_claim_of_a_bind_that_another_one_ru
         await eventually(lambda: bool(a.held()))
         await b.settled()
         assert "earlier attempt" in (await b.filter("p"))["FailedAndUnresolvableNodes"]["n1"]
-        b.app.service.collector.sweep()
+        b.app.service.orphans.sweep()
         binding.set()
-        assert await bind == "" and len(a.held()) == 1 and b.app.service.collector.removed == 0
+        assert await bind == "" and len(a.held()) == 1 and b.app.service.orphans.removed == 0

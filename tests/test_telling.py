@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
 from extender.cluster.writer import Writer
-from extender.console.journal import Journal
-from extender.console.telling import Teller
+from extender.console.decision_history import DecisionHistory
+from extender.console.event_recorder import EventRecorder
 from extender.model.claim import ObjectKey
 from extender.records import Attempted
-from extender.sandbox.apiserver.errors import ApiError
-from extender.verdict.decision import Attempt
-from tests.berthing import Berthing, berthing, claim, pod
-from tests.waiting import eventually
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.scheduling.decision import Attempt
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
 
 
 class World:
@@ -25,9 +25,9 @@ class World:
     def __init__(self, b: Berthing, client: ApiClient, remembered: int) -> None:
         self.now = 1000.0
         self.b = b
-        self.journal = Journal()
+        self.journal = DecisionHistory()
         self.listed = asyncio.Event()
-        self.teller = Teller(b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered)
+        self.teller = EventRecorder(b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered)
 
     async def run(self) -> None:
         async def listed() -> None:
@@ -46,8 +46,8 @@ class World:
         key = ObjectKey("default", name)
         found = self.b.cluster.store.get("pods", ("default", name))
         uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
-        self.journal.attempted(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
-        self.teller.refused(key, uid)
+        self.journal.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
+        self.teller.unschedulable(key, uid)
 
     def told(self) -> list[str]:
         return [event["regarding"]["name"] for event in self.b.cluster.store.all("events")]

@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from extender.cluster.writer import Writer
+from extender.extension.orphans import OrphanCollector
 from extender.model.claim import ObjectKey
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.service.collecting import Collector
-from tests.berthing import Berthing, Json, berthing, claim, pod
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.waiting import eventually
+from tests.running_berth import Berthing, Json, berthing, claim, pod
 
 CLAIMS, PODS = RESOURCES["resource.k8s.io", "resourceclaims"], RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
@@ -78,9 +78,9 @@ def intercept(b: Berthing, act: Intercept) -> None:
     b.cluster.api.intercept = hook
 
 
-def collector_without_grace(b: Berthing) -> Collector:
+def collector_without_grace(b: Berthing) -> OrphanCollector:
     service = b.app.service
-    return Collector(service.mirror, Writer(service.client), service.clock, service.supervisor, grace_seconds=0.0)
+    return OrphanCollector(service.cache, Writer(service.client), service.clock, service.supervisor, grace_seconds=0.0)
 
 
 @asynccontextmanager
@@ -106,7 +106,7 @@ async def test_a_claim_in_use_that_is_marked_as_special_stays(name: str) -> None
         assert await place(b, "p1") == ""
         assert stored(b, name)["status"] == before
         assert len(b.held()) == len(set(b.held())) == 2
-        assert b.app.service.collector.removed == 0
+        assert b.app.service.orphans.removed == 0
 
 
 async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() -> None:
@@ -146,7 +146,7 @@ async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
         patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
         before = stored(b, name)["status"]
         assert await place(b, "p1") == ""
-        assert stored(b, name)["status"] == before and b.app.service.collector.removed == 0
+        assert stored(b, name)["status"] == before and b.app.service.orphans.removed == 0
 
 
 async def leftover(b: Berthing, *finalizers: str, writer: str = "") -> str:
@@ -166,7 +166,7 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
         b.cluster.apply(extended("p1"))
         name = await leftover(b, "tenant.example/keep")
         assert await place(b, "p1") == "the extended-resource claim of an earlier attempt is being removed"
-        await eventually(lambda: b.app.service.collector.removed == 1)
+        await eventually(lambda: b.app.service.orphans.removed == 1)
         kept = stored(b, name)
         assert kept["metadata"]["finalizers"] == ["tenant.example/keep"] and kept["metadata"]["deletionTimestamp"]
         assert not kept["status"].get("allocation") and not kept["status"].get("reservedFor")
@@ -184,9 +184,9 @@ async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
         b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": mapped}, "status", strategic=False)
         b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
         await b.client.post("/filter", json=old)
-        collector = b.app.service.collector
-        await eventually(lambda: collector.kept == 1)
-        assert stored(b, name)["status"]["reservedFor"] and collector.removed == 0
+        orphans = b.app.service.orphans
+        await eventually(lambda: orphans.skipped == 1)
+        assert stored(b, name)["status"]["reservedFor"] and orphans.removed == 0
 
 
 async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
@@ -205,7 +205,7 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
         patch(b, name, {"metadata": forged("p3", uid_of(b, "p3"))})
         await b.settled()
         before, eager = stored(b, name), collector_without_grace(b)
-        eager.stale_special(ObjectKey("default", name))
+        eager.remove_stale_special(ObjectKey("default", name))
         eager.sweep()
         assert await place(b, "p1") == ""
         assert stored(b, name) == before and eager.removed == 0
@@ -416,7 +416,7 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
         assert len(sent) == 1 and not b.node_of("p1")
 
 
-# -- what the collector takes back ----------------------------------------------------------------------------------
+# -- what the orphan collector takes back ----------------------------------------------------------------------------------
 
 
 async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() -> None:
@@ -429,8 +429,8 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
         await b.settled()
         await b.client.post("/filter", json=old)
-        await eventually(lambda: b.app.service.collector.kept == 1)
-        assert len(b.held()) == 1 and b.app.service.collector.deallocated == 0
+        await eventually(lambda: b.app.service.orphans.skipped == 1)
+        assert len(b.held()) == 1 and b.app.service.orphans.deallocated == 0
 
 
 @pytest.mark.parametrize("path", ["unsuitable", "unreserved", "leftover"])
@@ -451,13 +451,13 @@ async def test_a_reservation_that_the_watch_has_not_shown_counts(path: str) -> N
         entry = {"resource": "pods", "name": "p2", "uid": uid_of(b, "p2")}
         entries = [*stored(b, name)["status"]["reservedFor"], entry]
         patch(b, name, {"status": {"reservedFor": entries}}, "status")
-        before, collector = stored(b, name), b.app.service.collector
+        before, orphans = stored(b, name), b.app.service.orphans
         if path == "unreserved":
-            collector = collector_without_grace(b)
-            collector.sweep()
+            orphans = collector_without_grace(b)
+            orphans.sweep()
         else:
             await b.filter("p1", ["n2", "n3"])
-        await eventually(lambda: collector.kept == 1)
+        await eventually(lambda: orphans.skipped == 1)
         assert stored(b, name) == before
 
 
@@ -491,7 +491,7 @@ async def test_groups_end_at_the_namespace() -> None:
         b.cluster.apply(claim("mine"))
         b.cluster.apply(pod("p1", "mine", annotations={"berth.dev/group": "g"}))
         await b.settled()
-        assert set(b.app.service.mirror.store.groups) == {("evil", "g")}
+        assert set(b.app.service.cache.store.groups) == {("evil", "g")}
         assert (await b.filter("p1"))["NodeNames"]
         parts = (await b.client.get("/v1/explain/default/p1")).text
         assert "of group g" not in parts

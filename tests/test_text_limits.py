@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.cli.logs import set_up_logging
+from extender.extension.binding_cycle import decision_annotation
+from extender.model.berth_errors import WireError
 from extender.model.claim import DECISION_ANNOTATION, ObjectKey
-from extender.model.errors import WireError
 from extender.model.quantity import parse_quantity
 from extender.model.reasons import Code, Reason
-from extender.model.text import REASON_BYTES, USER_BYTES, cut, shown
-from extender.scoring.parts import Part
-from extender.service.binding import note_of
-from extender.verdict.decision import Candidate
+from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, shown
+from extender.scheduling.decision import ScoredNode
+from extender.scoring.parts import ScorePart
 from extender.wire import extender_v1 as wire
-from extender.wire.names import MAX_NAMES
-from tests.berthing import berthing, claim, pod
-from tests.waiting import eventually
+from extender.wire.node_names import MAX_NAMES
+from tests.eventually import eventually
+from tests.running_berth import berthing, claim, pod
 
 HUGE = "Ω" * 125_000  # 250,000 bytes; the API allows 256 KiB of annotations
 
@@ -99,8 +99,8 @@ def test_errors_in_replies_are_cut() -> None:
 
 
 def test_the_annotation_on_a_bound_pod_is_cut() -> None:
-    chosen = Candidate("n1", 0.5, (HUGE,), 300.0, 300.0, "agent", (Part("link", 1.0, HUGE),))
-    (note,) = note_of(chosen, ("", 0.0)).items()
+    chosen = ScoredNode("n1", 0.5, (HUGE,), 300.0, 300.0, "agent", (ScorePart("link", 1.0, HUGE),))
+    (note,) = decision_annotation(chosen, ("", 0.0)).items()
     assert note[0] == DECISION_ANNOTATION and len(note[1].encode()) <= 4096
 
 

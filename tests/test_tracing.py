@@ -11,12 +11,12 @@ import pytest
 import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from extender.model.errors import BerthError
-from extender.sandbox.cluster import listening
-from extender.service.tracing import Traces
-from tests.berthing import claim, pod
+from extender.extension.tracing import Traces
+from extender.model.berth_errors import BerthError
+from extender.sandbox.sandbox_cluster import listening
+from tests.eventually import HANG_SECONDS
+from tests.running_berth import claim, pod
 from tests.test_serve import filtered, served
-from tests.waiting import HANG_SECONDS
 
 
 class Collector:

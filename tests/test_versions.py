@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from extender.cli.picture import take_objects
+from extender.cache.cluster_cache import ClusterCache
+from extender.cli.cluster_dump import take_objects
 from extender.cluster.backoff import Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
 from extender.cluster.reflector import Reflector, Timing
-from extender.mirror.mirror import Mirror
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.sandbox.cluster import Cluster
-from extender.runtime.watching import kinds
-from tests.waiting import eventually
+from extender.runtime.watched_resources import watched_resources
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox.sandbox_cluster import Cluster
+from tests.eventually import eventually
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]
 QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_seconds=0.05)
@@ -52,8 +52,8 @@ def rule(name: str, device: str = "gpu-0") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def watching(cluster: Cluster, mirror: Mirror) -> AsyncIterator[Reflector]:
-    (kind,) = [kind for kind in kinds(mirror) if kind.name == "devicetaintrules"]
+async def watching(cluster: Cluster, cache: ClusterCache) -> AsyncIterator[Reflector]:
+    (kind,) = [kind for kind in watched_resources(cache) if kind.name == "devicetaintrules"]
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         reflector = Reflector(client, kind, lambda: None, timing=QUICK)
@@ -69,44 +69,44 @@ async def watching(cluster: Cluster, mirror: Mirror) -> AsyncIterator[Reflector]
     (("v1",), "v1beta2"), (("v1", "v1beta2"), "v1beta2"), (("v1beta2",), ""),
 ])
 async def test_the_newest_version_that_is_served(served: tuple[str, ...], unasked: str) -> None:
-    cluster, mirror = Cluster(), Mirror()
+    cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster, *served)
     cluster.apply(rule("before"))
-    async with watching(cluster, mirror) as found:
-        await eventually(lambda: found.listed and "before" in mirror.store.rules)
+    async with watching(cluster, cache) as found:
+        await eventually(lambda: found.listed and "before" in cache.store.rules)
         cluster.apply(rule("after"))
-        await eventually(lambda: "after" in mirror.store.rules)
+        await eventually(lambda: "after" in cache.store.rules)
         cluster.api.registry.delete(RULES, ("", "before"))
-        await eventually(lambda: "before" not in mirror.store.rules)
+        await eventually(lambda: "before" not in cache.store.rules)
         assert unasked not in versions.asked and found.failures == 0
 
 
 async def test_an_upgraded_server_is_noticed() -> None:
     """1.34 serves neither, 1.36 may serve v1beta2, 1.37 serves v1, and one day v1beta2 is gone."""
-    cluster, mirror = Cluster(), Mirror()
+    cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster)
     cluster.apply(rule("a"))
-    async with watching(cluster, mirror) as found:
+    async with watching(cluster, cache) as found:
         await eventually(lambda: found.listed and versions.asked.get("v1", 0) > 1)
-        assert not mirror.store.rules and not found.problem and found.silence == 0
+        assert not cache.store.rules and not found.problem and found.silence == 0
         versions.served = ("v1beta2",)
-        await eventually(lambda: "a" in mirror.store.rules)
+        await eventually(lambda: "a" in cache.store.rules)
         versions.upgrade("v1")
         cluster.apply(rule("b"))
-        await eventually(lambda: {"a", "b"} <= mirror.store.rules.keys())
+        await eventually(lambda: {"a", "b"} <= cache.store.rules.keys())
 
 
 async def test_rules_go_with_the_version_that_served_them() -> None:
     """A server that was rolled back has no rules any more."""
-    cluster, mirror = Cluster(), Mirror()
+    cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster, "v1")
     cluster.apply(rule("a"))
-    async with watching(cluster, mirror):
-        await eventually(lambda: "a" in mirror.store.rules)
+    async with watching(cluster, cache):
+        await eventually(lambda: "a" in cache.store.rules)
         versions.upgrade()
-        await eventually(lambda: not mirror.store.rules)
+        await eventually(lambda: not cache.store.rules)
         versions.served = ("v1beta2",)
-        await eventually(lambda: "a" in mirror.store.rules)
+        await eventually(lambda: "a" in cache.store.rules)
 
 
 @pytest.mark.parametrize(("served", "names"), [(("v1",), ["a"]), (("v1beta2",), ["a"]), ((), [])])

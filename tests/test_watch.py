@@ -14,12 +14,12 @@ from extender.cluster import reflector as module
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.cluster.reflector import Kind, Reflector, Timing
-from extender.sandbox.apiserver.errors import ApiError
-from extender.sandbox.apiserver.resources import RESOURCES
-from extender.sandbox.cluster import Cluster, listening
+from extender.cluster.reflector import Reflector, Timing, WatchedResource
 from extender.runtime.supervisor import Supervisor
-from tests.waiting import eventually
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from extender.sandbox.sandbox_cluster import Cluster, listening
+from tests.eventually import eventually
 
 NODES = RESOURCES["", "nodes"]
 QUICK = Timing(delays=Delays(first=0.01, most=0.05))
@@ -30,7 +30,7 @@ NEVER = Timing(delays=Delays(first=10_000.0, most=10_000.0))  # the first delay 
 async def reflecting(
     cluster: Cluster, url: str, seen: dict[str, Any], timing: Timing = QUICK,
 ) -> AsyncIterator[Reflector]:
-    kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
+    kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, timing=timing)
         task = asyncio.create_task(found.run())
@@ -71,7 +71,7 @@ async def test_many_objects_at_once_let_others_in() -> None:
     for i in range(10):
         cluster.apply(node(f"n{i}"))
     task = asyncio.create_task(other())
-    kind = Kind("nodes", "/api/v1/nodes", lambda key, _: turns_seen.setdefault(key, turns))
+    kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, _: turns_seen.setdefault(key, turns))
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         found = Reflector(client, kind, lambda: None, timing=replace(QUICK, slice_seconds=0.0))
         reflecting_task = asyncio.create_task(found.run())
@@ -122,7 +122,7 @@ async def test_silence_counts_from_what_the_server_said_last() -> None:
     """A list, that a watch is accepted, an event: each is a sign of life."""
     cluster, seen, now = Cluster(bookmark_seconds=60), {}, [1000.0]
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        kind = Kind("nodes", "/api/v1/nodes", seen.__setitem__)
+        kind = WatchedResource("nodes", "/api/v1/nodes", seen.__setitem__)
         found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
@@ -140,7 +140,7 @@ async def test_silence_counts_from_what_the_server_said_last() -> None:
 async def test_a_kind_that_is_not_served_is_not_silent() -> None:
     now = [0.0]
     async with Cluster().serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        kind = Kind("nothings", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True)
+        kind = WatchedResource("nothings", "/apis/nowhere/v1/nothings", lambda key, obj: None, optional=True)
         found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
         task = asyncio.create_task(found.run())
         await eventually(lambda: found.listed)
@@ -227,7 +227,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
             finally:
                 closed.append(path)
 
-    kind = Kind("nodes", "/api/v1/nodes", lambda key, obj: None)
+    kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: None)
     task = asyncio.create_task(Reflector(Client(), kind, lambda: None, timing=NEVER).run())
     await eventually(lambda: bool(closed))
     task.cancel()
@@ -244,7 +244,7 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
             raise KeyError("a bug")
 
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, Kind("nodes", "/api/v1/nodes", seen.__setitem__), progress)
+        found = Reflector(client, WatchedResource("nodes", "/api/v1/nodes", seen.__setitem__), progress)
         supervisor = Supervisor(QUICK.delays)
         supervisor.start("watch-nodes", found.run)
         await eventually(lambda: found.listed)

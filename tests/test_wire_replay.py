@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.berthing import berthing
-from tests.shared import SHARED, needs
+from tests.running_berth import berthing
+from tests.shared_folder import SHARED, needs
 
 FILES = sorted((SHARED / "wire").glob("*.jsonl")) if (SHARED / "wire").exists() else []
 

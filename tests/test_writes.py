@@ -11,7 +11,7 @@ import pytest
 
 from extender.cluster.writer import Writer
 from extender.model.claim import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
-from tests.berthing import claim
+from tests.running_berth import claim
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = ObjectKey("ns", "x")
@@ -36,9 +36,9 @@ GUARDS: dict[str, tuple[tuple[Any, ...], list[dict[str, str]]]] = {
     "map_special_claim": ((POD, ALLOCATED, ()), [OF_POD]),
     "delete_claim": ((ALLOCATED,), [OF_CLAIM, AFTER, AFTER]),
     "touch_class": (("berth.dev", "a", "v"), [{}]),
-    "tell": (("Pod", KEY, "pod-uid", "Reason", "note"), [{}]),
+    "create_event": (("Pod", KEY, "pod-uid", "Reason", "note"), [{}]),
 }
-UNGUARDED = {"create_special_claim", "touch_class", "tell"}  # new objects, and one annotation
+UNGUARDED = {"create_special_claim", "touch_class", "create_event"}  # new objects, and one annotation
 
 
 def writes() -> set[str]:

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from extender.agent.trouble import Watch
-from extender.fabric.slices import Reading
-from extender.model.fabric import UNKNOWN_DISTANCE
+from extender.agent.gpu_health import HealthMonitor
+from extender.fabric.agent_slices import Reading
+from extender.model.gpu_topology import UNKNOWN_DISTANCE
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Reader:
     def __init__(self, nvml: Any, numa_of: Callable[[str], int] = sysfs_numa) -> None:
         self._nvml = nvml
         self._numa_of = numa_of
-        self._watch = Watch(nvml)
+        self._watch = HealthMonitor(nvml)
 
     def read(self) -> tuple[Reading, ...]:
         """All GPUs in PCI order. Raises the module's NVMLError only where NVML itself is not there."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from extender.allocation.observe import NOBODY, Observer
-from extender.allocation.plain import Plain
+from extender.allocation.fast_path import FastPath
 from extender.allocation.problem import Problem, Solution
 from extender.allocation.search import DEFAULT_BUDGET, EVERYTHING, Search
-from extender.model.budget import UNLIMITED, Budget
-from extender.model.errors import InvalidClaim, OutOfBudget
+from extender.allocation.search_observer import NULL_OBSERVER, Observer
+from extender.model.berth_errors import InvalidClaim, OutOfBudget
+from extender.model.call_budget import UNLIMITED, CallBudget
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Masks of devices that may be used, the most preferred first."""
@@ -23,8 +23,8 @@ _SET_BUDGET = 500  # steps for one preferred set: it holds few more devices than
 
 
 def choose(
-    problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY,
-    call_budget: Budget = UNLIMITED,
+    problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NULL_OBSERVER,
+    call_budget: CallBudget = UNLIMITED,
 ) -> Solution | None:
     """The preferred solution, or None where there is none. Raises what Search does."""
     search = Search(problem, budget=budget, observer=observer, call_budget=call_budget)
@@ -46,10 +46,10 @@ def choose(
     return first
 
 
-def choose_plain(simple: Plain, problem: Problem, preference: Preference) -> Solution | None:
+def choose_plain(fast_path_: FastPath, problem: Problem, preference: Preference) -> Solution | None:
     """What `choose` answers for a plain problem, found without a search."""
-    first = simple.among(EVERYTHING)
+    first = fast_path_.among(EVERYTHING)
     if first is None:
         return None
-    found = (simple.among(allowed) for allowed in preference(problem, first))
+    found = (fast_path_.among(allowed) for allowed in preference(problem, first))
     return next((solution for solution in found if solution is not None), first)

@@ -7,9 +7,9 @@ one request (docs/decisions/0010).
 
 from __future__ import annotations
 
+from extender.model.berth_errors import InvalidClaim
 from extender.model.claim import Constraint
 from extender.model.device import LIST_KINDS, Device
-from extender.model.errors import InvalidClaim
 from extender.model.semver import Semver
 
 TypedSet = tuple[str, frozenset[object]]

@@ -6,15 +6,15 @@ Sets are keyed by driver and pool: two drivers may use one pool name. Amounts ar
 from __future__ import annotations
 
 from extender.allocation.pools import Inventory, Pool
-from extender.allocation.problem import CounterKey, Usage
+from extender.allocation.problem import AllocatedState, CounterKey
 
 
 class Counters:
     """What is left of every counter, filled in when a pool is first asked about."""
 
-    def __init__(self, inventory: Inventory, usage: Usage) -> None:
+    def __init__(self, inventory: Inventory, allocated_state: AllocatedState) -> None:
         self._inventory = inventory
-        self._usage = usage
+        self._allocated_state = allocated_state
         self._left: dict[int, dict[CounterKey, int]] = {}
         self._overdrawn: dict[int, str] = {}  # by pool, a counter of which more is consumed than there is
 
@@ -61,7 +61,7 @@ class Counters:
     def _pool(self, position: int) -> dict[CounterKey, int]:
         left = self._left.get(position)
         if left is None:
-            left = self._left[position] = left_of(self._inventory.pools[position], self._usage)
+            left = self._left[position] = left_of(self._inventory.pools[position], self._allocated_state)
             # Only what others consume can overdraw: what is taken here is checked first.
             overdrawn = next((key for key, amount in left.items() if amount < 0), None)
             if overdrawn is not None:
@@ -69,11 +69,11 @@ class Counters:
         return left
 
 
-def left_of(pool: Pool, usage: Usage) -> dict[CounterKey, int]:
+def left_of(pool: Pool, allocated_state: AllocatedState) -> dict[CounterKey, int]:
     """Nanos of each counter of a pool that allocated devices leave; negative where it is overdrawn."""
     if not pool.counter_sets:
         return {}
-    consumed = usage.counters(pool)
+    consumed = allocated_state.counters(pool)
     return {
         (set_name, name): amount - consumed.get((set_name, name), 0)
         for set_name, counters in pool.counter_sets.items()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from extender.allocation.features import Features
 from extender.allocation.pools import Pool, gather, inventory
-from extender.allocation.problem import CounterKey, PoolUse, Problem, Selection, Usage, taken_mask
+from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import find_class, select
 from extender.cel.dra import Masks
 from extender.model.claim import ClaimSpec, DeviceClass, DeviceRequest, Node
@@ -15,7 +15,7 @@ from extender.model.device import DeviceId, PoolKey, Slice
 
 def usage_of(
     slices: Sequence[Slice], taken: Iterable[DeviceId], shares: Mapping[DeviceId, Mapping[str, int]]
-) -> Usage:
+) -> AllocatedState:
     """Usage from lists of allocated devices and shares."""
     exclusive: dict[PoolKey, set[str]] = {}
     shared: dict[PoolKey, dict[str, Mapping[str, int]]] = {}
@@ -33,7 +33,7 @@ def usage_of(
         current = [s for s in slices if s.pool == pool.key and s.generation == newest]
         return consumed_counters(current, use) if use is not None else {}
 
-    return Usage(pools, counters)
+    return AllocatedState(pools, counters)
 
 
 def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey, int]:
@@ -70,7 +70,7 @@ def problem_of(
     slices: Sequence[Slice],
     classes: Mapping[str, DeviceClass],
     claims: Sequence[tuple[str, ClaimSpec]],
-    usage: Usage,
+    allocated_state: AllocatedState,
     features: Features,
     masks: Masks,
 ) -> Problem:
@@ -83,4 +83,4 @@ def problem_of(
         return select(claim, request, find_class(claim, request, classes.get), found, masks, features)
 
     names, specs = tuple(name for name, _ in claims), tuple(spec for _, spec in claims)
-    return Problem(found, names, specs, usage, selection, taken_mask(found, usage), features)
+    return Problem(found, names, specs, allocated_state, selection, taken_mask(found, allocated_state), features)

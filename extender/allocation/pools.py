@@ -48,8 +48,8 @@ class Inventory:
     offsets: tuple[tuple[Slice, int], ...]  # a slice and the bit of its first device
     index: Mapping[DeviceId, int]
     reachable: int  # devices that the node reaches: all but some of slices with per-device node selection
-    plain: int = 0  # devices about which nothing but selectors and their use decides
-    left_out: tuple[tuple[str, int], ...] = ()  # cause (see observe.CAUSES) to devices never allocated, as a mask
+    simple: int = 0  # devices about which nothing but selectors and their use decides
+    unsupported: tuple[tuple[str, int], ...] = ()  # cause (see observe.CAUSES) to devices never allocated, as a mask
 
 
 def reaches(selection: NodeSelection, node: Node) -> bool:
@@ -194,7 +194,7 @@ def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
         # A slice with counter sets may repeat a device of another: it can be taken once.
         if index[place.id] == bit and (not place.slice.per_device or reaches(place.device.selection, node)):
             reachable |= 1 << bit
-    plain = sum(1 << bit for bit, place in enumerate(places) if is_plain(place.device))
+    plain = sum(1 << bit for bit, place in enumerate(places) if is_simple(place.device))
     return Inventory(pools, tuple(places), tuple(offsets), index, reachable, plain, _left_out(pools, places))
 
 
@@ -213,7 +213,7 @@ def _left_out(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[s
     return tuple(found.items())
 
 
-def is_plain(device: Device) -> bool:
+def is_simple(device: Device) -> bool:
     """Whether nothing but selectors and its use decides about a device."""
     return not (
         device.allow_multiple or device.consumes or device.taints or any(c.policy is not None for c in device.capacity.values())

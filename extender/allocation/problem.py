@@ -31,7 +31,7 @@ UNUSED = PoolUse()
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class AllocatedState:
     """What is in use, by pool; `counters` gives what allocated devices consume of a pool's counter sets, in nanos."""
 
     pools: Mapping[PoolKey, PoolUse]
@@ -44,7 +44,7 @@ class Selection(NamedTuple):
     match: int
     error: int
     explain: Callable[[int], str]  # bit to the text of the error
-    left_out: int = 0  # devices that match and are never allocated, see Inventory.left_out
+    unsupported: int = 0  # devices that match and are never allocated, see Inventory.unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Problem:
     inventory: Inventory
     names: tuple[str, ...]
     specs: tuple[ClaimSpec, ...]
-    usage: Usage
+    allocated_state: AllocatedState
     select: Callable[[str, DeviceRequest], Selection]
     taken: int  # devices that cannot be taken exclusively, as a mask
     features: Features = field(default_factory=Features)
@@ -84,11 +84,11 @@ class Solution(NamedTuple):
         return found
 
 
-def taken_mask(inventory: Inventory, usage: Usage) -> int:
+def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
     """Devices that are allocated exclusively, or that are exclusive now and still have shares."""
     found = 0
     for pool in inventory.pools:
-        use = usage.pools.get(pool.key, UNUSED)
+        use = allocated_state.pools.get(pool.key, UNUSED)
         for device in (*use.taken, *use.shares):
             bit = inventory.index.get(DeviceId(*pool.key, device))
             if bit is not None and (device in use.taken or not inventory.places[bit].device.allow_multiple):

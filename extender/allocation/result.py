@@ -9,7 +9,7 @@ from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
 from extender.model.claim import Allocation, ClaimSpec, Config, DeviceRequest, Result
 from extender.model.device import NodeSelection
-from extender.model.selector import NodeSelector, Requirement, Term
+from extender.model.node_selector import NodeSelector, Requirement, Term
 
 
 def allocations(

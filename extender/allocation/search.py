@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from extender.allocation import capacity, constraints, left_out, shortage
+from extender.allocation import capacity, constraints, shortage, unsupported_devices
 from extender.allocation.counters import Counters
-from extender.allocation.observe import NOBODY, Observer
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
+from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.taints import blocking_taint
+from extender.model.berth_errors import InvalidClaim, OutOfBudget
 from extender.model.bits import lowest, members
-from extender.model.budget import UNLIMITED, Budget
+from extender.model.call_budget import UNLIMITED, CallBudget
 from extender.model.claim import MAX_RESULTS, DeviceRequest
-from extender.model.errors import InvalidClaim, OutOfBudget
 from extender.model.quantity import Quantity
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
@@ -46,8 +46,8 @@ class Search:
     `budget` steps the search gives up for good; `call_budget` decides only when the answer is found."""
 
     def __init__(
-        self, problem: Problem, *, budget: int = DEFAULT_BUDGET, observer: Observer = NOBODY,
-        call_budget: Budget = UNLIMITED,
+        self, problem: Problem, *, budget: int = DEFAULT_BUDGET, observer: Observer = NULL_OBSERVER,
+        call_budget: CallBudget = UNLIMITED,
     ) -> None:
         self._problem = problem
         self._budget = budget
@@ -59,7 +59,7 @@ class Search:
         self._in_use = problem.taken
         self._here = 0
         self._here_by_claim = [0] * len(problem.specs)
-        self._counters = Counters(problem.inventory, problem.usage)
+        self._counters = Counters(problem.inventory, problem.allocated_state)
         self._using: dict[int, dict[str, int]] = {}
         self._picks: list[list[Pick]] = [[] for _ in problem.specs]
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
@@ -134,10 +134,10 @@ class Search:
             for claim, spec in enumerate(self._problem.specs)
             for request in spec.requests
         ]
-        inventory, usage = self._problem.inventory, self._problem.usage
-        if not self._is_plain() or not shortage.is_short(forms, inventory, Counters(inventory, usage)):
+        inventory, allocated_state = self._problem.inventory, self._problem.allocated_state
+        if not self._is_plain() or not shortage.is_short(forms, inventory, Counters(inventory, allocated_state)):
             return
-        shortage.report(forms, Counters(inventory, usage), self._observer)
+        shortage.report(forms, Counters(inventory, allocated_state), self._observer)
         raise _ShortOfCounters
 
     def _is_plain(self) -> bool:
@@ -158,7 +158,7 @@ class Search:
         where = f"claim {self._problem.names[claim]}, request {request.name}"
         self._check_features(where, request)
         selection = self._selections[claim, request.name] = self._problem.select(self._problem.names[claim], request)
-        left_out.report(self._problem.inventory, request.name, selection.left_out, self._observer)
+        unsupported_devices.report(self._problem.inventory, request.name, selection.unsupported, self._observer)
         if request.mode == "ExactCount":
             return request.count
         if request.mode != "All":
@@ -184,7 +184,7 @@ class Search:
                 raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
         if selection.error:
             raise InvalidClaim(selection.explain(lowest(selection.error)))
-        return [bit for bit in members(selection.match) if not selection.left_out and self._has_capacity(bit, request)]
+        return [bit for bit in members(selection.match) if not selection.unsupported and self._has_capacity(bit, request)]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
         if not self._problem.features.consumable_capacity:
@@ -381,7 +381,7 @@ class Search:
     def _share_use(self, bit: int) -> capacity.Amounts | None:
         place = self._problem.inventory.places[bit]
         key = self._problem.inventory.pools[place.pool].key
-        return self._problem.usage.pools.get(key, UNUSED).shares.get(place.id.device)
+        return self._problem.allocated_state.pools.get(key, UNUSED).shares.get(place.id.device)
 
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
         self._observer.rejected(request.name, bit, cause, detail)

@@ -8,10 +8,10 @@ from extender.allocation.features import Features
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Selection
 from extender.cel.dra import Masks
-from extender.model.budget import UNLIMITED, Budget
+from extender.model.berth_errors import InvalidClaim
+from extender.model.call_budget import UNLIMITED, CallBudget
 from extender.model.claim import DeviceClass, DeviceRequest
-from extender.model.errors import InvalidClaim
-from extender.model.text import cut
+from extender.model.text_limits import cut
 
 _ERROR_BYTES = 256  # of what CEL says: it repeats the text that it could not convert
 Classes = Callable[[str], DeviceClass | None]
@@ -31,7 +31,7 @@ def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceCl
 
 def select(
     claim: str, request: DeviceRequest, class_: DeviceClass, inventory: Inventory, masks: Masks, features: Features,
-    budget: Budget = UNLIMITED,
+    budget: CallBudget = UNLIMITED,
 ) -> Selection:
     """The masks of a request. A selector is asked only about devices that passed those before. Raises BudgetSpent."""
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
@@ -52,7 +52,7 @@ def select(
         error |= failed << offset
     matching = alive & inventory.reachable
     left_out = 0
-    for _, devices in inventory.left_out:
+    for _, devices in inventory.unsupported:
         left_out |= matching & devices
     return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, budget), left_out)
 
@@ -68,7 +68,7 @@ def _bindable(devices: tuple[object, ...], features: Features) -> int:
 
 
 def _explainer(
-    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, budget: Budget
+    sources: list[tuple[str, str]], inventory: Inventory, masks: Masks, budget: CallBudget
 ) -> Callable[[int], str]:
     def explain(bit: int) -> str:
         place = inventory.places[bit]

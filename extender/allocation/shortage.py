@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from extender.allocation.counters import Counters
-from extender.allocation.observe import Observer
 from extender.allocation.pools import Inventory
+from extender.allocation.search_observer import Observer
 from extender.model.bits import members
 from extender.model.device import Device
 

@@ -15,15 +15,15 @@ from typer.core import TyperGroup
 
 from extender import __version__
 from extender.cli.logs import set_up_logging
-from extender.model.errors import BerthError, WireError
-from extender.model.text import one_line, shown
+from extender.model.berth_errors import BerthError, WireError
+from extender.model.text_limits import one_line, shown
 
 _COMMANDS = {  # where each is: module of extender.cli, and its function or group
-    "serve": ("serve", "serve_command"), "console": ("console", "console_command"), "agent": ("agent", "agent_command"), "fabric": ("fabric", "fabric_command"),
-    "run": ("run", "run_command"), "allocate": ("allocate", "allocate_command"), "select": ("select", "select_command"),
-    "lint": ("lint", "lint_command"), "explain": ("explain", "explain_command"), "doctor": ("doctor", "doctor_command"),
-    "nodes": ("fleet", "nodes_command"), "claims": ("fleet", "claims_command"), "top": ("fleet", "top_command"),
-    "policy": ("policy", "policy_app"), "snapshot": ("explain", "snapshot_command"),
+    "serve": ("serve_command", "serve_command"), "console": ("console_command", "console_command"), "agent": ("agent_command", "agent_command"), "fabric": ("fabric_command", "fabric_command"),
+    "run": ("run_command", "run_command"), "allocate": ("allocate_command", "allocate_command"), "select": ("select_command", "select_command"),
+    "lint": ("lint_command", "lint_command"), "explain": ("explain_command", "explain_command"), "doctor": ("doctor_command", "doctor_command"),
+    "nodes": ("fleet_commands", "nodes_command"), "claims": ("fleet_commands", "claims_command"), "top": ("fleet_commands", "top_command"),
+    "policy": ("policy_command", "policy_app"), "snapshot": ("explain_command", "snapshot_command"),
 }  # fmt: skip
 _USAGE_BYTES = 1024
 

@@ -1,4 +1,4 @@
 """All network I/O with the API server: credentials, requests, list and watch, writes.
 
-What does not belong here: decisions. Nothing in this room knows why something is written.
+What does not belong here: decisions. Nothing in this package knows why something is written.
 """

@@ -13,9 +13,9 @@ import aiohttp
 import orjson
 from aiohttp.http_exceptions import LineTooLong
 
+from extender.cluster.api_errors import Gone, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
-from extender.cluster.errors import Gone, Unavailable, error_for
-from extender.model.text import one_line
+from extender.model.text_limits import one_line
 from extender.wire.lenient import lenient_loads
 
 Json = dict[str, Any]

@@ -18,10 +18,10 @@ from kubernetes.config.dateutil import parse_rfc3339
 from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
-from extender.cluster.errors import ClusterError
+from extender.cluster.api_errors import ClusterError
 from extender.files import name_of, read_mounted
-from extender.model.errors import WireError
-from extender.model.text import one_line, shown
+from extender.model.berth_errors import WireError
+from extender.model.text_limits import one_line, shown
 from extender.wire.documents import one_value
 
 _REFRESH_SECONDS = (

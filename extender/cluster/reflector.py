@@ -12,10 +12,10 @@ from typing import Any
 
 import structlog
 
+from extender.cluster.api_errors import ClusterError, Gone, NotFound, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
-from extender.cluster.errors import ClusterError, Gone, NotFound, TooMany, Unavailable
-from extender.model.errors import WireError
+from extender.model.berth_errors import WireError
 
 Json = dict[str, Any]
 
@@ -26,7 +26,7 @@ _SHOWN = 200  # characters of a problem that are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WatchedResource:
     """What to reflect. `apply(key, object)` gets the raw object, or None for a deletion; it returns nothing."""
 
     name: str
@@ -68,7 +68,7 @@ class Reflector:
     come at once, other tasks have their turn in between."""
 
     def __init__(
-        self, client: ApiClient, kind: Kind, on_progress: Callable[[], None],
+        self, client: ApiClient, kind: WatchedResource, on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic, timing: Timing = Timing(),
     ) -> None:
         self._client = client

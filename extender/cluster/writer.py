@@ -6,8 +6,8 @@ import datetime
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from extender.cluster.api_errors import NotFound
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
-from extender.cluster.errors import NotFound
 from extender.model.claim import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
@@ -22,9 +22,9 @@ from extender.model.claim import (
     Pod,
     special_claim_prefix,
 )
-from extender.model.text import cut
-from extender.wire.claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
+from extender.model.text_limits import cut
 from extender.wire.core import decode_pod
+from extender.wire.resource_claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
@@ -179,7 +179,7 @@ class Writer:
         body = {"metadata": {"annotations": {annotation: value}}}
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
-    async def tell(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
+    async def create_event(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
         """POST an Event on a Pod, a ConfigMap or a ResourceClaim (events.k8s.io/v1); a note that is too long is cut."""
         version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}

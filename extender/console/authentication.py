@@ -12,8 +12,8 @@ from typing import NamedTuple
 from cachetools import LRUCache, TTLCache
 from pydantic import BaseModel, ValidationError
 
+from extender.cluster.api_errors import ClusterError
 from extender.cluster.client import ApiClient
-from extender.cluster.errors import ClusterError
 
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 _MOST_TOKEN = 8192  # characters
@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 
 class Review(NamedTuple):
-    """A verdict with what an operator should know; `detail` is for the log, not for the sender."""
+    """A status with what an operator should know; `detail` is for the log, not for the sender."""
 
     verdict: Verdict
     detail: str = ""

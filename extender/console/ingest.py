@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from extender.model.demand import Mix
-from extender.model.errors import BerthError, WireError
-from extender.model.text import shown
+from extender.model.berth_errors import BerthError, WireError
+from extender.model.request_mix import RequestMix
+from extender.model.text_limits import shown
 from extender.records.schema import Batch, PolicyState, Record
 
 _SILENT_SECONDS = 30.0  # six heartbeats
@@ -45,7 +45,7 @@ class Stream(NamedTuple):
     last: int  # number of its last record
     lost: int  # records that it dropped before it sent them
     policy: PolicyState
-    mix: Mix
+    mix: RequestMix
 
 
 class Ingest:

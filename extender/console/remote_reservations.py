@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from extender.mirror.mirror import Mirror
-from extender.model.reservation import State
+from extender.cache.cluster_cache import ClusterCache
+from extender.model.reservation import ReservationState
 from extender.records import Released, Reserved
 
 _LIMIT = 8192  # reservations; the one told of longest ago goes first
@@ -16,8 +16,8 @@ _MOST_SECONDS = 300.0  # of a hold; the policy allows no longer one
 class RemoteReservations:
     """Applies records of reservations. `drop` ends those of one process, whose records were lost or stopped."""
 
-    def __init__(self, mirror: Mirror, clock: Callable[[], float], limit: int = _LIMIT) -> None:
-        self._mirror = mirror
+    def __init__(self, cache: ClusterCache, clock: Callable[[], float], limit: int = _LIMIT) -> None:
+        self._cache = cache
         self._clock = clock
         self._limit = limit
         self._epoch_of: OrderedDict[str, str] = OrderedDict()  # by claim UID
@@ -34,14 +34,14 @@ class RemoteReservations:
                 self._end(record.claim_uid)
             return
         self._end(record.claim_uid)
-        claim = self._mirror.store.claim_with(record.claim_uid)
+        claim = self._cache.store.claim_with(record.claim_uid)
         if claim is not None and claim.allocation is not None:
             return  # the watch was faster than the record: the claim speaks for itself
-        if record.state is State.HELD:
+        if record.state is ReservationState.HELD:
             deadline = self._clock() + min(record.seconds, _MOST_SECONDS)
-            self._mirror.hold(record.claim_uid, record.pod_uid, record.node, record.results, deadline)
+            self._cache.hold(record.claim_uid, record.pod_uid, record.node, record.results, deadline)
         else:
-            self._mirror.assume(record.claim_uid, record.pod_uid, record.node, record.results)
+            self._cache.assume(record.claim_uid, record.pod_uid, record.node, record.results)
         self._epoch_of[record.claim_uid] = epoch
         if len(self._epoch_of) > self._limit:
             self._end(next(iter(self._epoch_of)))
@@ -53,11 +53,11 @@ class RemoteReservations:
 
     def _end(self, claim_uid: str) -> None:
         self._epoch_of.pop(claim_uid, None)
-        match self._mirror.ledger.state(claim_uid):
-            case State.HELD:
-                self._mirror.release_claim(claim_uid)
-            case State.BINDING:
-                self._mirror.undo(claim_uid)
-            case State.NONE:
+        match self._cache.reservations.state(claim_uid):
+            case ReservationState.HELD:
+                self._cache.release_claim(claim_uid)
+            case ReservationState.BINDING:
+                self._cache.forget(claim_uid)
+            case ReservationState.NONE:
                 pass
 

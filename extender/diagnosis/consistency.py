@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.allocation.offline import newest, overdrawn_counters
-from extender.mirror.mirror import Mirror
+from extender.cache.cluster_cache import ClusterCache
 from extender.model.claim import Claim, ObjectKey, Result
 from extender.model.device import Device, DeviceId, PoolKey, Slice
 
@@ -34,11 +34,11 @@ class Finding:
     sentence: str
 
 
-def audit(mirror: Mirror) -> list[Finding]:
+def check_consistency(cache: ClusterCache) -> list[Finding]:
     """All findings, in a stable order."""
-    store = mirror.store
+    store = cache.store
     pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
-    found = _nodes(mirror)
+    found = _nodes(cache)
     for claim in store.claims.values():
         if claim.allocation is None:
             continue
@@ -55,15 +55,15 @@ def audit(mirror: Mirror) -> list[Finding]:
     return sorted(found)
 
 
-def _nodes(mirror: Mirror) -> list[Finding]:
+def _nodes(cache: ClusterCache) -> list[Finding]:
     found = [
         Finding("agent", node, (), f"node {node}: {problem}")
-        for node, problems in mirror.agent_problems.items()
+        for node, problems in cache.agent_problems.items()
         for problem in problems
     ]
     found += [
         Finding("unbuilt", node, (), f"node {node}: the view cannot be built: {problem}")
-        for node, problem in mirror.unbuilt.items()
+        for node, problem in cache.failed_nodes.items()
     ]
     return found
 

@@ -8,26 +8,32 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
-from extender.allocation.view import Interned, NodeView, Snapshot
+from extender.allocation.node_info import Interned, NodeInfo, Snapshot
 from extender.diagnosis import near_misses
-from extender.diagnosis.near_misses import Alike, Miss
-from extender.diagnosis.search_trace import SearchTrace, causes, narrate, trace
-from extender.diagnosis.selector_stats import Look, term_findings
-from extender.model.budget import BudgetSpent
+from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
+from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
+from extender.diagnosis.selector_stats import NodeSample, selector_stats
+from extender.model.berth_errors import WireError
+from extender.model.call_budget import CallBudgetSpent
 from extender.model.claim import Pod
-from extender.model.errors import WireError
 from extender.model.reasons import Code, Reason
 from extender.policy import Policy
-from extender.verdict.decision import Candidate, candidate
-from extender.verdict.demand import Blocked, Demand, NotOurs, NotReady, demand_of
-from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate
-from extender.verdict.grants import Grant
-from extender.verdict.ranking import Ranking, State
+from extender.scheduling.decision import ScoredNode, scored_node
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
+from extender.scheduling.node_ranking import NodeRanking, StatusGroup
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import (
+    Pending,
+    PodRequirements,
+    Skip,
+    UnschedulableAndUnresolvable,
+    requirements_of,
+)
 
 _EXAMPLES = 3  # nodes named per group
 _BEST = 5
-_ELSEWHERE = Refusal(Reason(Code.ELSEWHERE))
-Views = Mapping[str, NodeView]
+_ELSEWHERE = Unschedulable(Reason(Code.ELSEWHERE))
+Views = Mapping[str, NodeInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class Explanation:
     sentence: str
     nodes: int = 0
     fitting: int = 0
-    best: tuple[Candidate, ...] = ()
+    best: tuple[ScoredNode, ...] = ()
     groups: tuple[Group, ...] = ()
     misses: tuple[str, ...] = ()
     terms: tuple[str, ...] = field(default=())
@@ -58,18 +64,18 @@ class Explanation:
 
 
 @dataclass(slots=True)
-class ByReason:
+class NodesByReason:
     """Nodes refused for one reason, and the first of them that looks as `shown` does."""
 
-    shown: Alike
+    shown: EquivalentNodes
     nodes: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, alike: Alike) -> None:
-        self.nodes += alike.nodes
-        if alike.first[0] < self.shown.first[0]:
-            self.shown = alike
-        for name in alike.first[:_EXAMPLES]:
+    def add(self, equivalent: EquivalentNodes) -> None:
+        self.nodes += equivalent.nodes
+        if equivalent.first[0] < self.shown.first[0]:
+            self.shown = equivalent
+        for name in equivalent.first[:_EXAMPLES]:
             if len(self.examples) >= _EXAMPLES and name > self.examples[-1]:
                 break  # they are in order
             insort(self.examples, name)
@@ -77,133 +83,133 @@ class ByReason:
 
 
 @dataclass(slots=True)
-class Refused:
+class UnschedulableNodes:
     """Refused nodes: in one state, by the text of their reason, and by how their devices look."""
 
-    alike: list[Alike] = field(default_factory=list)
-    reasons: dict[str, ByReason] = field(default_factory=dict)
-    looks: dict[Interned | None, Look] = field(default_factory=dict)
+    groups: list[EquivalentNodes] = field(default_factory=list)
+    reasons: dict[str, NodesByReason] = field(default_factory=dict)
+    samples: dict[Interned | None, NodeSample] = field(default_factory=dict)
     nodes: int = 0
 
-    def add(self, alike: Alike) -> None:
-        self.alike.append(alike)
-        self.nodes += alike.nodes
-        view, nodes = self.looks.get(alike.view.state.appearance, (alike.view, 0))
-        self.looks[alike.view.state.appearance] = view, nodes + alike.nodes
-        known = self.reasons.get(alike.refusal.text)
+    def add(self, equivalent: EquivalentNodes) -> None:
+        self.groups.append(equivalent)
+        self.nodes += equivalent.nodes
+        node_info, nodes = self.samples.get(equivalent.node_info.state.attribute_class, (equivalent.node_info, 0))
+        self.samples[equivalent.node_info.state.attribute_class] = node_info, nodes + equivalent.nodes
+        known = self.reasons.get(equivalent.status.text)
         if known is None:
-            known = self.reasons[alike.refusal.text] = ByReason(alike)
-        known.add(alike)
+            known = self.reasons[equivalent.status.text] = NodesByReason(equivalent)
+        known.add(equivalent)
 
 
 def explain(
     pod: Pod,
     snapshot: Snapshot,
     policy: Policy,
-    rules: Rules,
-    ranking: Ranking | None = None,
+    context: EvaluationContext,
+    ranking: NodeRanking | None = None,
     own: Views = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
     """The explanation of a pod. `ranking` is one of the snapshot's mirror for the pod's demand, if the caller has one;
     `own` are the few nodes that look different to this pod; `narrated` is a node whose search is told in full. Raises
     WireError where that node is not known, and BudgetSpent."""
-    demand = demand_of(pod, snapshot, policy)
+    requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
-    match demand:
-        case NotOurs():
+    match requirements:
+        case Skip():
             return Explanation(name, "not-ours", f"pod {name} asks for no devices: Berth lets it pass")
-        case NotReady():
-            return Explanation(name, "waiting", demand.message)
-        case Blocked():
-            sentence = f"pod {name} fits nowhere: {demand.reason}"
-            return Explanation(name, "blocked", sentence, len(snapshot.views))
-        case Demand():
-            traces = _Traces(demand, rules)
+        case Pending():
+            return Explanation(name, "waiting", requirements.message)
+        case UnschedulableAndUnresolvable():
+            sentence = f"pod {name} fits nowhere: {requirements.reason}"
+            return Explanation(name, "blocked", sentence, len(snapshot.node_infos))
+        case PodRequirements():
+            traces = _Traces(requirements, context)
             told: tuple[str, ...] = ()
             if narrated:
-                told = narrate(traces.of(own.get(narrated) or _known(narrated, snapshot)), rules)
-            found = _explain(name, snapshot, ranking or Ranking(demand), own, traces)
+                told = trace_search(traces.of(own.get(narrated) or _known(narrated, snapshot)), context)
+            found = _explain(name, snapshot, ranking or NodeRanking(requirements), own, traces)
             return replace(found, narration=told)
 
 
 class _Traces:
     """Searches on the nodes that are shown, each made once."""
 
-    def __init__(self, demand: Demand, rules: Rules) -> None:
-        self.demand = demand
-        self.rules = rules
+    def __init__(self, requirements: PodRequirements, context: EvaluationContext) -> None:
+        self.requirements = requirements
+        self.context = context
         self._found: dict[str, SearchTrace] = {}
 
-    def of(self, view: NodeView) -> SearchTrace:
-        name = view.node.name
+    def of(self, node_info: NodeInfo) -> SearchTrace:
+        name = node_info.node.name
         if name not in self._found:
-            self._found[name] = trace(view, self.demand, self.rules)
+            self._found[name] = trace(node_info, self.requirements, self.context)
         return self._found[name]
 
 
-def _known(node: str, snapshot: Snapshot) -> NodeView:
-    if node not in snapshot.views:
+def _known(node: str, snapshot: Snapshot) -> NodeInfo:
+    if node not in snapshot.node_infos:
         raise WireError("narrate", f"node {node!r} is not known")
-    return snapshot.views[node]
+    return snapshot.node_infos[node]
 
 
-def _explain(name: str, snapshot: Snapshot, ranking: Ranking, own: Views, traces: _Traces) -> Explanation:
-    demand, rules, views = traces.demand, traces.rules, snapshot.views
-    if not (ranking.follow(snapshot, rules) and ranking.refresh(snapshot, rules)):
-        raise BudgetSpent
-    allowed = _allowed(demand, snapshot) if demand.pins else None
-    verdicts = {
-        node: evaluate(view, demand.on(view.node), rules)
-        for node, view in own.items()
+def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, traces: _Traces) -> Explanation:
+    requirements, context, node_infos = traces.requirements, traces.context, snapshot.node_infos
+    if not (ranking.update(snapshot, context) and ranking.refresh(snapshot, context)):
+        raise CallBudgetSpent
+    allowed = _allowed(requirements, snapshot) if requirements.node_selectors else None
+    statuses = {
+        node: evaluate(node_info, requirements.for_node(node_info.node), context)
+        for node, node_info in own.items()
         if allowed is None or node in allowed
     }
-    refused, nodes = Refused(), 0
-    for state in _states(ranking, snapshot, allowed, verdicts):
+    unschedulable, nodes = UnschedulableNodes(), 0
+    for state in _states(ranking, snapshot, allowed, statuses):
         nodes += state.nodes
-        if isinstance(state.verdict, Refusal):
+        if isinstance(state.status, Unschedulable):
             first = state.first[0]
-            refused.add(Alike(state.verdict, state.nodes, state.first, own.get(first) or views[first]))
-    tried = near_misses.worth_trying(refused.alike)
-    holders = near_misses.claims_on((*(one.shown.view for one in refused.reasons.values()), *tried), snapshot)
-    groups = _groups(refused, holders, traces)
-    fitting = nodes - refused.nodes
+            unschedulable.add(EquivalentNodes(state.status, state.nodes, state.first, own.get(first) or node_infos[first]))
+    tried = near_misses.nodes_to_try(unschedulable.groups)
+    claims_by_pool = near_misses.claims_on((*(one.shown.node_info for one in unschedulable.reasons.values()), *tried), snapshot)
+    groups = _groups(unschedulable, claims_by_pool, traces)
+    fitting = nodes - unschedulable.nodes
     if fitting:
-        best = [candidate(own.get(n) or views[n], grant, snapshot) for n, grant in _best(ranking, allowed, verdicts)]
+        best = [scored_node(own.get(n) or node_infos[n], placement, snapshot) for n, placement in _best(ranking, allowed, statuses)]
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
-    blind = ranking.is_blind(rules)
-    terms = term_findings(demand, snapshot, refused.looks.values() if blind else None, rules.budget)
-    misses: list[Miss] = [
-        *near_misses.by_count(demand, refused.alike, rules, blind=blind),
-        *near_misses.by_giving_back(tried, demand, rules, holders, blind=blind),
-        *near_misses.by_capacity(demand, (view for view, _ in refused.looks.values())),
+    ignores_identity = ranking.ignores_identity(context)
+    terms = selector_stats(requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context.budget)
+    misses: list[NearMiss] = [
+        *near_misses.by_device_count(requirements, unschedulable.groups, context, ignores_identity=ignores_identity),
+        *near_misses.by_releasing_claims(tried, requirements, context, claims_by_pool, ignores_identity=ignores_identity),
+        *near_misses.by_capacity(requirements, (node_info for node_info, _ in unschedulable.samples.values())),
         *near_misses.by_terms(terms),
     ]
-    told = tuple(dict.fromkeys(miss.sentence for miss in sorted(misses, key=lambda miss: miss.cost)))
+    told = tuple(dict.fromkeys(near_miss.sentence for near_miss in sorted(misses, key=lambda near_miss: near_miss.cost)))
     sentences = tuple(term.sentence() for term in terms)
     return Explanation(name, "refused", _why(name, groups, told), nodes, 0, (), groups, told, sentences)
 
 
-def _best(ranking: Ranking, allowed: set[str] | None, own: Mapping[str, Verdict]) -> list[tuple[str, Grant]]:
-    """The best nodes, where those of `own` have other verdicts than the ranking's."""
-    found = [(name, grant) for name, grant in ranking.best(allowed, _BEST + len(own)) if name not in own]
-    found += [(name, verdict) for name, verdict in own.items() if isinstance(verdict, Grant)]
+def _best(ranking: NodeRanking, allowed: set[str] | None, own: Mapping[str, FilterStatus]) -> list[tuple[str, Placement]]:
+    """The best nodes, where those of `own` have other statuses than the ranking's."""
+    found = [(name, placement) for name, placement in ranking.best(allowed, _BEST + len(own)) if name not in own]
+    found += [(name, status) for name, status in own.items() if isinstance(status, Placement)]
     return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_BEST]
 
 
 def _states(
-    ranking: Ranking, snapshot: Snapshot, allowed: set[str] | None, own: Mapping[str, Verdict]
-) -> Iterator[State]:
+    ranking: NodeRanking, snapshot: Snapshot, allowed: set[str] | None, own: Mapping[str, FilterStatus]
+) -> Iterator[StatusGroup]:
     """States of all nodes; those that are not allowed are in one, because a claim lies elsewhere."""
-    yield from (State(verdict, 1, [name]) for name, verdict in own.items())
+    yield from (StatusGroup(status, 1, [name]) for name, status in own.items())
     if allowed is not None:
-        elsewhere = nsmallest(_EXAMPLES, snapshot.views.keys() - allowed)
+        elsewhere = nsmallest(_EXAMPLES, snapshot.node_infos.keys() - allowed)
         if elsewhere:
-            yield State(_ELSEWHERE, len(snapshot.views) - len(allowed), elsewhere)
-    yield from ranking.states(allowed, own)
+            yield StatusGroup(_ELSEWHERE, len(snapshot.node_infos) - len(allowed), elsewhere)
+    yield from ranking.status_groups(allowed, own)
 
 
-def _where(name: str, nodes: int, fitting: int, best: list[Candidate]) -> str:
+def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     sentence = f"pod {name} fits on {fitting} of {nodes} nodes"
     if not best:
         return sentence
@@ -218,20 +224,20 @@ def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {nodes} nodes{nearest}"
 
 
-def _allowed(demand: Demand, snapshot: Snapshot) -> set[str]:
+def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:
     """Nodes that claims which are allocated already do not rule out."""
-    return {n for n, v in snapshot.views.items() if all(pin.matches(n, v.node.labels) for pin in demand.pins)}
+    return {n for n, v in snapshot.node_infos.items() if all(pin.matches(n, v.node.labels) for pin in requirements.node_selectors)}
 
 
-def _groups(refused: Refused, holders: near_misses.Holders, traces: _Traces) -> tuple[Group, ...]:
+def _groups(unschedulable: UnschedulableNodes, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> tuple[Group, ...]:
     """Refused nodes by reason, the most frequent reason first."""
-    ordered = sorted(refused.reasons.values(), key=lambda one: (-one.nodes, one.shown.refusal.text))
-    return tuple(_group(one, holders, traces) for one in ordered)
+    ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
+    return tuple(_group(one, claims_by_pool, traces) for one in ordered)
 
 
-def _group(one: ByReason, holders: near_misses.Holders, traces: _Traces) -> Group:
-    view, refusal = one.shown.view, one.shown.refusal
-    freeable = refusal.reason.code in near_misses.CAN_BE_FREED
-    others = near_misses.holders_on(view, holders) if freeable else ()
-    why = causes(traces.of(view), map(near_misses.held_by, others))
-    return Group(refusal.reason.code.name, refusal.text, one.nodes, tuple(one.examples), why)
+def _group(one: NodesByReason, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> Group:
+    node_info, status = one.shown.node_info, one.shown.status
+    freeable = status.reason.code in near_misses.FREEABLE_CODES
+    others = near_misses.claims_of_node(node_info, claims_by_pool) if freeable else ()
+    why = causes(traces.of(node_info), map(near_misses.held_by, others))
+    return Group(status.reason.code.name, status.text, one.nodes, tuple(one.examples), why)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.allocation.view import Interned, NodeView, Snapshot
+from extender.allocation.node_info import Interned, NodeInfo, Snapshot
 from extender.diagnosis.node_rows import largest_free_set, product
-from extender.model.demand import WHOLE
+from extender.model.request_mix import WHOLE
 from extender.scoring.parts import left_over, stranded, unclaimed_bytes
 
 
 @dataclass(slots=True)
-class Facts:
+class FleetStats:
     """Sums over the nodes of one product."""
 
     gpus: int = 0
@@ -23,7 +23,7 @@ class Facts:
     live_free_bytes: int = 0  # of the GPUs whose agent says so
     stranded: float = 0.0  # GPUs free in whole or in part that the expected demand cannot use where they are
 
-    def add(self, other: Facts) -> None:
+    def add(self, other: FleetStats) -> None:
         """Count one more node."""
         self.gpus += other.gpus
         self.free += other.free
@@ -34,36 +34,36 @@ class Facts:
         self.stranded += other.stranded
 
 
-def fleet_facts(snapshot: Snapshot) -> dict[str, Facts]:
+def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
     """The facts by product. Nodes that look alike are counted once and multiplied."""
-    found: dict[str, Facts] = {}
-    alike: dict[Interned, Facts] = {}
-    for view in snapshot.views.values():
-        if view.fabric is not None:
-            mine = alike.get(view.state.signature)
+    found: dict[str, FleetStats] = {}
+    alike: dict[Interned, FleetStats] = {}
+    for node_info in snapshot.node_infos.values():
+        if node_info.fabric is not None:
+            mine = alike.get(node_info.state.allocation_class)
             if mine is None:
-                mine = alike[view.state.signature] = _node(view, snapshot)
-            sum_ = found.setdefault(product(view), Facts())
+                mine = alike[node_info.state.allocation_class] = _node(node_info, snapshot)
+            sum_ = found.setdefault(product(node_info), FleetStats())
             sum_.add(mine)
-            sum_.live_free_bytes += _live_free(view)
+            sum_.live_free_bytes += _live_free(node_info)
     return found
 
 
-def _node(view: NodeView, snapshot: Snapshot) -> Facts:
-    assert view.fabric is not None
-    bits = [bit for bit in view.gpu_bits if bit >= 0]
-    left = left_over(view)
-    return Facts(
+def _node(node_info: NodeInfo, snapshot: Snapshot) -> FleetStats:
+    assert node_info.fabric is not None
+    bits = [bit for bit in node_info.gpu_bits if bit >= 0]
+    left = left_over(node_info)
+    return FleetStats(
         gpus=len(bits),
         free=left.count(WHOLE),
-        drifting=view.drift.bit_count(),
-        unhealthy=sum(not gpu.healthy for gpu in view.fabric.gpus),
-        largest_set=largest_free_set(view),
-        unclaimed_bytes=sum(unclaimed_bytes(view, bit) for bit in bits if not view.busy >> bit & 1),
-        stranded=stranded(left, snapshot.fleet) / WHOLE,
+        drifting=node_info.drift.bit_count(),
+        unhealthy=sum(not gpu.healthy for gpu in node_info.fabric.gpus),
+        largest_set=largest_free_set(node_info),
+        unclaimed_bytes=sum(unclaimed_bytes(node_info, bit) for bit in bits if not node_info.busy >> bit & 1),
+        stranded=stranded(left, snapshot.baseline) / WHOLE,
     )
 
 
-def _live_free(view: NodeView) -> int:
-    assert view.fabric is not None
-    return sum(gpu.memory_free_bytes or 0 for gpu in view.fabric.gpus) if view.believed else 0
+def _live_free(node_info: NodeInfo) -> int:
+    assert node_info.fabric is not None
+    return sum(gpu.memory_free_bytes or 0 for gpu in node_info.fabric.gpus) if node_info.agent_is_fresh else 0

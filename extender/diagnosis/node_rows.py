@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from extender.allocation.node_info import NodeInfo, Snapshot
 from extender.allocation.problem import UNUSED
-from extender.allocation.view import NodeView, Snapshot
-from extender.diagnosis.near_misses import Holders, holders_on
+from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric.sets import largest_joined
 from extender.model.claim import Claim
-from extender.model.fabric import DISTANCES
+from extender.model.gpu_topology import DISTANCES
 from extender.model.quantity import NANO
 from extender.scoring.parts import memory_bytes
 
@@ -29,66 +29,66 @@ _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
-def shown_bits(view: NodeView) -> list[int]:
+def shown_bits(node_info: NodeInfo) -> list[int]:
     """The devices that stand for the node's GPUs; all devices where none is a whole GPU."""
-    gpus = [bit for bit in view.gpu_bits if bit >= 0]
-    return gpus or list(range(len(view.inventory.places)))
+    gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
+    return gpus or list(range(len(node_info.inventory.places)))
 
 
-def letter(view: NodeView, bit: int) -> str:
+def letter(node_info: NodeInfo, bit: int) -> str:
     """The state of a device."""
-    if view.held >> bit & 1:
+    if node_info.held >> bit & 1:
         return "h"
-    if _note(view, bit):
+    if _note(node_info, bit):
         return "x"
-    if view.drift >> bit & 1:
+    if node_info.drift >> bit & 1:
         return "d"
-    used = shared_tenths(view, bit)
+    used = shared_tenths(node_info, bit)
     if used:
         return str(used)
-    return "u" if view.busy >> bit & 1 else "f"
+    return "u" if node_info.busy >> bit & 1 else "f"
 
 
-def letters(view: NodeView) -> str:
+def letters(node_info: NodeInfo) -> str:
     """One letter per GPU, in the order of the fabric."""
-    return "".join(letter(view, bit) for bit in shown_bits(view))
+    return "".join(letter(node_info, bit) for bit in shown_bits(node_info))
 
 
-def shared_tenths(view: NodeView, bit: int) -> int:
+def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     """1..9 where shares are allocated on the device, else 0."""
-    place = view.inventory.places[bit]
-    shares = view.usage.pools.get(view.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+    place = node_info.inventory.places[bit]
+    shares = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
     if shares is None:
         return 0
-    total = memory_bytes(view, bit) * NANO
+    total = memory_bytes(node_info, bit) * NANO
     used = max((shares.get(name, 0) for name in _MEMORY), default=0)
     return min(max(10 * used // total, 1), 9) if total else 1
 
 
-def product(view: NodeView) -> str:
+def product(node_info: NodeInfo) -> str:
     """What the node's GPUs are called."""
-    if view.fabric is not None and view.fabric.product:
-        return view.fabric.product
-    for place in view.inventory.places[:1]:
+    if node_info.fabric is not None and node_info.fabric.product:
+        return node_info.fabric.product
+    for place in node_info.inventory.places[:1]:
         for name in _PRODUCT:
             value = place.device.attributes.get(name)
             if isinstance(value, str):
                 return value
-    return "other devices" if view.inventory.places else "no devices"
+    return "other devices" if node_info.inventory.places else "no devices"
 
 
-def largest_free_set(view: NodeView) -> int:
+def largest_free_set(node_info: NodeInfo) -> int:
     """How many free GPUs NVLink joins in one ring; 0 where it joins none."""
-    if view.fabric is None:
+    if node_info.fabric is None:
         return 0
-    return largest_joined(view.fabric.graph, view.positions(~view.busy), len(view.gpu_bits))
+    return largest_joined(node_info.fabric.graph, node_info.positions(~node_info.busy), len(node_info.gpu_bits))
 
 
-def row(view: NodeView) -> Json:
+def row(node_info: NodeInfo) -> Json:
     """One node in the overview."""
-    labels = view.node.labels
+    labels = node_info.node.labels
     groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
-    return {"name": view.node.name, "product": product(view), "gpus": letters(view), **groups}
+    return {"name": node_info.node.name, "product": product(node_info), "gpus": letters(node_info), **groups}
 
 
 def totals(rows: Iterable[Json]) -> dict[str, int]:
@@ -101,29 +101,29 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
     return named
 
 
-def node_detail(view: NodeView, holders: Holders) -> Json:
+def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
     """One node in full: every device with its holder, the links, the words on memory."""
-    claims = holders_on(view, holders)
+    claims = claims_of_node(node_info, claims_by_pool)
     by_device = _claims_by_device(claims)
-    fabric = view.fabric
+    fabric = node_info.fabric
     devices = []
-    for bit in shown_bits(view):
-        place = view.inventory.places[bit]
-        position = view.gpu_bits.index(bit) if bit in view.gpu_bits else -1
+    for bit in shown_bits(node_info):
+        place = node_info.inventory.places[bit]
+        position = node_info.gpu_bits.index(bit) if bit in node_info.gpu_bits else -1
         state = fabric.gpus[position] if fabric is not None and position >= 0 else None
         devices.append(
             {
                 "name": place.id.device,
                 "driver": place.id.driver,
                 "pool": place.id.pool,
-                "state": letter(view, bit),
-                "memory": memory_bytes(view, bit),
-                "live_free": state.memory_free_bytes if state and view.believed else None,
-                "note": _note(view, bit),
+                "state": letter(node_info, bit),
+                "memory": memory_bytes(node_info, bit),
+                "live_free": state.memory_free_bytes if state and node_info.agent_is_fresh else None,
+                "note": _note(node_info, bit),
                 "claims": by_device.get(str(place.id), []),
             }
         )
-    found: Json = {**row(view), "devices": devices, "largest_free_set": largest_free_set(view)}
+    found: Json = {**row(node_info), "devices": devices, "largest_free_set": largest_free_set(node_info)}
     if fabric is not None:
         found["fabric"] = {
             "source": fabric.source.value,
@@ -150,10 +150,10 @@ def claim_rows(snapshot: Snapshot) -> list[Json]:
     ]
 
 
-def _note(view: NodeView, bit: int) -> str:
-    if view.fabric is None or bit not in view.gpu_bits:
+def _note(node_info: NodeInfo, bit: int) -> str:
+    if node_info.fabric is None or bit not in node_info.gpu_bits:
         return ""
-    state = view.fabric.gpus[view.gpu_bits.index(bit)]
+    state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
     return "" if state.healthy else state.note or "unhealthy"
 
 

@@ -6,67 +6,67 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation.live import live_use, uses_of
+from extender.allocation.live_memory import live_use, uses_of
+from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters
-from extender.allocation.problem import UNUSED, PoolUse, Usage, taken_mask
-from extender.allocation.view import ChangeLog, NodeState, NodeView, Snapshot
+from extender.allocation.problem import UNUSED, AllocatedState, PoolUse, taken_mask
+from extender.model.berth_errors import WireError
 from extender.model.claim import Claim, Result
 from extender.model.device import PoolKey
-from extender.model.errors import WireError
-from extender.model.text import shown
+from extender.model.text_limits import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Scenario:
     """What to imagine. `given_back` are allocated devices that are free again."""
 
     without_nodes: frozenset[str] = frozenset()
-    given_back: tuple[Result, ...] = ()
+    released: tuple[Result, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.without_nodes or self.given_back)
+        return bool(self.without_nodes or self.released)
 
 
-def imagine(snapshot: Snapshot, claims: Iterable[Claim], changes: Changes) -> Snapshot:
+def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenario) -> Snapshot:
     """The snapshot with the changes; the very same one where there are none. Rankings of the real snapshots cannot
     follow it: make a new one."""
     added = {claim.key: claim for claim in claims}
     if added:
         known = ChainMap(added, snapshot.claims)  # type: ignore[arg-type] # the second is never written
         snapshot = replace(snapshot, claims=known)
-    if not changes:
+    if not scenario:
         return snapshot
-    left = {name: view for name, view in snapshot.views.items() if name not in changes.without_nodes}
-    views = _given_back(left, changes.given_back)
-    return replace(snapshot, views=views, states=_states(views), changes=ChangeLog())
+    left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
+    node_infos = _given_back(left, scenario.released)
+    return replace(snapshot, node_infos=node_infos, states=_states(node_infos), changes=ChangeLog())
 
 
-def _states(views: Mapping[str, NodeView]) -> dict[int, NodeState]:
-    """The states of some nodes, by number. They are copies: those of the mirror list other nodes, too."""
+def _states(node_infos: Mapping[str, NodeInfo]) -> dict[int, NodeState]:
+    """The states of some nodes, by number. They are copies: those of the cache list other nodes, too."""
     found: dict[int, NodeState] = {}
-    for name, view in sorted(views.items()):
-        state = found.get(view.state.number)
+    for name, node_info in sorted(node_infos.items()):
+        state = found.get(node_info.state.number)
         if state is None:
-            state = found[view.state.number] = replace(view.state, names=[])
+            state = found[node_info.state.number] = replace(node_info.state, names=[])
         state.names.append(name)
     return found
 
 
-def _given_back(views: dict[str, NodeView], given: Iterable[Result]) -> dict[str, NodeView]:
+def _given_back(node_infos: dict[str, NodeInfo], given: Iterable[Result]) -> dict[str, NodeInfo]:
     """The views, changed in place."""
     results: dict[PoolKey, list[Result]] = {}
     for result in given:
         results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
-    for name, view in list(views.items()) if results else ():
-        mine = [r for pool in view.inventory.pools for r in results.get(pool.key, ())]
+    for name, node_info in list(node_infos.items()) if results else ():
+        mine = [r for pool in node_info.inventory.pools for r in results.get(pool.key, ())]
         if mine:
-            views[name] = freed(view, mine)
-    return views
+            node_infos[name] = with_devices_released(node_info, mine)
+    return node_infos
 
 
-def seen_by_holder(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeView]:
+def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeInfo]:
     """The nodes of devices that filter holds for a pod, as that pod sees them: with these devices free."""
-    return _given_back({name: snapshot.views[name] for name in nodes if name in snapshot.views}, held)
+    return _given_back({name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}, held)
 
 
 def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
@@ -84,26 +84,26 @@ def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
     return found
 
 
-def freed(view: NodeView, results: Iterable[Result]) -> NodeView:
+def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> NodeInfo:
     """The node if these allocated devices were free, in a state of its own."""
-    before, pools = view.usage.pools, dict(view.usage.pools)
+    before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
     for result in results:
         key = PoolKey(result.device.driver, result.device.pool)
         pools[key] = _less(pools.get(key, UNUSED), result)
     counters = {
         pool.key: consumed_counters(pool.slices, pools.get(pool.key, UNUSED))
         if pools.get(pool.key) != before.get(pool.key)
-        else view.usage.counters(pool)
-        for pool in view.inventory.pools
+        else node_info.allocated_state.counters(pool)
+        for pool in node_info.inventory.pools
         if pool.counter_sets
     }
-    usage = Usage(pools, lambda pool: counters.get(pool.key, {}))
-    busy = taken_mask(view.inventory, usage)
+    allocated_state = AllocatedState(pools, lambda pool: counters.get(pool.key, {}))
+    busy = taken_mask(node_info.inventory, allocated_state)
     drift, overuse = 0, dict[int, int]()
-    if view.believed:
-        drift, overuse = live_use(view.inventory, usage, uses_of(view.fabric), view.gpu_bits, busy)
-    state = NodeState(appearance=view.state.appearance, imagined=True)
-    return replace(view, usage=usage, busy=busy, held=view.held & busy, drift=drift, overuse=overuse, state=state)
+    if node_info.agent_is_fresh:
+        drift, overuse = live_use(node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy)
+    state = NodeState(attribute_class=node_info.state.attribute_class, hypothetical=True)
+    return replace(node_info, allocated_state=allocated_state, busy=busy, held=node_info.held & busy, drift=drift, overuse=overuse, state=state)
 
 
 def _less(use: PoolUse, result: Result) -> PoolUse:

@@ -1,26 +1,26 @@
-"""One search on one node, observed once: its verdict, what stood in the way of each device, and the whole story."""
+"""One search on one node, observed once: its status, what stood in the way of each device, and the whole story."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from extender.allocation.observe import CAUSES, Recorder
-from extender.allocation.view import NodeView
+from extender.allocation.node_info import NodeInfo
+from extender.allocation.search_observer import CAUSES, CauseRecorder
+from extender.model.berth_errors import InvalidClaim
 from extender.model.bits import members
-from extender.model.errors import InvalidClaim
 from extender.model.reasons import Code
-from extender.model.text import cut
-from extender.verdict.demand import Demand
-from extender.verdict.evaluate import Refusal, Rules, Verdict, evaluate, problem_for
-from extender.verdict.verbs import held_results
+from extender.model.text_limits import cut
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
+from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.shortlist import held_results
 
 _MOST = 200  # lines about devices
 _CAUSES = 4  # causes named
 _CAUSE_BYTES = 1024  # of one: it may name each of a hundred devices
 
 
-class _Story(Recorder):
+class _Story(CauseRecorder):
     """Keeps the rejections in the order of the search, too."""
 
     def __init__(self) -> None:
@@ -40,57 +40,57 @@ class _Story(Recorder):
 class SearchTrace:
     """A search that ended."""
 
-    view: NodeView
-    demand: Demand  # as this node has to serve it
-    verdict: Verdict
+    node_info: NodeInfo
+    requirements: PodRequirements  # as this node has to serve it
+    status: FilterStatus
     story: _Story
 
 
-def trace(view: NodeView, demand: Demand, rules: Rules) -> SearchTrace:
+def trace(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> SearchTrace:
     """Evaluate the demand on a node, observed. Raises BudgetSpent."""
-    story, local = _Story(), demand.on(view.node)
-    return SearchTrace(view, local, evaluate(view, local, rules, story), story)
+    story, local = _Story(), requirements.for_node(node_info.node)
+    return SearchTrace(node_info, local, evaluate(node_info, local, context, story), story)
 
 
 def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
     """What stood in the way of each device, device names by cause, and `more` sentences of this kind; a few of all."""
-    reason = found.verdict.reason if isinstance(found.verdict, Refusal) else None
+    reason = found.status.reason if isinstance(found.status, Unschedulable) else None
     if reason is not None and reason.code in (Code.INVALID, Code.OUT_OF_BUDGET):
         return reason.params  # a search that did not end says nothing of devices
     devices: dict[tuple[str, str], set[str]] = {}
     for (_, bit), why in sorted(found.story.causes.items()):
-        devices.setdefault(why, set()).add(_device(found.view, bit))
+        devices.setdefault(why, set()).add(_device(found.node_info, bit))
     sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
     sentences = [cut(sentence, _CAUSE_BYTES) for sentence in (*sentences, *more)]
     left = len(sentences) - _CAUSES
     return (*sentences[:_CAUSES], f"and {left} more") if left > 0 else tuple(sentences)
 
 
-def narrate(found: SearchTrace, rules: Rules) -> tuple[str, ...]:
+def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, ...]:
     """The search line by line: what selectors matched, which devices it left aside and why, and what was chosen."""
-    view, verdict, story = found.view, found.verdict, found.story
-    lines = [f"node {view.node.name}: {len(view.inventory.places)} devices", *_matched(view, found.demand, rules)]
+    node_info, status, story = found.node_info, found.status, found.story
+    lines = [f"node {node_info.node.name}: {len(node_info.inventory.places)} devices", *_matched(node_info, found.requirements, context)]
     for request, bit, cause, detail in story.rejections:
-        lines.append(f"request {request}: {_device(view, bit)} {_why(cause, detail)}")
+        lines.append(f"request {request}: {_device(node_info, bit)} {_why(cause, detail)}")
     if story.left_out:
         lines.append(f"and {story.left_out} more of these")
-    if isinstance(verdict, Refusal):
-        return (*lines, f"refused: {verdict.text}")
-    devices = ", ".join(str(result.device) for result in held_results(view, verdict)) or "nothing left to allocate"
-    parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in verdict.parts)
-    return (*lines, f"chosen: {devices}", *parts, f"score {verdict.score:.3f}")
+    if isinstance(status, Unschedulable):
+        return (*lines, f"refused: {status.text}")
+    devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
+    parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
+    return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")
 
 
-def _device(view: NodeView, bit: int) -> str:
-    return view.inventory.places[bit].id.device
+def _device(node_info: NodeInfo, bit: int) -> str:
+    return node_info.inventory.places[bit].id.device
 
 
 def _why(cause: str, detail: str) -> str:
     return f"{CAUSES[cause]} ({detail})" if detail else CAUSES[cause]
 
 
-def _matched(view: NodeView, demand: Demand, rules: Rules) -> list[str]:
-    problem = problem_for(view, demand, rules)
+def _matched(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[str]:
+    problem = problem_for(node_info, requirements, context)
     lines: list[str] = []
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for option in (option for request in spec.requests for option in request.alternatives):
@@ -99,13 +99,13 @@ def _matched(view: NodeView, demand: Demand, rules: Rules) -> list[str]:
             except InvalidClaim as error:
                 return [*lines, str(error)]
             for what, mask in (
-                ("selectors match", selection.match | selection.left_out),
-                ("left out", selection.left_out),
-                ("held by a pod being scheduled", selection.match & view.held),
-                ("in use", selection.match & view.busy & ~view.held),
-                ("left", selection.match & ~view.busy),
+                ("selectors match", selection.match | selection.unsupported),
+                ("left out", selection.unsupported),
+                ("held by a pod being scheduled", selection.match & node_info.held),
+                ("in use", selection.match & node_info.busy & ~node_info.held),
+                ("left", selection.match & ~node_info.busy),
             ):
-                names = ", ".join(_device(view, bit) for bit in members(mask))
+                names = ", ".join(_device(node_info, bit) for bit in members(mask))
                 if names or what in ("selectors match", "left"):
                     lines.append(f"request {option.name}: {what} {names or 'nothing'}")
             lines += [selection.explain(bit) for bit in members(selection.error)[:3]]

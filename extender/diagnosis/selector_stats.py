@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from extender.allocation.view import NodeView, Snapshot
+from extender.allocation.node_info import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
 from extender.cel.dra import STORED, Selector, compile_selector, observed_value, split_terms
-from extender.model.budget import UNLIMITED, Budget
+from extender.model.call_budget import UNLIMITED, CallBudget
 from extender.model.device import Device, Slice
-from extender.model.text import cut, one_line
-from extender.verdict.demand import Demand
+from extender.model.text_limits import cut, one_line
+from extender.scheduling.pod_requirements import PodRequirements
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values counted
 
 
 @dataclass(slots=True)
-class TermFinding:
+class TermStats:
     """One && term of a selector over the devices that passed the terms before it."""
 
     source: str  # 'class gpu.nvidia.com' or 'request gpu'
@@ -53,29 +53,29 @@ Devices = dict[tuple[str, int], list[Device]]
 pairs would set the garbage collector to work."""
 
 
-Look = tuple[NodeView, int]
+NodeSample = tuple[NodeInfo, int]
 """One of some nodes whose devices look the same, and how many they are."""
 
 
-def term_findings(
-    demand: Demand, snapshot: Snapshot, looks: Collection[Look] | None, budget: Budget = UNLIMITED
-) -> list[TermFinding]:
+def selector_stats(
+    requirements: PodRequirements, snapshot: Snapshot, samples: Collection[NodeSample] | None, budget: CallBudget = UNLIMITED
+) -> list[TermStats]:
     """The findings of every request. `looks` are all nodes by how their devices look to the terms, where only that
     counts: one of each is then asked for all. Raises BudgetSpent."""
     devices: Devices = {}
-    for slice_, weight in _slices(snapshot, looks):
+    for slice_, weight in _slices(snapshot, samples):
         devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
-    findings: list[TermFinding] = []
-    for source, expressions in _sources(demand):
+    findings: list[TermStats] = []
+    for source, expressions in _sources(requirements):
         alive = devices
         for expression in expressions:
             problem = _problem(expression)
             if problem:
-                findings.append(TermFinding(source, expression, problem=problem))
+                findings.append(TermStats(source, expression, problem=problem))
                 break
             for term in split_terms(expression):
-                finding = TermFinding(source, term)
-                alive = {key: _judge(finding, key, some, budget) for key, some in alive.items()}
+                finding = TermStats(source, term)
+                alive = {key: _count_devices(finding, key, some, budget) for key, some in alive.items()}
                 findings.append(finding)
     return findings
 
@@ -89,11 +89,11 @@ def _problem(expression: str) -> str:
     return ""
 
 
-def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
+def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
     """Per distinct request: the expressions in the order in which they are asked."""
-    classes = {class_.name: class_ for class_ in demand.classes}
+    classes = {class_.name: class_ for class_ in requirements.classes}
     seen: set[tuple[str, ...]] = set()
-    for spec in demand.specs:
+    for spec in requirements.specs:
         for request in spec.requests:
             for option in request.alternatives:
                 class_ = classes.get(option.class_name)
@@ -104,18 +104,18 @@ def _sources(demand: Demand) -> Iterator[tuple[str, list[str]]]:
                 yield f"request {option.name} (class {option.class_name})", list(texts)
 
 
-def _slices(snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[tuple[Slice, int]]:
+def _slices(snapshot: Snapshot, samples: Collection[NodeSample] | None) -> Iterator[tuple[Slice, int]]:
     """Slices and how many each stands for: those that nodes have to themselves by one node of a kind, others once."""
     shared = False
-    for view, nodes in looks if looks is not None else ((view, 1) for view in snapshot.views.values()):
-        for slice_, _ in view.inventory.offsets:
+    for node_info, nodes in samples if samples is not None else ((node_info, 1) for node_info in snapshot.node_infos.values()):
+        for slice_, _ in node_info.inventory.offsets:
             if slice_.selection.node_name:
                 yield slice_, nodes
             else:
                 shared = True
     seen: set[int] = set()
-    for view in snapshot.views.values() if shared else ():
-        for slice_, _ in view.inventory.offsets:
+    for node_info in snapshot.node_infos.values() if shared else ():
+        for slice_, _ in node_info.inventory.offsets:
             if not slice_.selection.node_name and id(slice_) not in seen:
                 seen.add(id(slice_))
                 yield slice_, 1
@@ -124,7 +124,7 @@ def _slices(snapshot: Snapshot, looks: Collection[Look] | None) -> Iterator[tupl
 Read = tuple[str, Callable[[Device, str], object]]
 
 
-def _judge(finding: TermFinding, key: tuple[str, int], devices: list[Device], budget: Budget) -> list[Device]:
+def _count_devices(finding: TermStats, key: tuple[str, int], devices: list[Device], budget: CallBudget) -> list[Device]:
     """Ask the term about devices; those that pass. Devices that look the same to it are asked once."""
     driver, weight = key
     finding.asked += weight * len(devices)
@@ -133,14 +133,14 @@ def _judge(finding: TermFinding, key: tuple[str, int], devices: list[Device], bu
         finding.passed += weight * len(devices)
         return devices
     passed: list[Device] = []
-    for group in _alike(_reads(selector), driver, devices):
+    for group in _equivalent(_reads(selector), driver, devices):
         budget.check()
         if _passes(finding, selector, key, group):
             passed += group
     return passed
 
 
-def _alike(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
+def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
     """Devices in groups that are equal in everything read."""
     if reads is None:
         return [[device] for device in devices]
@@ -156,7 +156,7 @@ def _alike(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iter
     return groups.values()
 
 
-def _passes(finding: TermFinding, selector: Selector, key: tuple[str, int], group: list[Device]) -> bool:
+def _passes(finding: TermStats, selector: Selector, key: tuple[str, int], group: list[Device]) -> bool:
     """Ask about the first of some devices that look the same to the term, and count the answer for all."""
     driver, weight = key
     device, count = group[0], weight * len(group)

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.console.console import ClusterPicture, Console
-from extender.entry.console import OpenPages, Pages, Policies, open_pages, start_pages
-from extender.entry.serve import Desk
+from extender.console.console_service import ClusterPicture, Console
+from extender.entry.console_process import OpenPages, Pages, Policies, open_pages, start_pages
+from extender.entry.serve_process import Desk
+from extender.extension.service import Service
 from extender.policy import Policy
 from extender.records.codec import decode
 from extender.runtime.supervisor import Supervisor
-from extender.service.service import Service
-from extender.web.console.app import ConsoleApp
-from extender.web.limits import RefusalLog
+from extender.web.console.console_app import ConsoleApp
+from extender.web.http_limits import RefusalLog
+from extender.web.http_server import Server
 from extender.web.serve_app import Probes, ServeApp
-from extender.web.server import Server
 
 
 class DeskConsole:
@@ -36,8 +36,8 @@ class DeskConsole:
             self._console.take(decode(body))
 
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
-        """The console over the mirror of a service; it ends with the stack."""
-        picture = ClusterPicture(service.mirror, service.evaluator, service.informers, service.expirer, shared=True)
+        """The console over the cache of a service; it ends with the stack."""
+        picture = ClusterPicture(service.cache, service.evaluator, service.informers, service.expirer, shared=True)
         console = Console(service.client, policy, service.clock, service.supervisor, picture)
         self._console = await stack.enter_async_context(console)
         return self._console

@@ -16,11 +16,11 @@ import structlog
 import uvicorn
 
 from extender.files import name_of, read_mounted
-from extender.model.errors import BerthError, WireError
-from extender.runtime.policies import LOOK_SECONDS
-from extender.web.limits import Limits, RefusalLog
+from extender.model.berth_errors import BerthError, WireError
+from extender.runtime.policy_reload import LOOK_SECONDS
+from extender.web.http_limits import HttpLimits, RefusalLog
+from extender.web.http_server import Server
 from extender.web.protocol import Listener, Protocol
-from extender.web.server import Server
 
 _MOST_CERTIFICATES = 1024 * 1024  # bytes of a file of certificates
 
@@ -46,11 +46,11 @@ class ServerEnded(BerthError):
 
 
 def server(
-    app: Any, address: tuple[str, int], limits: Limits, tls: Tls | None = None, refusals: RefusalLog | None = None
+    app: Any, address: tuple[str, int], limits: HttpLimits, tls: Tls | None = None, refusals: RefusalLog | None = None
 ) -> Server:
     """A server for an ASGI application, without access log."""
     listener = Listener(tls.client_name if tls else None, limits, refusals or RefusalLog())
-    protocol: Any = partial(Protocol, listener)  # uvicorn calls it as it would the class
+    protocol: Any = partial(Protocol, listener)  # uvicorn calls it would the class
     config = uvicorn.Config(
         app, host=address[0], port=address[1], log_level="warning", access_log=False, lifespan="off", http=protocol,
         timeout_graceful_shutdown=limits.end_seconds, ws="none", loop="uvloop", proxy_headers=False, server_header=False,

@@ -1,7 +1,7 @@
 """Reading what an agent says, within what hardware can be.
 
 An agent speaks for one node. A value that no machine can have is left out and named, so that a broken or hostile agent
-changes nothing but the view of its own node. Upper bounds leave room for the next generation of hardware.
+changes nothing but the NodeInfo of its own node. Upper bounds leave room for the next generation of hardware.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BOUNDS: Mapping[str, tuple[int, int]] = {
 """Integer attributes of a GPU, with the least and the largest value that a machine can have."""
 
 
-class Facts:
+class AgentFacts:
     """The attributes of one GPU as its agent says them. Values that cannot be are noted in `problems`."""
 
     def __init__(self, device: Device, problems: list[str]) -> None:

@@ -9,7 +9,7 @@ NVLink does not close falls to PCIe.
 from __future__ import annotations
 
 from extender.model.bits import members
-from extender.model.fabric import Graph
+from extender.model.gpu_topology import Graph
 
 _EXACT_SIZE = 8  # beyond eight GPUs the packing is greedy; such meshes exist on paper only
 _PACKING_STEPS = 20_000  # bounds the exact packing; real graphs need a few hundred

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 
 from extender.fabric import ring
 from extender.model.bits import members
-from extender.model.fabric import Graph
+from extender.model.gpu_topology import Graph
 
 _EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
 _REMEMBERED = 65_536  # (graph, mask) pairs of about 150 bytes; 255 per 8-GPU graph

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from extender.fabric.agent_slices import DRIVER, read_fabric
 from extender.fabric.bounds import MAX_PROBLEMS
 from extender.fabric.products import flat_graph, usual_graph
 from extender.fabric.sets import Graphs
-from extender.fabric.slices import DRIVER, read_fabric
 from extender.model.device import Device, Slice
-from extender.model.fabric import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+from extender.model.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from extender.model.device import DeviceId
+from extender.model.node_selector import NodeSelector
 from extender.model.quantity import Quantity
-from extender.model.selector import NodeSelector
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
@@ -96,7 +96,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """What is asked for. Specs with equal `content`, the JSON they were read from, share one verdict."""
+    """What is asked for. Specs with equal `content`, the JSON they were read from, share one status."""
 
     requests: tuple[Request, ...] = ()
     constraints: tuple[Constraint, ...] = ()

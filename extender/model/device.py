@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from extender.model.node_selector import NodeSelector
 from extender.model.quantity import Quantity
-from extender.model.selector import NodeSelector
 from extender.model.semver import Semver
 
 Scalar = int | bool | str | Semver
@@ -86,7 +86,7 @@ class Attributes(Mapping[str, Value]):
     def __hash__(self) -> int:
         return hash((self.schema.names, self.values_))
 
-    def appearance(self) -> tuple[object, ...]:
+    def without_identity(self) -> tuple[object, ...]:
         """Equal for devices that differ in identity alone."""
         values = self.values_
         return (self.schema, *[values[i] for i in self.schema.shared])

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 
-from extender.model.text import shown
+from extender.model.text_limits import shown
 
 NANO = 10**9  # the smallest step a quantity can hold, as in the reference
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from extender.model.text import REASON_BYTES, USER_BYTES, cut
+from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut
 
 
 class Code(Enum):

@@ -8,7 +8,7 @@ from enum import Enum
 from extender.model.claim import Result
 
 
-class State(Enum):
+class ReservationState(Enum):
     """Where the reservation of a claim stands."""
 
     NONE = "none"
@@ -23,5 +23,5 @@ class Reservation:
     pod_uid: str  # of the pod that was filtered or is bound
     node: str
     results: tuple[Result, ...]
-    state: State
+    state: ReservationState
     deadline: float  # when a hold ends, in seconds of the service's clock; infinite while a bind writes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import Any
 
-from extender.model.text import shown
+from extender.model.text_limits import shown
 
 _NUMBER = r"(0|[1-9]\d*)"
 _IDENTIFIER = r"(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)"

@@ -1,6 +1,6 @@
 """The policy: what the ConfigMap may say. Schema and defaults live here; reading files does not."""
 
-from extender.policy.schema import (
+from extender.policy.policy_schema import (
     MOST_POLICY,
     Intent,
     Policy,

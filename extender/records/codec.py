@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, ValidationError, model_validator
 
+from extender.model.berth_errors import WireError
 from extender.model.claim import ObjectKey, Result
-from extender.model.demand import Mix, Shape
 from extender.model.device import DeviceId
-from extender.model.errors import WireError
 from extender.model.quantity import Quantity, parse_quantity
-from extender.model.reservation import State
-from extender.model.text import USER_BYTES, cut, one_line, shown
+from extender.model.request_mix import RequestMix, RequestShape
+from extender.model.reservation import ReservationState
+from extender.model.text_limits import USER_BYTES, cut, one_line, shown
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
-from extender.scoring.parts import Part
-from extender.verdict.decision import Attempt, Candidate, Decision
+from extender.scheduling.decision import Attempt, Decision, ScoredNode
+from extender.scoring.parts import ScorePart
 
 Json = dict[str, Any]
 
@@ -287,8 +287,8 @@ class _Bound(_Strict):
     parts: _List[_Part]
 
     def record(self) -> Bound:
-        parts = tuple(Part(part.name, part.value, part.sentence) for part in self.parts)
-        chosen = Candidate(
+        parts = tuple(ScorePart(part.name, part.value, part.sentence) for part in self.parts)
+        chosen = ScoredNode(
             self.node, self.score, tuple(self.devices), self.ring_gbps, self.best_gbps, self.source, parts
         )
         decision = Decision(self.at, chosen, self.runner_up, self.margin)
@@ -321,7 +321,7 @@ class _Reserved(_Strict):
     def record(self) -> Reserved:
         seconds = math.inf if self.seconds is None else self.seconds
         results = tuple(result.result() for result in self.results)
-        return Reserved(self.claim_uid, self.pod_uid, self.node, results, State(self.state), seconds)
+        return Reserved(self.claim_uid, self.pod_uid, self.node, results, ReservationState(self.state), seconds)
 
 
 class _Released(_Strict):
@@ -346,8 +346,8 @@ class _Share(_Strict):
     models: _List[_Name]
     share: Annotated[float, Field(ge=0, le=1)]
 
-    def pair(self) -> tuple[Shape, float]:
-        return Shape(self.cpu, self.memory, self.gpus, self.milli, frozenset(self.models)), self.share
+    def pair(self) -> tuple[RequestShape, float]:
+        return RequestShape(self.cpu, self.memory, self.gpus, self.milli, frozenset(self.models)), self.share
 
 
 _AnyRecord = Annotated[_Attempted | _Bound | _Reserved | _Released, Field(discriminator="kind")]
@@ -365,6 +365,6 @@ class _Batch(_Strict):
 
     def batch(self) -> Batch:
         policy = PolicyState(self.policy.generation, self.policy.digest, self.policy.problem)
-        mix: Mix = tuple(share.pair() for share in self.mix)
+        mix: RequestMix = tuple(share.pair() for share in self.mix)
         records = tuple(record.record() for record in self.records)
         return Batch(self.replica, self.epoch, self.sequence, self.lost, policy, mix, records)

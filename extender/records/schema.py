@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extender.model.claim import ObjectKey, Result
-from extender.model.demand import Mix
-from extender.model.reservation import State
-from extender.verdict.decision import Attempt, Decision
+from extender.model.request_mix import RequestMix
+from extender.model.reservation import ReservationState
+from extender.scheduling.decision import Attempt, Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Reserved:
     pod_uid: str
     node: str
     results: tuple[Result, ...]  # only request, device, admin_access, share_id and consumed travel
-    state: State
+    state: ReservationState
     seconds: float  # until the hold ends; infinite while a bind writes
 
 
@@ -68,5 +68,5 @@ class Batch:
     sequence: int  # number of the first record: 1 for the first since the start, then one more for each
     lost: int  # records of this epoch that the process dropped before they were sent
     policy: PolicyState
-    mix: Mix  # the request mix in force, see extender.model.demand
+    mix: RequestMix  # the request mix in force, see extender.model.request_mix
     records: tuple[Record, ...] = ()

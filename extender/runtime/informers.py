@@ -9,35 +9,35 @@ from itertools import islice
 
 import structlog
 
+from extender.cache.cluster_cache import ClusterCache
 from extender.cluster.client import ApiClient
-from extender.cluster.reflector import Json, Kind, Reflector
-from extender.mirror.mirror import Mirror
+from extender.cluster.reflector import Json, Reflector, WatchedResource
+from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.heartbeat import Heartbeat
-from extender.runtime.progress import Progress
 from extender.runtime.supervisor import Supervisor
-from extender.runtime.tidying import tidy
-from extender.runtime.watching import kinds
+from extender.runtime.watch_progress import WatchProgress
+from extender.runtime.watched_resources import watched_resources
 
 _SILENT_SECONDS = 180.0  # a reflector opens a silent watch again every 90 s, which a healthy API server accepts at once
 _NAMED = 8  # nodes named in a warning
 
 
 class Informers:
-    """Keeps a mirror up to date with the cluster. `after` is called after each event of the kinds that it names."""
+    """Keeps a cache up to date with the cluster. `after` is called after each event of the kinds that it names."""
 
     def __init__(
-        self, client: ApiClient, mirror: Mirror, clock: Callable[[], float], supervisor: Supervisor,
+        self, client: ApiClient, cache: ClusterCache, clock: Callable[[], float], supervisor: Supervisor,
         after: Callable[[str], None] = lambda _: None, observed: Collection[str] = (),
     ) -> None:
-        self._mirror = mirror
+        self._cache = cache
         self._supervisor = supervisor
-        self.progress = Progress()
+        self.progress = WatchProgress()
         self.heartbeat = Heartbeat(clock)
         self.reflectors = {
             kind.name: Reflector(
-                client, _observed(kind, after) if kind.name in observed else kind, self.progress.advance, clock=clock
+                client, _observed(kind, after) if kind.name in observed else kind, self.progress.notify, clock=clock
             )
-            for kind in kinds(mirror, clock)
+            for kind in watched_resources(cache, clock)
         }
         self._log = structlog.get_logger("berth.informers")
 
@@ -46,16 +46,16 @@ class Informers:
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
         self._supervisor.start("heartbeat", self.heartbeat.run)
-        self._supervisor.start("garbage-collection", partial(tidy, self._settle))
+        self._supervisor.start("garbage-collection", partial(run_gc_policy, self._settle))
 
     async def listed(self) -> None:
         """Return once every kind has been listed."""
-        await self.progress.until(lambda: not self.not_ready, float("inf"))
+        await self.progress.wait_for(lambda: not self.not_ready, float("inf"))
 
     async def _settle(self) -> None:
         await self.listed()
-        self._mirror.snapshot()
-        self._log.info("ready", nodes=len(self._mirror.store.nodes), slices=len(self._mirror.store.slices))
+        self._cache.snapshot()
+        self._log.info("ready", nodes=len(self._cache.store.nodes), slices=len(self._cache.store.slices))
 
     @property
     def not_ready(self) -> str:
@@ -92,7 +92,7 @@ class Informers:
     def warnings(self) -> list[str]:
         """What is wrong although Berth is ready, a sentence each; nodes and objects of a kind are named, at most _NAMED
         of each."""
-        unbuilt = self._mirror.unbuilt
+        unbuilt = self._cache.failed_nodes
         told = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
         told += [f"the view of node {name} cannot be built: {why}" for name, why in islice(unbuilt.items(), _NAMED)]
         told += [f"and of {len(unbuilt) - _NAMED} more nodes"] if len(unbuilt) > _NAMED else []
@@ -103,7 +103,7 @@ class Informers:
         return told
 
 
-def _observed(kind: Kind, after: Callable[[str], None]) -> Kind:
+def _observed(kind: WatchedResource, after: Callable[[str], None]) -> WatchedResource:
     apply = kind.apply
 
     def and_after(key: str, obj: Json | None) -> None:

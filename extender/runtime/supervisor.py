@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import structlog
 
 from extender.cluster.backoff import Backoff, Delays
-from extender.model.errors import BerthError
+from extender.model.berth_errors import BerthError
 
 T = TypeVar("T")
 _DELAYS = Delays(first=1.0, most=30.0)
@@ -50,7 +50,7 @@ class Supervisor:
         """Keep `run` running under this name until `stop`. A `run` that returns has failed, too."""
         assert name not in self._backoffs, f"a task named {name} runs already"
         self._backoffs[name] = Backoff(self._delays, self._clock)
-        self._add(name, self._keep(name, run))
+        self._add(name, self._keep_running(name, run))
 
     def spawn(
         self, name: str, work: Coroutine[Any, Any, T], expected: type[Exception] | tuple[type[Exception], ...] = ()
@@ -75,7 +75,7 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_running(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         problem = await self._run(run)
         while problem is not None:
             seconds = self._backoffs[name].next()
@@ -89,7 +89,7 @@ class Supervisor:
         try:
             await run()
         except asyncio.CancelledError as error:
-            if _told_to_end():
+            if _is_cancelled():
                 raise
             problem = EndedEarly("it was cancelled from inside")
             problem.__cause__ = error
@@ -98,7 +98,7 @@ class Supervisor:
             raise
         except BaseException as error:  # noqa: BLE001 - GeneratorExit and GreenletExit end a task as errors do
             return error
-        return None if _told_to_end() else EndedEarly("it returned")
+        return None if _is_cancelled() else EndedEarly("it returned")
 
     def _ended(
         self, name: str, expected: type[Exception] | tuple[type[Exception], ...], task: asyncio.Task[Any]
@@ -114,7 +114,7 @@ class Supervisor:
         )
 
 
-def _told_to_end() -> bool:
+def _is_cancelled() -> bool:
     """Whether the running task itself was cancelled, rather than something that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from extender.model.claim import FINALIZER
-from extender.sandbox.apiserver.resources import RESOURCES, Registry
-from extender.sandbox.apiserver.store import Change, Json
+from extender.sandbox.apiserver.registry import RESOURCES, Registry
+from extender.sandbox.apiserver.versioned_store import Change, Json
 
 _CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 _DONE = ("Succeeded", "Failed")

@@ -9,17 +9,17 @@ from extender.allocation.features import Features
 from extender.allocation.offline import problem_of, usage_of
 from extender.allocation.search import Search
 from extender.cel.dra import Masks
+from extender.fabric.agent_slices import DRIVER, fabric_of
 from extender.fabric.ring import is_joined, links_inside
 from extender.fabric.sets import bandwidth
-from extender.fabric.slices import DRIVER, fabric_of
 from extender.model.claim import Claim, DeviceClass, Node
 from extender.model.device import DeviceId, Slice
-from extender.model.fabric import DISTANCES, UNKNOWN_DISTANCE, Fabric
-from extender.sandbox.apiserver.store import ObjectStore
+from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric
+from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.examples import Expectation
-from extender.wire.claims import decode_claim, decode_class
 from extender.wire.core import decode_node
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
 
 Json = dict[str, Any]
 
@@ -103,8 +103,8 @@ class Report:
         if not fresh:
             return 0.0
         for node in self._nodes:
-            usage = usage_of(self._slices, self._first_fit_taken, {})
-            problem = problem_of(node, self._slices, self._classes, fresh, usage, Features(), Masks())
+            allocated_state = usage_of(self._slices, self._first_fit_taken, {})
+            problem = problem_of(node, self._slices, self._classes, fresh, allocated_state, Features(), Masks())
             solution = Search(problem).run()
             if solution is not None:
                 devices = [problem.inventory.places[p.bit].id for claim in solution.picks for p in claim]

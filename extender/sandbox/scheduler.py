@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from extender.sandbox.apiserver.store import Change, Json, ObjectStore
+from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from extender.model.demand import WHOLE, Shape
+from extender.model.request_mix import WHOLE, RequestShape
 
 STEP = 0.08  # GPUs: gradients closer than this are equal, and what follows in the rank decides (docs/quality.md)
 
@@ -33,7 +33,7 @@ class Rank(NamedTuple):
     cpu_left: int
 
 
-def scarcity(demand: Iterable[tuple[Shape, float]], capacity: Mapping[str, int]) -> dict[str, float]:
+def scarcity(demand: Iterable[tuple[RequestShape, float]], capacity: Mapping[str, int]) -> dict[str, float]:
     """By model, how much of its GPUs is expected to be asked for by jobs that name models."""
     found = dict.fromkeys(capacity, 0.0)
     for shape, share in demand:
@@ -47,7 +47,7 @@ def quantised(gradient: float) -> float:
     return round(gradient / WHOLE / STEP) * STEP * WHOLE
 
 
-def rank(before: float, after: float, host: Host, shape: Shape, scarce: Mapping[str, float]) -> Rank:
+def rank(before: float, after: float, host: Host, shape: RequestShape, scarce: Mapping[str, float]) -> Rank:
     """The rank of a placement that leaves `host`; fragments before and after in thousandths."""
     free_choice = shape.gpus and host.model not in shape.models
     return Rank(
@@ -56,7 +56,7 @@ def rank(before: float, after: float, host: Host, shape: Shape, scarce: Mapping[
     )
 
 
-def fits(host: Host, shape: Shape) -> bool:
+def fits(host: Host, shape: RequestShape) -> bool:
     """Whether the host can take the job."""
     if shape.cpu > host.cpu or shape.memory > host.memory:
         return False
@@ -65,7 +65,7 @@ def fits(host: Host, shape: Shape) -> bool:
     return sum(free >= shape.milli for free in host.gpus) >= shape.gpus
 
 
-def fragment(host: Host, demand: Iterable[tuple[Shape, float]]) -> float:
+def fragment(host: Host, demand: Iterable[tuple[RequestShape, float]]) -> float:
     """The expected unusable part of the free GPUs, in thousandths."""
     free = sum(host.gpus)
     expected = 0.0
@@ -77,7 +77,7 @@ def fragment(host: Host, demand: Iterable[tuple[Shape, float]]) -> float:
     return expected
 
 
-def placements(host: Host, shape: Shape) -> list[Host]:
+def placements(host: Host, shape: RequestShape) -> list[Host]:
     """The distinct hosts that result from taking the job; empty where it does not fit."""
     if not fits(host, shape):
         return []

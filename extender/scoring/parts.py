@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from extender.allocation.node_info import FleetBaseline, NodeInfo
 from extender.allocation.problem import UNUSED, Problem, Solution
-from extender.allocation.view import Fleet, NodeView
 from extender.fabric.sets import bandwidth, best_gbps, links_inside
 from extender.model.bits import members
-from extender.model.demand import WHOLE, Mix
 from extender.model.quantity import whole
+from extender.model.request_mix import WHOLE, RequestMix
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
@@ -20,7 +20,7 @@ _TIE = 1_000  # how much less the best fit counts than the gradient
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
-class Part(NamedTuple):
+class ScorePart(NamedTuple):
     """One part of the score."""
 
     name: str
@@ -29,10 +29,10 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceChoice:
     """A solution on a node, with what scoring needs of it."""
 
-    view: NodeView
+    node_info: NodeInfo
     problem: Problem
     solution: Solution
     devices: int = field(init=False)  # chosen, as a mask
@@ -40,29 +40,29 @@ class Choice:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", self.solution.mask)
-        object.__setattr__(self, "gpus", self.view.positions(self.devices))
+        object.__setattr__(self, "gpus", self.node_info.positions(self.devices))
 
 
-def _in_part_use(view: NodeView) -> int:
+def _in_part_use(node_info: NodeInfo) -> int:
     """GPUs of which somebody has a share, as a mask of devices."""
     found = 0
-    if not any(use.shares for use in view.usage.pools.values()):
+    if not any(use.shares for use in node_info.allocated_state.pools.values()):
         return found
-    for bit in view.gpu_bits:
+    for bit in node_info.gpu_bits:
         if bit >= 0:
-            place = view.inventory.places[bit]
-            use = view.usage.pools.get(view.inventory.pools[place.pool].key, UNUSED)
+            place = node_info.inventory.places[bit]
+            use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
             if place.id.device in use.shares:
                 found |= 1 << bit
     return found
 
 
-def parts(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int = 0) -> tuple[Part, ...]:
+def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0) -> tuple[ScorePart, ...]:
     """All parts that say something about this choice."""
     found = (
-        _link(choice, fleet),
-        _headroom(choice, fleet, policy, expected_bytes),
-        _fragmentation(choice, fleet),
+        _link(choice, baseline),
+        _headroom(choice, baseline, policy, expected_bytes),
+        _fragmentation(choice, baseline),
         _packing(choice, policy),
         _health(choice, policy),
         _preference(choice),
@@ -70,7 +70,7 @@ def parts(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int = 0)
     return tuple(part for part in found if part is not None)
 
 
-def total(found: tuple[Part, ...], policy: Policy) -> float:
+def total(found: tuple[ScorePart, ...], policy: Policy) -> float:
     """The weighted mean of the parts, 0..1."""
     weights = policy.weights
     weighed = [(getattr(weights, part.name), part.value) for part in found]
@@ -78,53 +78,53 @@ def total(found: tuple[Part, ...], policy: Policy) -> float:
     return round(sum(w * v for w, v in weighed) / whole, 9) if whole else 0.0
 
 
-def achieved_gbps(choice: Choice) -> float:
+def achieved_gbps(choice: DeviceChoice) -> float:
     """Predicted ring bandwidth of the chosen GPUs; 0 where fewer than two were chosen."""
-    fabric = choice.view.fabric
+    fabric = choice.node_info.fabric
     return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
 
 
-def _link(choice: Choice, fleet: Fleet) -> Part | None:
+def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     count = choice.gpus.bit_count()
-    if count < 2 or choice.view.fabric is None:  # noqa: PLR2004 - one GPU talks to nobody
+    if count < 2 or choice.node_info.fabric is None:  # noqa: PLR2004 - one GPU talks to nobody
         return None
     mine = achieved_gbps(choice)
-    best = max(fleet.best_ring_gbps.get(count, 0.0), mine)
+    best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
     share = mine / best if best else 0.0
-    source = choice.view.fabric.source.value
-    return Part("link", share, f"{count} GPUs move {mine:.0f} GB/s in a ring, the fleet's best {best:.0f} ({source})")
+    source = choice.node_info.fabric.source.value
+    return ScorePart("link", share, f"{count} GPUs move {mine:.0f} GB/s in a ring, the fleet's best {best:.0f} ({source})")
 
 
-def _headroom(choice: Choice, fleet: Fleet, policy: Policy, expected_bytes: int) -> Part | None:
+def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
     """Memory asked for over memory there; without a request, the smallest GPU that exists stands for it. What others
     use beyond their claims lowers the value, and never decides whether the node fits."""
     asked = have = overused = 0
     for claim in choice.solution.picks:
         for pick in claim:
-            memory = unclaimed_bytes(choice.view, pick.bit)
+            memory = unclaimed_bytes(choice.node_info, pick.bit)
             if memory:
                 wanted = _wanted_bytes(pick.consumed or pick.request.capacity or {}) or expected_bytes
-                asked += min(wanted or fleet.least_memory_bytes or memory, memory)
+                asked += min(wanted or baseline.least_memory_bytes or memory, memory)
                 have += memory
-                overused += min(choice.view.overuse.get(pick.bit, 0), memory)
+                overused += min(choice.node_info.overuse.get(pick.bit, 0), memory)
     if not have:
         return None
     fit = asked / have
     value = (fit if policy.headroom == "tight" else 1 - fit) * (1 - overused / have)
     more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
-    return Part("headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
+    return ScorePart("headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
 
 
-def memory_bytes(view: NodeView, bit: int) -> int:
+def memory_bytes(node_info: NodeInfo, bit: int) -> int:
     """The memory of a device, used or not; 0 where it publishes none."""
-    capacity = view.inventory.places[bit].device.capacity
+    capacity = node_info.inventory.places[bit].device.capacity
     return next((whole(capacity[name].value.nanos) for name in _MEMORY if name in capacity), 0)
 
 
-def unclaimed_bytes(view: NodeView, bit: int) -> int:
+def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device: its capacity less what shares consume."""
-    place = view.inventory.places[bit]
-    use = view.usage.pools.get(view.inventory.pools[place.pool].key, UNUSED)
+    place = node_info.inventory.places[bit]
+    use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
     shares = use.shares.get(place.id.device, {})
     for name in _MEMORY:
         capacity = place.device.capacity.get(name)
@@ -142,121 +142,121 @@ def _wanted_bytes(amounts: object) -> int:
     return 0
 
 
-def _fragmentation(choice: Choice, fleet: Fleet) -> Part | None:
+def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     """What the expected demand can no longer use here: free GPUs by the gradient method, and NVLink sets and links."""
-    fabric = choice.view.fabric
+    fabric = choice.node_info.fabric
     if fabric is None or not choice.devices:
         return None
-    before = left_over(choice.view)
+    before = left_over(choice.node_info)
     after = _after(choice, before)
     taken = sum(before) - sum(after)
     if not taken:
         return None
-    gradient = quantised(stranded(after, fleet) - stranded(before, fleet))
-    whole = WHOLE * max(fleet.most_gpus, len(before))
+    gradient = quantised(stranded(after, baseline) - stranded(before, baseline))
+    whole = WHOLE * max(baseline.most_gpus, len(before))
     # What is left counts in the last place: equal gradients go where less is left over (best fit).
     capacity = 1 - (gradient + taken + sum(after) / _TIE) / whole
-    links, sentence = _links_left(choice, fleet)
+    links, sentence = _links_left(choice, baseline)
     value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
     lost = f"the typical job loses {gradient / WHOLE:+.2f} GPUs, {sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
-    return Part("fragmentation", value, lost + sentence)
+    return ScorePart("fragmentation", value, lost + sentence)
 
 
-def _left(view: NodeView, bit: int) -> int:
+def _left(node_info: NodeInfo, bit: int) -> int:
     """Thousandths that are free of a GPU that is shared."""
-    place = view.inventory.places[bit]
-    shares = view.usage.pools[view.inventory.pools[place.pool].key].shares[place.id.device]
-    total = memory_bytes(view, bit)
+    place = node_info.inventory.places[bit]
+    shares = node_info.allocated_state.pools[node_info.inventory.pools[place.pool].key].shares[place.id.device]
+    total = memory_bytes(node_info, bit)
     used = whole(max((shares.get(name, 0) for name in _MEMORY), default=0))
     return WHOLE * max(total - used, 0) // total if total else 0
 
 
-def _after(choice: Choice, before: list[int]) -> list[int]:
+def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
     """The same once the choice is made."""
     after = list(before)
-    positions = {bit: position for position, bit in enumerate(choice.view.gpu_bits)}
+    positions = {bit: position for position, bit in enumerate(choice.node_info.gpu_bits)}
     for claim in choice.solution.picks:
         for pick in claim:
             position = positions.get(pick.bit)
             if position is None or pick.request.admin_access:
                 continue
-            total = memory_bytes(choice.view, pick.bit)
+            total = memory_bytes(choice.node_info, pick.bit)
             part = WHOLE if pick.consumed is None or not total else WHOLE * _wanted_bytes(pick.consumed) // total
             after[position] = max(after[position] - part, 0)
     return after
 
 
-def left_over(view: NodeView) -> list[int]:
+def left_over(node_info: NodeInfo) -> list[int]:
     """Thousandths of each GPU that are free, in the order of the fabric."""
-    used, shared = view.busy, _in_part_use(view)
-    return [0 if bit < 0 or used >> bit & 1 else _left(view, bit) if shared >> bit & 1 else WHOLE for bit in view.gpu_bits]
+    used, shared = node_info.busy, _in_part_use(node_info)
+    return [0 if bit < 0 or used >> bit & 1 else _left(node_info, bit) if shared >> bit & 1 else WHOLE for bit in node_info.gpu_bits]
 
 
-def stranded(left: list[int], fleet: Fleet) -> float:
+def stranded(left: list[int], baseline: FleetBaseline) -> float:
     """Thousandths of what is left of a node's GPUs that the typical job of the expected demand cannot use."""
-    return _stranded(tuple(sorted(left)), fleet.demand)
+    return _stranded(tuple(sorted(left)), baseline.request_mix)
 
 
 @lru_cache(maxsize=4096)  # thousands of nodes have a few dozen different amounts left
-def _stranded(left: tuple[int, ...], demand: Mix) -> float:
+def _stranded(left: tuple[int, ...], demand: RequestMix) -> float:
     return fragment(Host("", 0, 0, left), demand)
 
 
-def _links_left(choice: Choice, fleet: Fleet) -> tuple[float | None, str]:
+def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | None, str]:
     """What sets of more GPUs lose in bandwidth, weighed by demand, and the share of links that now end at a used GPU."""
-    view, fabric, taken = choice.view, choice.view.fabric, choice.gpus
+    node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
     assert fabric is not None
-    graph, before = fabric.graph, view.positions(~(view.busy | _in_part_use(view)))
+    graph, before = fabric.graph, node_info.positions(~(node_info.busy | _in_part_use(node_info)))
     had = links_inside(graph, before)
     if not taken or not had:
         return None, ""
     after = before & ~taken
-    larger = [(s.gpus, share * s.gpus) for s, share in fleet.demand if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)]
+    larger = [(s.gpus, share * s.gpus) for s, share in baseline.request_mix if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)]
     lost = sum(w * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size, w in larger)
-    whole = sum(w * fleet.best_ring_gbps.get(size, 0.0) for size, w in larger)
+    whole = sum(w * baseline.best_ring_gbps.get(size, 0.0) for size, w in larger)
     cut = had - links_inside(graph, after) - links_inside(graph, taken)
     return max(0.0, 1 - (lost / whole if whole else 0.0) - cut / had), f", {cut} of {had} links cut"
 
 
-def _packing(choice: Choice, policy: Policy) -> Part | None:
-    places = choice.view.inventory.places
+def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
+    places = choice.node_info.inventory.places
     if not places:
         return None
-    used = choice.view.busy.bit_count()
+    used = choice.node_info.busy.bit_count()
     share = used / len(places)
     value = share if policy.packing == "pack" else 1 - share
-    return Part("packing", value, f"{used} of {len(places)} devices were in use ({policy.packing})")
+    return ScorePart("packing", value, f"{used} of {len(places)} devices were in use ({policy.packing})")
 
 
-def _health(choice: Choice, policy: Policy) -> Part | None:
+def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     """Informational taints and what the agent reports."""
     if not choice.devices:
         return None
-    troubled = members(choice.devices & troubled_devices(choice.view, policy))
+    troubled = members(choice.devices & troubled_devices(choice.node_info, policy))
     if not troubled:
-        return Part("health", 1.0, "no device reports trouble")
+        return ScorePart("health", 1.0, "no device reports trouble")
     value = 1 - len(troubled) / choice.devices.bit_count()
-    name = choice.view.inventory.places[troubled[0]].id.device
-    return Part("health", value, f"{len(troubled)} devices report trouble: {name}: {_trouble(choice.view, troubled[0])}")
+    name = choice.node_info.inventory.places[troubled[0]].id.device
+    return ScorePart("health", value, f"{len(troubled)} devices report trouble: {name}: {_trouble(choice.node_info, troubled[0])}")
 
 
-def troubled_devices(view: NodeView, policy: Policy) -> int:
+def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:
     """Devices that something speaks against without forbidding them, as a mask."""
-    return view.troubled | (view.drift if policy.drift != "ignore" else 0)
+    return node_info.troubled | (node_info.drift if policy.drift != "ignore" else 0)
 
 
-def _trouble(view: NodeView, bit: int) -> str:
+def _trouble(node_info: NodeInfo, bit: int) -> str:
     """What speaks against such a device."""
-    taint = next((t for t in view.inventory.places[bit].device.taints if t.effect == "None"), None)
+    taint = next((t for t in node_info.inventory.places[bit].device.taints if t.effect == "None"), None)
     if taint is not None:
         return f"taint {taint.key}"
-    state = view.fabric.gpus[view.gpu_bits.index(bit)] if view.fabric is not None and bit in view.gpu_bits else None
+    state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)] if node_info.fabric is not None and bit in node_info.gpu_bits else None
     if state is not None and not state.healthy:
         return state.note or "unhealthy"
     return "memory in use that no claim holds"
 
 
-def _preference(choice: Choice) -> Part | None:
+def _preference(choice: DeviceChoice) -> ScorePart | None:
     """Rank of the alternatives taken: the first of a list is worth 1, the last nothing."""
     ranks = [
         (chosen, max(len(request.alternatives) - 1, 1))
@@ -267,4 +267,4 @@ def _preference(choice: Choice) -> Part | None:
     if not ranks:
         return None
     value = sum(1 - rank / last for rank, last in ranks) / len(ranks)
-    return Part("preference", value, f"alternatives taken: {', '.join(str(rank + 1) for rank, _ in ranks)}")
+    return ScorePart("preference", value, f"alternatives taken: {', '.join(str(rank + 1) for rank, _ in ranks)}")

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from extender.allocation.constraints import attribute_values
 from extender.allocation.counters import left_of
+from extender.allocation.node_info import NodeInfo
 from extender.allocation.problem import UNUSED, CounterKey, Problem, Solution
 from extender.allocation.search import EVERYTHING
-from extender.allocation.view import NodeView
 from extender.fabric.sets import ranked
 from extender.model.bits import members
 from extender.model.claim import DeviceRequest
@@ -23,17 +23,17 @@ _MEMORY = ("memory", "gpu.nvidia.com/memory")
 class ByTopology:
     """Prefers the best ring for whole GPUs, full shared devices for shares, and partitions that break least."""
 
-    def __init__(self, view: NodeView, policy: Policy) -> None:
-        self._view = view
+    def __init__(self, node_info: NodeInfo, policy: Policy) -> None:
+        self._node_info = node_info
         self._weights: dict[tuple[int, str, str], int] | None = None
         self._possible: int | None = None
-        self._troubled = troubled_devices(view, policy)
+        self._troubled = troubled_devices(node_info, policy)
 
     def __call__(self, problem: Problem, first: Solution) -> Iterator[int]:
         chosen = first.mask
-        count = self._view.positions(chosen).bit_count()
+        count = self._node_info.positions(chosen).bit_count()
         eligible = self._eligible(problem, first)
-        if count and self._view.fabric is not None:
+        if count and self._node_info.fabric is not None:
             yield from self._gpu_sets(problem, count, eligible)
         elif chosen:
             yield from self._single_devices(chosen, eligible)
@@ -48,24 +48,24 @@ class ByTopology:
 
     def _matching(self, problem: Problem, name: str, request: DeviceRequest) -> int:
         selection = problem.select(name, request)
-        return selection.match & ~selection.error & (EVERYTHING if request.admin_access else ~self._view.busy)
+        return selection.match & ~selection.error & (EVERYTHING if request.admin_access else ~self._node_info.busy)
 
     def _gpu_sets(self, problem: Problem, count: int, eligible: int) -> Iterator[int]:
-        fabric = self._view.fabric
+        fabric = self._node_info.fabric
         assert fabric is not None
-        everything = self._view.devices(self._view.positions(EVERYTHING))
-        free = members(self._view.positions(eligible))
+        everything = self._node_info.devices(self._node_info.positions(EVERYTHING))
+        free = members(self._node_info.positions(eligible))
         tried = 0
         for group in self._healthy_first(self._agreeing(problem, free)):
             for positions in self._joinable(ranked(fabric.graph, sum(1 << p for p in group), count)):
-                yield ~everything | self._view.devices(positions)
+                yield ~everything | self._node_info.devices(positions)
                 tried += 1
                 if tried >= _MAX_SETS:
                     return
 
     def _joinable(self, sets: tuple[int, ...]) -> Iterable[int]:
         """Those that Fabric Manager has a partition for, where it says."""
-        partitions = self._view.partitions
+        partitions = self._node_info.partitions
         return sets if partitions is None else [positions for positions in sets if positions in partitions]
 
     def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
@@ -79,7 +79,7 @@ class ByTopology:
     def _grouped(self, attribute: str, free: list[int]) -> list[list[int]]:
         groups: dict[object, list[int]] = {}
         for position in free:
-            place = self._view.inventory.places[self._view.gpu_bits[position]]
+            place = self._node_info.inventory.places[self._node_info.gpu_bits[position]]
             values = attribute_values(place.device, attribute, place.id.driver, lists=True)
             if values is not None:
                 groups.setdefault(values, []).append(position)
@@ -87,7 +87,7 @@ class ByTopology:
 
     def _healthy_first(self, groups: list[list[int]]) -> Iterator[list[int]]:
         for group in groups:
-            healthy = [p for p in group if not self._troubled >> self._view.gpu_bits[p] & 1]
+            healthy = [p for p in group if not self._troubled >> self._node_info.gpu_bits[p] & 1]
             if healthy != group:
                 yield healthy
         yield from groups
@@ -104,8 +104,8 @@ class ByTopology:
 
     def _device_key(self, bit: int) -> tuple[object, ...]:
         """Healthy, then shared already (least left first), then what its counters block least, then small."""
-        place = self._view.inventory.places[bit]
-        use = self._view.usage.pools.get(self._view.inventory.pools[place.pool].key, UNUSED)
+        place = self._node_info.inventory.places[bit]
+        use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[place.pool].key, UNUSED)
         shares = use.shares.get(place.id.device)
         memory = next((place.device.capacity[n].value.nanos for n in _MEMORY if n in place.device.capacity), 0)
         used = max((shares or {}).get(n, 0) for n in _MEMORY) if shares else 0
@@ -116,15 +116,15 @@ class ByTopology:
     def _blocked(self, bit: int) -> int:
         """How much of what is still possible would be lost: the size of the partitions that share its counters."""
         weights = self._counter_weights()
-        place = self._view.inventory.places[bit]
+        place = self._node_info.inventory.places[bit]
         return sum(weights.get((place.pool, *key), 0) for key in _exclusive_counters(place.device))
 
     def _counter_weights(self) -> dict[tuple[int, str, str], int]:
         """By pool and counter, how many counters the still possible partitions on it hold together."""
         if self._weights is None:
             weights: dict[tuple[int, str, str], int] = {}
-            places = self._view.inventory.places
-            for bit in members(self._possible_mask() & ~self._view.busy):
+            places = self._node_info.inventory.places
+            for bit in members(self._possible_mask() & ~self._node_info.busy):
                 pool, keys = places[bit].pool, _exclusive_counters(places[bit].device)
                 for set_name, name in keys:
                     key = (pool, set_name, name)
@@ -135,9 +135,9 @@ class ByTopology:
     def _possible_mask(self) -> int:
         """Devices whose counters are left."""
         if self._possible is None:
-            view = self._view
-            left = [left_of(pool, view.usage) for pool in view.inventory.pools]
-            self._possible = sum(1 << bit for bit, place in enumerate(view.inventory.places) if _fits(place.device, left[place.pool]))
+            node_info = self._node_info
+            left = [left_of(pool, node_info.allocated_state) for pool in node_info.inventory.pools]
+            self._possible = sum(1 << bit for bit, place in enumerate(node_info.inventory.places) if _fits(place.device, left[place.pool]))
         return self._possible
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from extender.model.errors import BerthError, WireError
-from extender.model.text import cut
-from extender.web.limits import Limits
+from extender.model.berth_errors import BerthError, WireError
+from extender.model.text_limits import cut
+from extender.web.http_limits import HttpLimits
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -47,14 +47,14 @@ class TooLarge(BerthError):
     """The body is larger than any that is meant."""
 
 
-class TooMany(BerthError):
+class TooManyBodies(BerthError):
     """Bodies that have arrived in part take all that they may take together."""
 
 
-class Bodies:
+class BodyReader:
     """Reads bodies; those that have arrived in part are limited in their sum."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self._left = limits.bodies_bytes
         self._seconds = limits.body_seconds
 
@@ -82,7 +82,7 @@ class Bodies:
                 self._left -= len(part)
                 _checked(body, most)
                 if more and self._left < 0:
-                    raise TooMany("too many bodies are on their way: ask again")
+                    raise TooManyBodies("too many bodies are on their way: ask again")
             return bytes(body)
         finally:
             self._left += len(body)

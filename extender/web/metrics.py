@@ -27,7 +27,7 @@ Value = float | tuple[float, float] | Histogram
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[S_contra]):
+class MetricSource(Generic[S_contra]):
     """One figure of a source. With labels, `value` gives one value per combination."""
 
     name: str
@@ -48,32 +48,32 @@ class Process(Protocol):
     def client(self) -> ApiClient: ...
 
 
-COMMON: tuple[Reading[Process], ...] = (
-    Reading("berth_ready", GAUGE, "1 when every kind has been listed", lambda s: float(not s.informers.not_ready)),
-    Reading("berth_task_failures_total", COUNTER, "Times that a background task failed; it is started again",
+COMMON: tuple[MetricSource[Process], ...] = (
+    MetricSource("berth_ready", GAUGE, "1 when every kind has been listed", lambda s: float(not s.informers.not_ready)),
+    MetricSource("berth_task_failures_total", COUNTER, "Times that a background task failed; it is started again",
             lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()}, ("task",)),
-    Reading("berth_api_requests_total", COUNTER, "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
+    MetricSource("berth_api_requests_total", COUNTER, "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
             lambda s: {key: float(count) for key, count in s.client.answers.items()}, ("method", "status")),
-    Reading("berth_watch_silence_seconds", GAUGE,
+    MetricSource("berth_watch_silence_seconds", GAUGE,
             "Seconds since the API server said anything on the watch of a kind, bookmarks included",
             lambda s: {(name,): r.silence for name, r in s.informers.reflectors.items()}, ("kind",)),
-    Reading("berth_watch_failures", GAUGE, "Times in a row that list or watch of a kind failed",
+    MetricSource("berth_watch_failures", GAUGE, "Times in a row that list or watch of a kind failed",
             lambda s: {(name,): float(r.failures) for name, r in s.informers.reflectors.items()}, ("kind",)),
-    Reading("berth_lists_total", COUNTER, "Complete lists of a kind; more than one after the start means a watch was lost",
+    MetricSource("berth_lists_total", COUNTER, "Complete lists of a kind; more than one after the start means a watch was lost",
             lambda s: {(name,): float(r.relists) for name, r in s.informers.reflectors.items()}, ("kind",)),
-    Reading("berth_unreadable_objects", GAUGE,
+    MetricSource("berth_unreadable_objects", GAUGE,
             "Objects whose newest version cannot be read; Berth keeps the last version that could be",
             lambda s: {(name,): float(len(r.unreadable)) for name, r in s.informers.reflectors.items()}, ("kind",)),
 )
 
 
-def scrape(readings: Sequence[Reading[S_contra]], source: S_contra) -> Answer:
+def scrape(readings: Sequence[MetricSource[S_contra]], source: S_contra) -> Answer:
     """The answer to GET /metrics, in the text format 0.0.4."""
     return Answer(200, generate_latest(_Families(readings, source)), CONTENT_TYPE_PLAIN_0_0_4.encode())
 
 
 class _Families(Collector, Generic[S_contra]):
-    def __init__(self, readings: Sequence[Reading[S_contra]], source: S_contra) -> None:
+    def __init__(self, readings: Sequence[MetricSource[S_contra]], source: S_contra) -> None:
         self._readings = readings
         self._source = source
 

@@ -11,7 +11,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from extender.web.asgi import WHOLE
-from extender.web.limits import Limits, RefusalLog
+from extender.web.http_limits import HttpLimits, RefusalLog
 
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
@@ -36,7 +36,7 @@ class Listener:
     """What the connections to one address share. With `client_name` every client is hung up on whose certificate does
     not bear the name."""
 
-    def __init__(self, client_name: str | None, limits: Limits, refusals: RefusalLog) -> None:
+    def __init__(self, client_name: str | None, limits: HttpLimits, refusals: RefusalLog) -> None:
         self.client_name = client_name
         self.limits = limits
         self.refusals = refusals

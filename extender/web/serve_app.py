@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from extender.service.service import Service
-from extender.service.tracing import TracedService, Traces
+from extender.extension.service import Service
+from extender.extension.tracing import TracedService, Traces
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
-from extender.web.limits import VERBS, Limits, RefusalLog
+from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
 from extender.web.metrics import scrape
 from extender.web.probes import PROBES, probe
 from extender.web.serve_metrics import READINGS
@@ -37,7 +37,7 @@ class ServeApp:
     """The verbs, and the probes unless they have an address of their own."""
 
     def __init__(
-        self, service: Service, probes: Probes | None, traces: Traces | None = None, limits: Limits = VERBS,
+        self, service: Service, probes: Probes | None, traces: Traces | None = None, limits: HttpLimits = VERBS,
         refusals: RefusalLog | None = None,
     ) -> None:
         self.service = service

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from extender.model.errors import BerthError, WireError
-from extender.service.service import Service
-from extender.service.tracing import TracedService
-from extender.web.asgi import Answer, Bodies, Receive, Scope, Send, TooLarge, TooMany, problem
-from extender.web.guard import refusal_by_verbs
-from extender.web.limits import VERBS, Limits, RefusalLog
+from extender.extension.service import Service
+from extender.extension.tracing import TracedService
+from extender.model.berth_errors import BerthError, WireError
+from extender.web.access_control import refusal_by_verbs
+from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
+from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
 from extender.wire import extender_v1 as wire
-from extender.wire.names import Places
+from extender.wire.node_names import NameOffsets
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
 
@@ -23,12 +23,12 @@ class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
 
     def __init__(
-        self, service: Service | TracedService, limits: Limits = VERBS, refusals: RefusalLog | None = None
+        self, service: Service | TracedService, limits: HttpLimits = VERBS, refusals: RefusalLog | None = None
     ) -> None:
         self._service = service
-        self._bodies = Bodies(limits)
+        self._bodies = BodyReader(limits)
         self._refusals = refusals or RefusalLog()
-        self._places = Places()
+        self._offsets = NameOffsets()
         self._log = structlog.get_logger("berth.web")
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             "/filter": self._filter,
@@ -43,7 +43,7 @@ class Verbs:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, start = scope["path"], time.perf_counter()
         answer = await self._reply(scope, receive)
-        self._service.calls.answered(path[1:], answer.status, time.perf_counter() - start)
+        self._service.calls.observe(path[1:], answer.status, time.perf_counter() - start)
         await answer.to(send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Answer:
@@ -56,7 +56,7 @@ class Verbs:
             return refused
         try:
             return Answer(200, await self._routes[path](await self._bodies.read(scope, receive, MAX_BODY)))
-        except TooMany as error:
+        except TooManyBodies as error:
             return problem(503, str(error))
         except TooLarge as error:
             return problem(413, str(error))
@@ -64,8 +64,8 @@ class Verbs:
             return problem(400, str(error))
 
     async def _filter(self, body: bytes) -> bytes:
-        args = wire.decode_args(body, self._places)
-        pod, names = self._service.watched(*args.identity), args.names
+        args = wire.decode_args(body, self._offsets)
+        pod, names = self._service.cached_pod(*args.identity), args.names
         if not (pod or args).may_need_devices:
             return wire.encode_passed(args)
         pod = pod or args.pod
@@ -83,8 +83,8 @@ class Verbs:
         return wire.encode_filter(args, answer.passed, answer.failed)
 
     async def _prioritize(self, body: bytes) -> bytes:
-        args = wire.decode_args(body, self._places)
-        pod, names = self._service.watched(*args.identity) or args.pod, args.names
+        args = wire.decode_args(body, self._offsets)
+        pod, names = self._service.cached_pod(*args.identity) or args.pod, args.names
         try:
             return wire.encode_scores(self._service.prioritize(pod, names))
         except WireError:

@@ -1,6 +1,6 @@
 """YAML and JSON that people write, to plain values: within limits, and with the place of every fault.
 
-Every command, policy and HTTP door for people reads through this module; requests of kube-scheduler and events of the
+Every command, policy and HTTP entry point for people reads through this module; requests of kube-scheduler and events of the
 API server do not. No message shows what a text holds: it may be another file than
 was meant. Values are those of JSON: objects with string keys, lists, strings, integers of 64 bits, finite
 numbers, booleans and null. Plain YAML scalars mean what kubectl takes them for: dates and sexagesimal numbers are text.
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import orjson
 import yaml
 
-from extender.model.errors import WireError
-from extender.model.text import one_line
+from extender.model.berth_errors import WireError
+from extender.model.text_limits import one_line
 
 MOST_YAML = 8 * 1024 * 1024  # characters of YAML text: some seconds
 MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
@@ -48,7 +48,7 @@ _SHORT = 19  # digits that always fit
 _LONGEST_INTEGER = 80  # characters: 64 binary digits with sign and prefix; Python refuses thousands of digits
 
 
-class Part(NamedTuple):
+class DocumentPart(NamedTuple):
     """One document of a text, readable without the others. `line` counts the lines of the text before it."""
 
     where: str
@@ -80,23 +80,23 @@ def json_value(content: bytes, where: str) -> Any:
     return found
 
 
-def parts_of(text: str, where: str) -> list[Part]:
+def parts_of(text: str, where: str) -> list[DocumentPart]:
     """The documents of a YAML stream or JSON text, not read yet."""
     if not _SEPARATOR.search(text):
-        return [Part(where, text)]
+        return [DocumentPart(where, text)]
     _check_size(text, where)
     pieces = _SEPARATOR.split(text)
     if _PREAMBLE.match(pieces[0]):
         pieces[:2] = ["".join(pieces[:2])]
-    found: list[Part] = []
+    found: list[DocumentPart] = []
     line = 0
     for piece in pieces:
-        found.append(Part(f"{where}, document {len(found) + 1}", piece, line))
+        found.append(DocumentPart(f"{where}, document {len(found) + 1}", piece, line))
         line += piece.count("\n")
     return found
 
 
-def values_of(part: Part) -> list[Any]:
+def values_of(part: DocumentPart) -> list[Any]:
     """The values of a document: one, or none where it holds nothing but comments. Raises WireError."""
     start = part.text.lstrip()[:1]
     if start and start in "{[":
@@ -170,7 +170,7 @@ class _Open:
 class _Composer:
     """Builds values from the parser's events, without recursion: a text can make it neither deep nor long."""
 
-    def __init__(self, part: Part, places: Places | None = None) -> None:
+    def __init__(self, part: DocumentPart, places: Places | None = None) -> None:
         self._part = part
         self._places = places
         self._found: list[Any] = []

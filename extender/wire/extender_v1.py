@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
+from extender.model.berth_errors import WireError
 from extender.model.claim import ObjectKey, Pod
-from extender.model.errors import WireError
-from extender.model.text import REASON_BYTES, cut
+from extender.model.text_limits import REASON_BYTES, cut
 from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, dumped, get, many, need, wrong
-from extender.wire.names import NodeNames, Places, checked_names
+from extender.wire.node_names import NameOffsets, NodeNames, checked_names
 
 _REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply: 16,384 nodes get theirs in full
 _NAMES = b',"Nodes":null,"NodeNames":["'  # as Go writes it, after the pod
@@ -23,7 +23,7 @@ _FEW_TEXTS = rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # fields of metadata; bounded
 _IDENTITY = re.compile(rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_FEW_TEXTS, _FEW_TEXTS))
 
 
-class Args:
+class ExtenderArgs:
     """ExtenderArgs. `nodes` holds whole Node objects by name where the scheduler sent those.
 
     Pod and names are read only when somebody looks: a pod that is not ours gets its names back as they came, and one that
@@ -59,7 +59,7 @@ class Args:
 
 
 @dataclass(frozen=True, slots=True)
-class BindArgs:
+class ExtenderBindingArgs:
     """ExtenderBindingArgs."""
 
     pod: ObjectKey
@@ -81,16 +81,16 @@ def _object(body: bytes) -> Json:
     return found
 
 
-def decode_args(body: bytes, places: Places | None = None) -> Args:
+def decode_args(body: bytes, offsets: NameOffsets | None = None) -> ExtenderArgs:
     """The body of filter and prioritize; `places` are what the bodies before it taught. Raises WireError."""
     parts = _parted(body)
     if parts is not None:
         head, names = parts
-        return Args(head, None, NodeNames(body, names, places if places is not None else Places()))
+        return ExtenderArgs(head, None, NodeNames(body, names, offsets if offsets is not None else NameOffsets()))
     found = _object(body)
     _pod(found)
     if found.get("NodeNames") is not None:
-        return Args(found, None, checked_names(found))
+        return ExtenderArgs(found, None, checked_names(found))
     if found.get("Nodes") is None:
         raise WireError("NodeNames", "neither NodeNames nor Nodes is given")
     listed = get(found, "Nodes", dict, "", {})
@@ -100,7 +100,7 @@ def decode_args(body: bytes, places: Places | None = None) -> Args:
         if type(item) is not dict:
             raise wrong(path, dict, item)
         nodes[need(get(item, "metadata", dict, path, {}), "name", f"{path}.metadata")] = item
-    return Args(found, nodes, list(nodes))
+    return ExtenderArgs(found, nodes, list(nodes))
 
 
 def _pod(head: Json) -> Json:
@@ -119,21 +119,21 @@ def _parted(body: bytes) -> tuple[bytes, slice] | None:
     return body[:start] + b"}", slice(start + len(_NAMES) - 2, end + 1)
 
 
-def decode_bind(body: bytes) -> BindArgs:
+def decode_bind(body: bytes) -> ExtenderBindingArgs:
     """The body of bind. Raises WireError."""
     found = _object(body)
     key = ObjectKey(need(found, "PodNamespace", ""), need(found, "PodName", ""))
-    return BindArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
+    return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
 
 
-def encode_filter(args: Args, names: Iterable[str], failed: dict[str, str]) -> bytes:
+def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, str]) -> bytes:
     """ExtenderFilterResult in the form that was asked: names for names, nodes for nodes. Never null by accident."""
     if args.nodes is None:
         return _filter_result(orjson.dumps(list(names)), b"null", failed)
     return _filter_result(b"null", dumped({"metadata": {}, "items": [args.nodes[name] for name in names]}, "Nodes"), failed)
 
 
-def encode_passed(args: Args) -> bytes:
+def encode_passed(args: ExtenderArgs) -> bytes:
     """ExtenderFilterResult where every node passes."""
     if isinstance(args.names, NodeNames):
         return _filter_result(args.names.text, b"null", {})

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import orjson
 
-from extender.model.errors import WireError
+from extender.model.berth_errors import WireError
+from extender.model.node_selector import NodeSelector, Requirement, Term
 from extender.model.quantity import Quantity, parse_quantity
-from extender.model.selector import NodeSelector, Requirement, Term
 
 T = TypeVar("T")
 Json = dict[str, Any]

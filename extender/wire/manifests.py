@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from extender.model.berth_errors import WireError
 from extender.model.claim import Claim, Pod
-from extender.model.errors import WireError
-from extender.model.text import one_line
-from extender.wire.claims import decode_claim
+from extender.model.text_limits import one_line
 from extender.wire.core import decode_pod
 from extender.wire.fields import Json, get
-from extender.wire.objects import checked
+from extender.wire.object_lists import checked
+from extender.wire.resource_claims import decode_claim
 
 _IMAGINED_UID = "imagined"
 # Where workloads keep the template of their pods.
@@ -21,19 +21,19 @@ _TEMPLATES = {
 }  # fmt: skip
 
 
-class ImaginedPod(NamedTuple):
+class HypotheticalPod(NamedTuple):
     """A pod that does not exist yet, and the claims that come with it."""
 
     pod: Pod
     claims: tuple[Claim, ...]
 
 
-def imagined_pods(objects: Iterable[Json]) -> list[ImaginedPod]:
+def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
     """The pods of these objects. Raises WireError where a claim template is missing or nothing makes pods."""
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
     templates = {_key(o): o for o in known if o.get("kind") == "ResourceClaimTemplate"}
     claims = {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"}
-    found = [_imagined(pod, templates, claims) for o in known for pod in _pods(o)]
+    found = [_hypothetical(pod, templates, claims) for o in known for pod in _pods(o)]
     if not found:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
         raise WireError("kind", f"none of {one_line(kinds) or 'no objects'} makes pods")
@@ -53,7 +53,7 @@ def _pods(obj: Json) -> Iterator[Json]:
         yield {**template, "kind": "Pod", "metadata": metadata}
 
 
-def _imagined(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]) -> ImaginedPod:
+def _hypothetical(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]) -> HypotheticalPod:
     namespace, name = _key(obj)
     uid = f"{_IMAGINED_UID}/{namespace}/{name}"
     statuses, mine = [], []
@@ -74,7 +74,7 @@ def _imagined(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tu
         mine.append(decode_claim({"metadata": metadata, "spec": spec}))
         statuses.append({"name": entry.name, "resourceClaimName": generated})
     made = {**obj, "metadata": {**obj["metadata"], "uid": uid}, "status": {"resourceClaimStatuses": statuses}}
-    return ImaginedPod(decode_pod(made), tuple(mine))
+    return HypotheticalPod(decode_pod(made), tuple(mine))
 
 
 def _placed(obj: Json) -> Json:

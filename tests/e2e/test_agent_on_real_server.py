@@ -8,14 +8,14 @@ import ssl
 import pytest
 import yaml
 
-from extender.agent.agent import Agent
 from extender.agent.reader import Reader
+from extender.agent.slice_publisher import SlicePublisher
+from extender.cluster.api_errors import ClusterError
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials
-from extender.cluster.errors import ClusterError
-from extender.fabric.slices import DRIVER, fabric_of
+from extender.fabric.agent_slices import DRIVER, fabric_of
 from extender.sandbox.machines import carried_machines, fabric_slice, node_object
-from extender.wire.slices import SliceDecoder
+from extender.wire.resource_slices import SliceDecoder
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import FakeNvml
 
@@ -42,10 +42,10 @@ def slices(plane: ControlPlane) -> list[dict]:
     return plane.get("/apis/resource.k8s.io/v1/resourceslices")["items"]
 
 
-async def rounds(plane: ControlPlane, token: str, nvml: FakeNvml, count: int) -> Agent:
+async def rounds(plane: ControlPlane, token: str, nvml: FakeNvml, count: int) -> SlicePublisher:
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
-        agent = Agent(client, "gpu-worker", Reader(nvml, nvml.numa_of).read)
+        agent = SlicePublisher(client, "gpu-worker", Reader(nvml, nvml.numa_of).read)
         for _ in range(count):
             await agent.step()
         return agent
@@ -55,7 +55,7 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine) -> bool:
     """Whether the agent's token cannot write the slice of another node. (A new policy takes a moment to be in force.)"""
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
-        agent = Agent(client, "other", Reader(FakeNvml(machine), FakeNvml(machine).numa_of).read)
+        agent = SlicePublisher(client, "other", Reader(FakeNvml(machine), FakeNvml(machine).numa_of).read)
         await agent.step()
     for slice_ in slices(plane):
         plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")

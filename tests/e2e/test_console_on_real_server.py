@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from extender.records.codec import encode
-from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import Console, ControlPlane, needs
 from tests.e2e.test_real_control_plane import make_fleet, pod
 from tests.test_records import batch
 
 pytestmark = [
     needs("kubectl"), pytest.mark.timeout(300),
-    # urllib leaves closed sockets to the collector when a poll is refused.
+    # urllib leaves closed sockets to the orphan collector when a poll is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 Json = dict
 ACCOUNT = "system:serviceaccount:berth-system:berth-console"

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 
 pytestmark = [
     needs(), pytest.mark.timeout(900),
-    # urllib leaves closed sockets to the collector when a poll is refused.
+    # urllib leaves closed sockets to the orphan collector when a poll is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
 NODES = int(os.environ.get("BERTH_E2E_NODES", "100"))

@@ -9,15 +9,15 @@ from urllib.error import HTTPError
 
 import pytest
 
-from extender.sandbox.cluster import GPU_CLASS, MARKER_CLASS
 from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
 from tests.fuzzing import unfolded
-from tests.test_unreadable import CASES
+from tests.test_unreadable_objects import CASES
 
 pytestmark = [
     needs("kubectl"), pytest.mark.timeout(600),
-    # urllib leaves closed sockets to the collector when a poll is refused.
+    # urllib leaves closed sockets to the orphan collector when a poll is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
 Json = dict

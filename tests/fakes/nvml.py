@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from extender.model.fabric import UNKNOWN_DISTANCE
+from extender.model.gpu_topology import UNKNOWN_DISTANCE
 from extender.sandbox.machines import Machine, gpu_uuid
-from tests.waiting import HANG_SECONDS
+from tests.eventually import HANG_SECONDS
 
 _VERSION_ENUM = {1: 1, 2: 2, 3: 4, 4: 6, 5: 7}
 _LEVEL = {1: 10, 2: 20, 3: 30, 4: 40, 5: 50}

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from extender.cel.dra.dialect import STORED, Dialect
 from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
-from extender.model.budget import UNLIMITED, Budget, BudgetSpent
+from extender.model.call_budget import UNLIMITED, CallBudget, CallBudgetSpent
 from extender.model.device import Device, Slice
 
 # Estimated bytes, measured with tracemalloc (docs/performance.md).
@@ -107,7 +107,7 @@ class Masks:
         masks = sum(len(one.by_name) for one in self._masks.values())
         return {"selectors": len(self._compiled), "masks": masks, "mask_bytes": self._bytes}
 
-    def selector(self, expression: str, budget: Budget = UNLIMITED) -> Selector | CompileError:
+    def selector(self, expression: str, budget: CallBudget = UNLIMITED) -> Selector | CompileError:
         """The compiled expression, or its compile error. Raises BudgetSpent."""
         known = self._compiled.get(expression)
         if known is not None:
@@ -120,10 +120,10 @@ class Masks:
         size = _EXPRESSION_BYTES + _CHARACTER_BYTES * len(expression)
         if size <= self._compiled.maxsize:
             self._compiled[expression] = _Compiled(found, size)
-            budget.keep()
+            budget.mark_progress()
         return found
 
-    def of(self, expression: str, slice_: Slice, budget: Budget = UNLIMITED) -> Mask:
+    def of(self, expression: str, slice_: Slice, budget: CallBudget = UNLIMITED) -> Mask:
         """The masks of an expression over a slice. A compile error is an error on every device. Raises BudgetSpent; the
         masks of the devices evaluated until then are kept."""
         masks = self._masks.get(expression)
@@ -162,7 +162,7 @@ class Masks:
             return f"CEL runtime error: {error}"
         return ""
 
-    def _evaluate(self, expression: str, slice_: Slice, known: _ExpressionMasks, budget: Budget) -> Mask:
+    def _evaluate(self, expression: str, slice_: Slice, known: _ExpressionMasks, budget: CallBudget) -> Mask:
         selector = self.selector(expression, budget)
         all_devices = (1 << len(slice_.devices)) - 1
         if isinstance(selector, CompileError) or known.exhausted:
@@ -181,8 +181,8 @@ class Masks:
                 return Mask(0, all_devices)
             except CelError:
                 error |= 1 << position
-            except BudgetSpent:
+            except CallBudgetSpent:
                 self._bytes += known.begin(_PartialMask(slice_, position, match, error))
                 raise
-            budget.keep()
+            budget.mark_progress()
         return Mask(match, error)

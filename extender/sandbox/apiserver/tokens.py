@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from extender.sandbox.apiserver.store import Json
+from extender.sandbox.apiserver.versioned_store import Json
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path, no password
 _API = "https://kubernetes.default.svc"  # the audience of tokens and of reviews that name none

@@ -1,0 +1,106 @@
+"""Who holds which device: claims as the API shows them, binds in flight, and holds of filter.
+
+Every holder has a key of its own; `put` and `drop` are inverse, whatever the order of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from extender.allocation.problem import UNUSED, PoolUse
+from extender.model.claim import Result
+from extender.model.device import DeviceId, PoolKey
+
+Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
+CLAIM, BIND, HOLD = "claim", "bind", "hold"
+
+
+class AllocatedDevices:
+    """Results by holder, indexed by pool and device. A claim in flight is counted once: its bind yields to the claim."""
+
+    def __init__(self) -> None:
+        self._by_holder: dict[Holder, tuple[Result, ...]] = {}
+        self._by_pool: dict[PoolKey, dict[str, dict[tuple[Holder, int], Result]]] = {}
+        self._holds = 0
+
+    def put(self, holder: Holder, results: Iterable[Result]) -> set[PoolKey]:
+        """Replace what a holder has; the answer is the pools whose use changed."""
+        kept = tuple(result for result in results if not result.admin_access)
+        before = self._by_holder.get(holder, ())
+        if kept == before:
+            return set()
+        self._holds += (bool(kept) - bool(before)) * (holder[0] == HOLD)
+        touched = self._remove(holder, before)
+        if kept:
+            self._by_holder[holder] = kept
+        for position, result in enumerate(kept):
+            key = PoolKey(result.device.driver, result.device.pool)
+            devices = self._by_pool.setdefault(key, {})
+            devices.setdefault(result.device.device, {})[holder, position] = result
+            touched.add(key)
+        return touched
+
+    def drop(self, holder: Holder) -> set[PoolKey]:
+        """Forget a holder."""
+        return self.put(holder, ())
+
+    def _remove(self, holder: Holder, results: tuple[Result, ...]) -> set[PoolKey]:
+        self._by_holder.pop(holder, None)
+        touched: set[PoolKey] = set()
+        for position, result in enumerate(results):
+            key = PoolKey(result.device.driver, result.device.pool)
+            devices = self._by_pool[key]
+            entries = devices[result.device.device]
+            del entries[holder, position]
+            if not entries:
+                del devices[result.device.device]
+            if not devices:
+                del self._by_pool[key]
+            touched.add(key)
+        return touched
+
+    def results(self, holder: Holder) -> tuple[Result, ...]:
+        """What a holder has."""
+        return self._by_holder.get(holder, ())
+
+    def pool(self, key: PoolKey) -> PoolUse:
+        """What is in use of a pool."""
+        devices = self._by_pool.get(key)
+        if not devices:
+            return UNUSED
+        taken: set[str] = set()
+        shares: dict[str, Mapping[str, int]] = {}
+        for device, entries in devices.items():
+            shared = [result for result in entries.values() if result.share_id]
+            if len(shared) < len(entries):
+                taken.add(device)
+            if shared:
+                shares[device] = _sum(shared)
+        return PoolUse(frozenset(taken), shares)
+
+    def only_held(self, key: PoolKey) -> frozenset[str]:
+        """Devices of a pool that nothing but holds keeps in use."""
+        devices = self._by_pool.get(key) if self._holds else None
+        if not devices:
+            return frozenset()
+        return frozenset(d for d, entries in devices.items() if all(holder[0] == HOLD for holder, _ in entries))
+
+    def holders(self, device: DeviceId) -> list[tuple[Holder, Result]]:
+        """Everyone on a device."""
+        entries = self._by_pool.get(PoolKey(device.driver, device.pool), {}).get(device.device, {})
+        return [(holder, result) for (holder, _), result in entries.items()]
+
+    def claims(self, key: PoolKey) -> set[str]:
+        """UIDs of the claims on devices of a pool."""
+        return {uid for entries in self._by_pool.get(key, {}).values() for (kind, uid), _ in entries if kind == CLAIM}
+
+    def pools(self) -> set[PoolKey]:
+        return set(self._by_pool)
+
+
+def _sum(results: list[Result]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for result in results:
+        for name, amount in (result.consumed or {}).items():
+            total[name] = total.get(name, 0) + amount.nanos
+    return total

@@ -1,0 +1,325 @@
+"""From the store to NodeInfos : only dirty nodes are built, everything else is shared with the snapshot before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+from extender.allocation.features import Features
+from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
+from extender.allocation.node_info import FleetBaseline, Interned, NodeInfo, NodeState
+from extender.allocation.offline import consumed_counters
+from extender.allocation.pools import Inventory, Pool, gather, inventory
+from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, taken_mask
+from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.object_index import ObjectIndex
+from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.fabric.sets import Graphs, best_gbps
+from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
+from extender.model.claim import Node
+from extender.model.device import Device, DeviceId, PoolKey, Slice
+from extender.model.gpu_topology import Fabric, Graph
+from extender.model.quantity import whole
+from extender.model.request_mix import RequestMix
+
+T = TypeVar("T")
+Interns = WeakValueDictionary[Hashable, Interned]
+_PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
+_MEMORY = ("memory", "gpu.nvidia.com/memory")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hardware:
+    """What a node is, whoever uses it: kept while its slices stay."""
+
+    inventory: Inventory
+    live: Slice | None  # the agent's slice
+    fabric: Fabric | None
+    gpu_bits: tuple[int, ...]
+    uses: Uses
+    partitions: tuple[int, ...] | None
+    troubled: int
+    attribute_class: Interned  # what selectors can see but identities
+    hardware_class: Interned  # one for nodes that search and scoring cannot tell apart when idle
+
+
+class _Counters(NamedTuple):
+    """What is consumed of a pool's counters, and the state of the pool that it was computed from."""
+
+    slices: tuple[Slice, ...]
+    use: PoolUse
+    consumed: dict[CounterKey, int]
+    digest: bytes
+
+
+class NodeInfoBuilder:
+    """Builds NodeInfos ; interns what makes equal nodes equal, for as long as a node, or somebody who remembers it,
+    is so."""
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
+        self._graphs = Graphs()
+        self._hardware: dict[str, _Hardware] = {}
+        self._attribute_classes: Interns = WeakValueDictionary()
+        self._hardware_classes: Interns = WeakValueDictionary()
+        self._allocation_classes: Interns = WeakValueDictionary()
+        self._states: WeakValueDictionary[tuple[Interned, Interned], NodeState] = WeakValueDictionary()
+        self._counters: dict[PoolKey, _Counters] = {}
+        self.agent_problems: dict[str, tuple[str, ...]] = {}  # what a node's agent says that cannot be, by node
+
+    def build(self, node: Node, store: ObjectIndex, allocated_devices: AllocatedDevices, previous: NodeInfo | None, *, only_use: bool) -> NodeInfo:
+        """The NodeInfo of one node. `only_use` tells that nothing but claims and holds changed since `previous`."""
+        found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
+        hardware = self._hardware_of(node, store, found)
+        fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
+        pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools}
+        # Counters are read while the view is built, so that later changes of the store do not reach into it.
+        counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
+        counters = {key: one.consumed for key, one in counted.items()}
+        use = AllocatedState(pools, lambda pool: counters.get(pool.key, {}))
+        busy, held = taken_mask(found, use), _held(found, allocated_devices)
+        agent_is_fresh = node.name not in store.silent_agents
+        drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
+        consumed = tuple(one.digest for one in counted.values())
+        key = (hardware.hardware_class, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
+        state = self._state(_interned(self._allocation_classes, key), hardware.attribute_class)
+        return NodeInfo(
+            node, found, use, state, fabric, gpu_bits, held & busy, busy, drift, overuse, agent_is_fresh, hardware.partitions,
+            hardware.troubled,
+        )
+
+    def forget(self, node: str) -> None:
+        """The node is gone."""
+        self.agent_problems.pop(node, None)
+        gone = self._hardware.pop(node, None)
+        if gone is not None:
+            self._forget_counters(gone.inventory)
+
+    def interned(self) -> dict[str, int]:
+        """How many values of each kind are interned, and pools whose counters are remembered."""
+        tables: dict[str, Sized] = {
+            "states": self._states,
+            "signatures": self._allocation_classes,
+            "looks": self._hardware_classes,
+            "appearances": self._attribute_classes,
+            "hardware": self._hardware,
+            "counters": self._counters,
+        }
+        return {name: len(table) for name, table in tables.items()}
+
+    def _state(self, allocation_class: Interned, attribute_class: Interned) -> NodeState:
+        key = allocation_class, attribute_class
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = NodeState(allocation_class, attribute_class)
+        return found
+
+    # -- the inventory ---------------------------------------------------------------------------------------
+
+    def _inventory(self, node: Node, store: ObjectIndex, previous: NodeInfo | None) -> Inventory:
+        nearby = self._nearby(node, store)
+        pools = gather(node, nearby, lambda key: list(store.pools.get(key, {}).values()), self._features)
+        if previous is not None and previous.node.labels == node.labels and _same(previous.inventory.pools, pools):
+            return previous.inventory
+        return inventory(node, pools)
+
+    def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
+        """The node's own slices, those of no node, and the counter sets of the pools they belong to."""
+        own = list(store.by_node.get(node.name, {}).values())
+        found = own + list(store.roaming.values())
+        seen = {slice_.name for slice_ in found}
+        for key in {slice_.pool for slice_ in own}:
+            found += [s for s in store.pools[key].values() if s.counter_sets and s.name not in seen]
+        return found
+
+    def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
+        """What is consumed of a pool's counters; computed once per state of the pool, not per node."""
+        slices = store.pools.get(pool.key, {})
+        newest = max((s.generation for s in slices.values()), default=0)
+        current = tuple(s for s in slices.values() if s.generation == newest)
+        known = self._counters.get(pool.key)
+        if known is None or not _same_objects(known.slices, current) or known.use != use:
+            consumed = consumed_counters(current, use)
+            known = self._counters[pool.key] = _Counters(current, use, consumed, _digest(sorted(consumed.items())))
+        return known
+
+    def _forget_counters(self, gone: Inventory) -> None:
+        """The counters of pools that a node had; another node of the same pool computes them again."""
+        for pool in gone.pools:
+            self._counters.pop(pool.key, None)
+
+    # -- the hardware ----------------------------------------------------------------------------------------
+
+    def _hardware_of(self, node: Node, store: ObjectIndex, found: Inventory) -> _Hardware:
+        known, live = self._hardware.get(node.name), store.fabric.get(node.name)
+        if known is None or known.inventory is not found or known.live is not live:
+            fabric, gpu_bits = self._fabric(node.name, live, found, store)
+            partitions = _partitions(found, gpu_bits)
+            hardware_class = self._hardware_class(found, fabric, gpu_bits, partitions)
+            seen = (hardware_class, tuple((place.id.driver, *place.device.attributes.without_identity()) for place in found.places))
+            attribute_class = _interned(self._attribute_classes, seen)
+            if known is not None and known.inventory is not found:
+                self._forget_counters(known.inventory)
+            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, troubled(found, fabric, gpu_bits), attribute_class, hardware_class)
+        return known
+
+    def _fabric(
+        self, node: str, live: Slice | None, found: Inventory, store: ObjectIndex
+    ) -> tuple[Fabric | None, tuple[int, ...]]:
+        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        devices = [device for _, device in gpus]
+        said = self._agent_fabric(node, live, devices, store)
+        if not gpus:
+            return None, ()
+        fabric = choose_fabric(said, devices, self._graphs)
+        if fabric is None:
+            return None, ()
+        bits = {gpu_uuid(device): bit for bit, device in gpus}
+        return fabric, tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus)
+
+    def _agent_fabric(self, node: str, live: Slice | None, gpus: list[Device], store: ObjectIndex) -> Fabric | None:
+        def published_by(uuid: str) -> str:
+            publisher = store.publishers.get(uuid, node)
+            return publisher if publisher != node else ""
+
+        said, problems = live_fabric(live, gpus, published_by) if live is not None else (None, ())
+        if problems:
+            self.agent_problems[node] = problems
+        else:
+            self.agent_problems.pop(node, None)
+        return said
+
+    def _hardware_class(
+        self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
+    ) -> Interned:
+        shape = tuple(_kind(place.device, place.pool) for place in found.places)
+        joined: object = None
+        if fabric is not None:
+            states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
+            joined = (fabric.graph, fabric.source, states, gpu_bits)
+        trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
+        hardware_class = (shape, found.reachable, found.unsupported, joined, trouble, partitions)
+        return _interned(self._hardware_classes, hardware_class)
+
+
+def _interned(table: Interns, key: Hashable) -> Interned:
+    """What stands for a value; the table knows it as long as somebody else does."""
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Interned()
+    return found
+
+
+def _kind(device: Device, pool: int) -> Hashable:
+    """What search and scoring see of a device besides selectors and constraints."""
+    return (
+        pool, device.capacity, device.consumes, device.taints, device.binding_conditions,
+        device.binding_failure_conditions, device.allow_multiple,
+    )
+
+
+def _held(found: Inventory, allocated_devices: AllocatedDevices) -> int:
+    """Devices that nothing but holds keeps in use, as a mask."""
+    mask = 0
+    for pool in found.pools:
+        for device in allocated_devices.only_held(pool.key):
+            bit = found.index.get(DeviceId(pool.key.driver, pool.key.name, device))
+            mask |= 1 << bit if bit is not None else 0
+    return mask
+
+
+def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
+    """What is shared out of each device, by bit."""
+    if not any(use.shares for use in pools.values()):
+        return b""
+    return _digest(
+        [
+            (bit, sorted(amounts.items()))
+            for bit, place in enumerate(found.places)
+            if (amounts := pools[found.pools[place.pool].key].shares.get(place.id.device)) is not None
+        ]
+    )
+
+
+def _digest(amounts: object) -> bytes:
+    """Stands for amounts in a key: a MIG node has some hundred of them, and keys are kept."""
+    return blake2b(repr(amounts).encode(), digest_size=16).digest()
+
+
+def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Sets of GPUs, by position, that Fabric Manager can join; None where no GPU names a partition."""
+    sets: dict[tuple[int, object], int] = {}
+    for position, bit in enumerate(gpu_bits):
+        attributes = found.places[bit].device.attributes if bit >= 0 else {}
+        for size in _PARTITION_SIZES:
+            number = attributes.get(f"gpu.nvidia.com/partition{size}")
+            if number is not None:
+                sets[size, number] = sets.get((size, number), 0) | 1 << position
+    return tuple(sorted(mask for (size, _), mask in sets.items() if mask.bit_count() == size)) if sets else None
+
+
+def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
+    """Whether two gatherings found the same slices."""
+    if len(before) != len(after):
+        return False
+    return all(
+        (a.key, a.incomplete, a.trouble) == (b.key, b.incomplete, b.trouble)
+        and _same_objects(a.slices, b.slices)
+        and (a.counter_sets, a.grouped) == (b.counter_sets, b.grouped)
+        for a, b in zip(before, after, strict=True)
+    )
+
+
+def _same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
+    return len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
+
+
+class FleetBaselineCounter:
+    """Counts what nodes have, so that facts about the whole fleet cost nothing to keep."""
+
+    def __init__(self) -> None:
+        self._graphs: Counter[Graph] = Counter()
+        self._memory: Counter[int] = Counter()
+        self._baseline: FleetBaseline | None = None
+
+    def replace(self, old: NodeInfo | None, new: NodeInfo | None) -> None:
+        if old is not None and new is not None and old.fabric is new.fabric and old.inventory is new.inventory:
+            return
+        for node_info, amount in ((old, -1), (new, 1)):
+            if node_info is None or node_info.fabric is None:
+                continue
+            self._add(self._graphs, node_info.fabric.graph, amount)
+            for memory in {_memory(node_info, bit) for bit in node_info.gpu_bits if bit >= 0}:
+                self._add(self._memory, memory, amount)
+
+    def _add(self, counts: Counter[T], key: T, amount: int) -> None:
+        before = counts[key]
+        counts[key] = before + amount
+        if not counts[key]:
+            del counts[key]
+        if not before or not before + amount:
+            self._baseline = None
+
+    def fleet(self, estimator: RequestMixEstimator) -> FleetBaseline:
+        mix = estimator.mix(max(self._memory, default=0))
+        if self._baseline is None or self._baseline.request_mix is not mix:
+            self._baseline = _fleet(self._graphs, self._memory, mix)
+        return self._baseline
+
+
+def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: RequestMix) -> FleetBaseline:
+    best: dict[int, float] = {}
+    for graph in graphs:
+        for count in range(2, graph.size + 1):
+            best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
+    known = [amount for amount in memory if amount]
+    return FleetBaseline(best, min(known, default=0), max(known, default=0), max((g.size for g in graphs), default=0), mix)
+
+
+def _memory(node_info: NodeInfo, bit: int) -> int:
+    device = node_info.inventory.places[bit].device
+    return next((whole(device.capacity[n].value.nanos) for n in _MEMORY if n in device.capacity), 0)

@@ -1,0 +1,282 @@
+"""The objects of the watch, indexed the way snapshots need them. Events of deleted and re-listed objects are one path:
+`apply(kind, key, new)` with None for gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from extender.cache.allocated_devices import CLAIM, AllocatedDevices
+from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
+from extender.fabric.sources import agent_slice, gpu_uuid
+from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
+from extender.model.device import PoolKey, Slice, TaintRule
+
+ALL_NODES = "*"
+_MAX_AGENT_SLICES = 8  # kept per node; an agent writes one
+
+
+class ObjectIndex:
+    """What the cluster looked like at the last event; `dirty` are nodes whose view must be built again, `used` those where
+    nothing changed but who holds what."""
+
+    def __init__(self, allocated_devices: AllocatedDevices) -> None:
+        self._allocated_devices = allocated_devices
+        self.slices: dict[str, Slice] = {}  # as published
+        self.rules: dict[str, TaintRule] = {}
+        self._effective: dict[str, Slice] = {}  # with the taints of rules; what everybody else sees
+        self.pools: dict[PoolKey, dict[str, Slice]] = {}
+        self.by_node: dict[str, dict[str, Slice]] = {}
+        self.roaming: dict[str, Slice] = {}  # slices that are not of one node
+        self.fabric: dict[str, Slice] = {}  # the slice that counts of the node's agent, by node
+        self._agent_slices: dict[str, dict[str, Slice]] = {}  # all of them, by node and name
+        self.refused_slices: dict[str, tuple[str, ...]] = {}  # why others of a node's agent do not count, by node
+        self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
+        self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old to believe its memory
+        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}  # namespace and group to claims and their nodes
+        self.nodes_version = 0
+        self._by_label: dict[str, tuple[int, Mapping[str, frozenset[str]]]] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.claims: dict[ObjectKey, Claim] = {}
+        self._key_of: dict[str, ObjectKey] = {}  # by UID
+        self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
+        self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
+        self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}  # by UID
+        self._waiting_for: Counter[ObjectKey] = Counter()  # how many of these pods ask for a claim
+        self.namespaces: dict[str, dict[str, str]] = {}
+        self.classes_version = 0
+        self.dirty: set[str] = set()
+        self.used: set[str] = set()
+        self.gone_slices: set[str] = set()
+        self.gone_pods: set[str] = set()  # UIDs
+
+    def claim_with(self, uid: str) -> Claim | None:
+        """The claim of this UID."""
+        key = self._key_of.get(uid)
+        return self.claims.get(key) if key is not None else None
+
+    def touch_pools(self, keys: Iterable[PoolKey]) -> None:
+        """The use of these pools changed."""
+        self.used |= self.nodes_of(keys)
+
+    def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
+        """The nodes whose slices are in these pools; ALL_NODES stands for slices that are not of one node."""
+        return {slice_.selection.node_name or ALL_NODES for key in keys for slice_ in self.pools.get(key, {}).values()}
+
+    def take_dirty_nodes(self) -> tuple[set[str], set[str]]:
+        """Nodes to build again, and those where only the use changed; both are empty afterwards."""
+        dirty, used = (set(self.nodes) | names if ALL_NODES in names else names for names in (self.dirty, self.used))
+        self.dirty, self.used = set(), set()
+        return dirty, used - dirty
+
+    # -- one method a kind; each takes the new object or None --------------------------------------------------
+
+    def put_rule(self, name: str, new: TaintRule | None) -> None:
+        """Taint rules change the slices they name: those of the old rule and those of the new."""
+        old = self.rules.get(name)
+        _replace(self.rules, name, new)
+        for slice_ in list(self.slices.values()):
+            if any(rule is not None and _concerns(rule, slice_) for rule in (old, new)):
+                self.put_slice(slice_.name, slice_)
+
+    def put_slice(self, name: str, new: Slice | None) -> None:
+        old = self._effective.pop(name, None)
+        if old is not None:
+            self._unindex(old)
+            self.gone_slices.add(name)
+        _replace(self.slices, name, new)
+        if new is not None:
+            self._effective[name] = effective = _tainted(new, self.rules.values())
+            self._index(name, effective)
+
+    def _index(self, name: str, new: Slice) -> None:
+        node = new.selection.node_name
+        if new.pool.driver == FABRIC_DRIVER:
+            kept = self._agent_slices.setdefault(node, {})
+            if len(kept) < _MAX_AGENT_SLICES:
+                kept[name] = new
+            self._choose_agent_slice(node)
+            return
+        if node:
+            self.publishers.update((uuid, node) for device in new.devices if (uuid := gpu_uuid(device)))
+        self.pools.setdefault(new.pool, {})[name] = new
+        (self.by_node.setdefault(node, {}) if node else self.roaming)[name] = new
+        self._touch_slice(new)
+
+    def _unindex(self, old: Slice) -> None:
+        node = old.selection.node_name
+        if old.pool.driver == FABRIC_DRIVER:
+            _discard(self._agent_slices, node, old.name)
+            self._choose_agent_slice(node)
+            return
+        for device in old.devices:
+            if self.publishers.get(uuid := gpu_uuid(device)) == node:
+                del self.publishers[uuid]
+        self._touch_slice(old)
+        _discard(self.pools, old.pool, old.name)
+        if node:
+            _discard(self.by_node, node, old.name)
+        else:
+            self.roaming.pop(old.name, None)
+
+    def _choose_agent_slice(self, node: str) -> None:
+        chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
+        _replace(self.fabric, node, chosen)
+        _replace(self.refused_slices, node, problems or None)
+        self.dirty.add(node)
+
+    def _touch_slice(self, slice_: Slice) -> None:
+        # A slice of one node can complete or break a pool that other nodes see.
+        self.dirty.add(slice_.selection.node_name or ALL_NODES)
+        others = self.pools.get(slice_.pool, {})
+        self.dirty.update(other.selection.node_name or ALL_NODES for other in others.values())
+
+    def put_class(self, name: str, new: DeviceClass | None) -> None:
+        if self.classes.get(name) == new:
+            return  # the wake-up annotation changes no field that counts
+        self.classes_version += 1
+        _replace(self.classes, name, new)
+
+    def put_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool) -> Claim | None:
+        """The answer is what the claim was before. A list does not tell when an allocation was written."""
+        old = self.claims.get(key)
+        if old is not None and (new is None or new.uid != old.uid):
+            self.touch_pools(self._allocated_devices.drop((CLAIM, old.uid)))
+            self.allocated_at.pop(old.uid, None)
+            self._key_of.pop(old.uid, None)
+        _replace(self.claims, key, new)
+        self._index_special(key, old, new)
+        self._index_group(key, old, new)
+        if new is not None and new.allocation is not None and not new.reserved_for:
+            self.unreserved.add(key)
+        else:
+            self.unreserved.discard(key)
+        if new is not None:
+            self._key_of[new.uid] = key
+            results = new.allocation.results if new.allocation is not None else ()
+            if new.allocation is None:
+                self.allocated_at.pop(new.uid, None)
+            elif not listed and (old is None or old.uid != new.uid or old.allocation is None):
+                self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
+            self.touch_pools(self._allocated_devices.put((CLAIM, new.uid), results))
+        return old
+
+    def claims_on(self, pool: PoolKey) -> list[Claim]:
+        """Claims that have devices of a pool."""
+        return [self.claims[self._key_of[uid]] for uid in self._allocated_devices.claims(pool)]
+
+    def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
+        if old is not None and self.special_claims.get((key.namespace, old.special_for)) == key:
+            del self.special_claims[key.namespace, old.special_for]
+        if new is not None and new.special_for:
+            self.special_claims[key.namespace, new.special_for] = key
+
+    def _index_group(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
+        if old is not None and old.group:
+            members = self.groups.get((key.namespace, old.group), {})
+            members.pop(key, None)
+            if not members:
+                self.groups.pop((key.namespace, old.group), None)
+        node = self._node_of(new) if new is not None and new.group else ""
+        if new is not None and node:
+            self.groups.setdefault((key.namespace, new.group), {})[key] = node
+
+    def _node_of(self, claim: Claim) -> str:
+        """The node whose devices a claim has; '' where its devices are of no one node."""
+        for result in claim.allocation.results if claim.allocation is not None else ():
+            slices = self.pools.get(PoolKey(result.device.driver, result.device.pool), {})
+            node = next((s.selection.node_name for s in slices.values() if s.selection.node_name), "")
+            if node:
+                return node
+        return ""
+
+    def put_node(self, name: str, new: Node | None) -> None:
+        if self.nodes.get(name) != new:
+            self.dirty.add(name)
+            self.nodes_version += 1
+            _replace(self.nodes, name, new)
+
+    def nodes_by(self, label: str) -> Mapping[str, frozenset[str]]:
+        """Node names by the value of a label; made when asked for, and again when nodes changed."""
+        known = self._by_label.get(label)
+        if known is None or known[0] != self.nodes_version:
+            found: dict[str, set[str]] = {}
+            for name, node in self.nodes.items():
+                if label in node.labels:
+                    found.setdefault(node.labels[label], set()).add(name)
+            known = self._by_label[label] = (self.nodes_version, {value: frozenset(names) for value, names in found.items()})
+        return known[1]
+
+    def is_shared(self, claim: ObjectKey) -> bool:
+        """Whether more than one waiting pod asks for the claim."""
+        return self._waiting_for.get(claim, 0) > 1
+
+    def put_pod(self, uid: str, new: Pod | None) -> None:
+        old = self.pods.get(uid)
+        for key in old.claim_keys if old is not None else ():
+            self._waiting_for[key] -= 1
+            if not self._waiting_for[key]:
+                del self._waiting_for[key]
+        self._waiting_for.update(new.claim_keys if new is not None else ())
+        _replace(self.pods, uid, new)
+        if new is None:
+            self.gone_pods.add(uid)
+
+    def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
+        _replace(self.namespaces, name, new)
+
+    def extended_resources(self) -> dict[str, str]:
+        """Extended resource name to class: the newest class wins, ties go to the first name."""
+        found: dict[str, DeviceClass] = {}
+        for class_ in self.classes.values():
+            name = class_.extended_resource
+            if not name:
+                continue
+            known = found.get(name)
+            if known is None or (class_.created, _reversed(class_.name)) > (known.created, _reversed(known.name)):
+                found[name] = class_
+        return {name: class_.name for name, class_ in found.items()}
+
+
+def _concerns(rule: TaintRule, slice_: Slice) -> bool:
+    return any(rule.matches(slice_.pool, device.name) for device in slice_.devices)
+
+
+def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
+    """The slice with the taints of all rules that match; the very same one where none does."""
+    added = {
+        device.name: tuple(rule.taint for rule in rules if rule.matches(slice_.pool, device.name))
+        for device in slice_.devices
+    } if rules else {}
+    if not any(added.values()):
+        return slice_
+    devices = tuple(
+        replace(device, taints=device.taints + added[device.name]) if added[device.name] else device
+        for device in slice_.devices
+    )
+    return replace(slice_, devices=devices)
+
+
+def _reversed(name: str) -> tuple[int, ...]:
+    """Sorts names backwards under `>`."""
+    return tuple(-ord(char) for char in name)
+
+
+def _replace(table: dict[Any, Any], key: object, new: object | None) -> None:
+    if new is None:
+        table.pop(key, None)
+    else:
+        table[key] = new
+
+
+def _discard(table: dict[Any, dict[str, Slice]], key: object, name: str) -> None:
+    inner = table.get(key)
+    if inner is not None:
+        inner.pop(name, None)
+        if not inner:
+            del table[key]

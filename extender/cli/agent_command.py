@@ -1,0 +1,46 @@
+"""`berth agent`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import pynvml
+import typer
+
+from extender.agent.reader import Reader
+from extender.agent.slice_publisher import SlicePublisher
+from extender.cli.addresses import parse_node
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import load_credentials
+from extender.fabric.agent_slices import DRIVER
+
+
+def agent_command(
+    node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
+    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+) -> None:
+    """Publish this node's NVLinks and GPU memory as a ResourceSlice of driver fabric.berth.dev.
+
+    Example: berth agent --node gpu-worker-1
+    """
+    name = parse_node(node, "--node", room_bytes=len(DRIVER) + 1)  # the slice is named after driver and node
+    asyncio.run(_until_told(_run(name, kubeconfig)))
+
+
+async def _until_told(running: Coroutine[None, None, None]) -> None:
+    """A container's first process ignores SIGTERM unless it asks for it. The slice stays: the next agent takes it over."""
+    work = asyncio.create_task(running)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    with suppress(asyncio.CancelledError):
+        await work
+
+
+async def _run(node: str, kubeconfig: Path | None) -> None:
+    async with ApiClient(load_credentials(kubeconfig), user_agent="berth-agent") as client:
+        await SlicePublisher(client, node, Reader(pynvml).read).run()

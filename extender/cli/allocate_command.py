@@ -1,0 +1,151 @@
+"""`berth allocate`: the allocator offline, on files."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+
+from extender.allocation.choose import choose
+from extender.allocation.features import Features, from_gates
+from extender.allocation.offline import problem_of, usage_of
+from extender.allocation.problem import Problem
+from extender.allocation.result import allocations
+from extender.allocation.search import Search
+from extender.allocation.search_observer import CAUSES, CauseRecorder
+from extender.cel.dra import Dialect, Masks
+from extender.cli.cases import Case, CaseError, load_cases
+from extender.cli.object_files import Objects, load_objects
+from extender.model.berth_errors import InvalidClaim, OutOfBudget, WireError
+from extender.model.claim import Allocation, Node
+from extender.model.text_limits import shown
+from extender.wire.resource_claims import encode_allocation
+
+_CASE_BUDGET = 1_000_000  # cases have no scheduler waiting
+Json = dict[str, Any]
+
+
+def allocate_command(
+    files: Annotated[list[Path] | None, typer.Argument(help="YAML or JSON files of Kubernetes objects: slices, classes, claims, pods, nodes.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="Folder of case files (.json, .jsonl): one line of answer a case.")] = None,
+    order: Annotated[Literal["preferred", "in-tree"], typer.Option(help="in-tree takes the first solution in kube-scheduler's order.")] = "preferred",
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+    node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+) -> None:
+    """Show what would be allocated for the claims in the files, and why not where it would not. Exit code 1 where they
+    fit nowhere.
+
+    Example: berth allocate slices.yaml claim.yaml --order in-tree
+    """
+    if cases is not None:
+        for case in load_cases(cases):
+            typer.echo(orjson.dumps(answer(case, order)).decode())
+        return
+    if not files:
+        raise WireError("FILE", "is missing: give files, or --cases DIR")
+    found = load_objects(files)
+    answers = _answers(found, order, node)
+    _print(found, answers, output)
+    if all(answer["allocations"] is None for answer in answers):
+        raise typer.Exit(1)
+
+
+def answer(case: Case | CaseError, order: str) -> Json:
+    """One case as the conformance form wants it."""
+    if isinstance(case, CaseError):
+        return {"name": case.name, "error": case.message, "allocations": None}
+    try:
+        found = _solve_case(case, order)
+    except (InvalidClaim, WireError) as error:
+        return {"name": case.name, "error": str(error), "allocations": None}
+    except OutOfBudget:
+        return {"name": case.name, "error": "gave up: the search used up its steps", "allocations": None}
+    encoded = None if found is None else [encode_allocation(allocation) for allocation in found]
+    return {"name": case.name, "error": None, "allocations": encoded}
+
+
+def _solve_case(case: Case, order: str) -> list[Allocation] | None:
+    for claim in case.claims:
+        if claim.problem:
+            raise InvalidClaim(f"claim {claim.key}: {claim.problem}")
+    features = from_gates(case.features)
+    masks = Masks(Dialect(list_types=features.list_attributes))
+    allocated_state = usage_of(case.slices, case.taken, case.shares)
+    named = [(str(claim.key), claim.spec) for claim in case.claims]
+    problem = problem_of(case.node, case.slices, case.classes, named, allocated_state, features, masks)
+    solution = _search(problem, order)
+    if solution is None:
+        if any(pool.trouble for pool in problem.inventory.pools):
+            raise InvalidClaim("invalid resource pools were encountered")
+        return None
+    return allocations(problem, solution, case.node.name, case.classes.get, lambda: str(uuid.uuid4()))
+
+
+def _search(problem: Problem, order: str) -> Any:
+    if order == "in-tree":
+        return Search(problem, budget=_CASE_BUDGET).run()
+    return choose(problem, None, budget=_CASE_BUDGET)
+
+
+# -- cluster objects -----------------------------------------------------------------------------------------
+
+
+def _answers(found: Objects, order: str, only: str | None) -> list[Json]:
+    nodes = [node for node in found.nodes if only in (None, node.name)]
+    if not nodes:
+        raise WireError("nodes", f"none named {shown(only)}" if only is not None else "the files name no node: give a Node or a slice with nodeName")
+    if not found.claims:
+        raise WireError("claims", "the files hold no ResourceClaim, ResourceClaimTemplate or Pod with one")
+    return [_one_node(found, node, order) for node in nodes]
+
+
+def _one_node(found: Objects, node: Node, order: str) -> Json:
+    masks = Masks()
+    allocated_state = usage_of(found.slices, found.taken, found.shares)
+    named = [(str(claim.key), claim.spec) for claim in found.claims]
+    problem = problem_of(node, found.slices, found.classes, named, allocated_state, Features(), masks)
+    recorder = CauseRecorder()
+    try:
+        solution = Search(problem, budget=_CASE_BUDGET, observer=recorder).run() if order == "in-tree" else choose(
+            problem, found.preference(node, problem), budget=_CASE_BUDGET, observer=recorder
+        )
+    except InvalidClaim as error:
+        return {"node": node.name, "error": str(error), "allocations": None}
+    except OutOfBudget:
+        return {"node": node.name, "error": "gave up: the search used up its steps", "allocations": None}
+    if solution is None:
+        return {"node": node.name, "error": None, "allocations": None, "why": _why(problem, recorder)}
+    made = allocations(problem, solution, node.name, found.classes.get, lambda: str(uuid.uuid4()))
+    return {"node": node.name, "error": None, "allocations": [encode_allocation(a) for a in made]}
+
+
+def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
+    lines = [f"pool {'/'.join(pool.key)}: {pool.trouble or 'is being updated'}" for pool in problem.inventory.pools if not pool.usable]
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        for request in spec.requests:
+            for alternative in request.alternatives:
+                count = problem.select(name, alternative).match.bit_count()
+                lines.append(f"claim {name}, request {alternative.name}: {count} devices match the selectors")
+    for (request_name, bit), (cause, detail) in sorted(recorder.causes.items()):
+        place = problem.inventory.places[bit]
+        lines.append(f"request {request_name}: {place.id} {CAUSES[cause]}" + (f" ({detail})" if detail else ""))
+    return lines
+
+
+def _print(found: Objects, answers: list[Json], output: str) -> None:
+    if output == "json":
+        for line in answers:
+            typer.echo(orjson.dumps(line).decode())
+        return
+    console = Console(soft_wrap=True)
+    for line in answers:
+        console.print(f"[bold]{line['node']}[/]: {line['error'] or ('fits' if line['allocations'] is not None else 'does not fit')}")
+        for claim, allocation in zip(found.claims, line["allocations"] or [], strict=False):
+            for result in allocation["devices"]["results"]:
+                console.print(f"  {claim.key} {result['request']}: {result['driver']}/{result['pool']}/{result['device']}")
+        for why in line.get("why", []):
+            console.print(f"  {why}")

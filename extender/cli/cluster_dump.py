@@ -1,0 +1,115 @@
+"""A picture of a cluster in a file: what Berth would see, for asking it offline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache
+from extender.cli.object_files import documents
+from extender.cluster.api_errors import NotFound
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import load_credentials
+from extender.cluster.reflector import WatchedResource
+from extender.files import name_of
+from extender.model.berth_errors import WireError
+from extender.runtime.watched_resources import watched_resources
+from extender.wire.fields import get, many, need
+from extender.wire.object_lists import checked
+
+Json = dict[str, Any]
+_PAGE = "500"
+_POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
+_CONTAINER = ("name", "resources", "restartPolicy")
+_KIND_OF = {
+    "ResourceSlice": "resourceslices", "DeviceTaintRule": "devicetaintrules", "DeviceClass": "deviceclasses",
+    "ResourceClaim": "resourceclaims", "Node": "nodes", "Namespace": "namespaces", "Pod": "pods",
+}  # fmt: skip
+
+
+def load_dump(path: Path) -> ClusterCache:
+    """The cache of a picture in a file. Raises WireError naming what cannot be read."""
+    objects = list(documents(path))
+    if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
+        raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
+    return dump_of(objects, name_of(path))
+
+
+def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
+    """The cache of these objects. Raises WireError naming what cannot be read."""
+    cache = ClusterCache(Features())
+    appliers = {kind.name: kind for kind in watched_resources(cache)}
+    for number, obj in enumerate(objects, 1):
+        resource = _KIND_OF.get(str(obj.get("kind")))
+        if resource is None or (resource == "pods" and (obj.get("spec") or {}).get("nodeName")):
+            continue
+        try:
+            metadata = get(obj, "metadata", dict, "", {})
+            name = need(metadata, "name", ".metadata")
+            appliers[resource].apply(f"{metadata['namespace']}/{name}" if metadata.get("namespace") else name, obj)
+        except WireError as error:
+            raise WireError(f"{where}, document {number}: {error.path}", error.problem) from error
+    return cache
+
+
+async def take_dump(kubeconfig: Path | None) -> bytes:
+    """All objects that Berth watches, as one List. Of pods only what allocation reads."""
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        items = await take_objects(client)
+    return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2)
+
+
+async def take_objects(client: ApiClient) -> list[Json]:
+    """The objects themselves."""
+    lists = await asyncio.gather(*(_list(client, kind) for kind in watched_resources(ClusterCache())))
+    return [item for found in lists for item in found]
+
+
+async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
+    """The objects of the newest version that is served; none of an optional kind that is not."""
+    for path in kind.paths:
+        try:
+            return await _list_at(client, path)
+        except NotFound:
+            if path == kind.paths[-1] and not kind.optional:
+                raise
+    return []
+
+
+async def _list_at(client: ApiClient, path: str) -> list[Json]:
+    found: list[Json] = []
+    params = {"limit": _PAGE}
+    while True:
+        page = await client.get(path, params)
+        named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
+        found += [_reduced({**item, **named}) for item in items_of(page, path)]
+        token = get(get(page, "metadata", dict, path, {}), "continue", str, path, "")
+        if not token:
+            return found
+        params["continue"] = token
+
+
+def items_of(page: Json, where: str) -> tuple[Json, ...]:
+    """The objects of a list that a server answered; each has a name. Raises WireError."""
+    def named(item: Json, path: str) -> Json:
+        need(get(checked(item, path), "metadata", dict, path, {}), "name", f"{path}.metadata")
+        return item
+
+    return many(page, "items", where, named)
+
+
+def _reduced(obj: Json) -> Json:
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+    if obj["kind"] != "Pod":
+        return {**obj, "metadata": metadata}
+    metadata["annotations"] = {k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("berth.dev/")}
+    whole = get(obj, "spec", dict, "", {})
+    spec = {k: v for k, v in whole.items() if k in _POD_SPEC}
+    for field in ("containers", "initContainers"):
+        spec[field] = list(many(whole, field, ".spec", lambda c, _: {k: c[k] for k in _CONTAINER if k in c}))
+    return {**obj, "metadata": metadata, "spec": spec}

@@ -1,0 +1,321 @@
+"""`berth doctor`: what keeps Berth from working well in a cluster, why it hurts, and the command that mends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+import typer
+from rich.console import Console
+
+from extender.allocation.node_info import NodeInfo
+from extender.allocation.unsupported_devices import field_of
+from extender.cache.cluster_cache import ClusterCache
+from extender.cli.cluster_dump import dump_of, items_of, take_objects
+from extender.cluster.api_errors import ClusterError
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import load_credentials
+from extender.diagnosis.consistency import Finding, check_consistency
+from extender.extension.requeue import MARKER_CLASS
+from extender.fabric.sources import gpu_uuid
+from extender.files import name_of, read_file
+from extender.model.berth_errors import WireError
+from extender.model.bits import members
+from extender.model.gpu_topology import Source
+from extender.model.quantity import parse_quantity
+from extender.model.text_limits import one_line
+from extender.wire.documents import one_value
+from extender.wire.fields import get, many
+
+Json = dict[str, Any]
+SCHEDULER = "berth-scheduler"
+_OLDEST, _NEWEST = (1, 34), (1, 37)
+_HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+_WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
+_QUOTA = ".deviceclass.resource.k8s.io/devices"
+_SHORT_SECONDS = 2.0  # of httpTimeout for filter
+_SHOWN = 5
+_MOST_CONFIGURATION = 1024 * 1024  # bytes
+# (API group, resource, verb): the heart of manifests/base/rbac.yaml.
+_RIGHTS = (
+    ("resource.k8s.io", "resourceslices", "list"), ("resource.k8s.io", "resourceclaims", "watch"), ("", "pods", "watch"),
+    ("", "nodes", "list"), ("resource.k8s.io", "resourceclaims", "patch"), ("resource.k8s.io", "resourceclaims/status", "patch"),
+    ("", "pods/binding", "create"), ("resource.k8s.io", "deviceclasses", "patch"),
+)  # fmt: skip
+
+
+class Diagnosis(NamedTuple):
+    """One finding."""
+
+    severity: str  # "error" or "warning"
+    what: str
+    why: str
+    mend: str
+
+
+def doctor_command(
+    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+    scheduler_config: Annotated[Path | None, typer.Option(help="The KubeSchedulerConfiguration in use; else the ConfigMap berth-scheduler-config.")] = None,
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Examine a cluster. Exit code 1 where there is an error.
+
+    Example: berth doctor --kubeconfig ~/.kube/config
+    """
+    given = scheduler_config
+    content, where = (read_file(given, _MOST_CONFIGURATION), name_of(given)) if given is not None else (None, "")
+    with Console(stderr=True).status("reading the cluster"):
+        found = asyncio.run(_examine(kubeconfig, content, where))
+    for one in found:
+        if output == "json":
+            typer.echo(orjson.dumps(one._asdict()).decode())
+        else:
+            typer.echo(f"{one.severity}: {one.what}\n  why it hurts: {one.why}\n  what mends it: {one.mend}")
+    if output == "table":
+        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}")
+    if any(one.severity == "error" for one in found):
+        raise typer.Exit(1)
+
+
+async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> list[Diagnosis]:
+    found = list(configuration(given, where)) if given is not None else []
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        found += version_findings(await client.get("/version"))
+        found += [ailment async for ailment in _rights(client)]
+        objects = await take_objects(client)
+        pods = list(items_of(await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="}), "/api/v1/pods"))
+        hooks = [hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")]
+        quotas = await _items(client, "/api/v1/resourcequotas")
+        text = "" if given is not None else await _configuration(client)
+    found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
+    if given is None:
+        found += configuration(text, "the ConfigMap berth-scheduler-config") if text else [_no_configuration()]
+    return found + list(cluster(dump_of(objects))) + list(waiting(pods))
+
+
+async def _items(client: ApiClient, path: str) -> list[Json]:
+    """The objects of a list; none where the server does not serve them or forbids them."""
+    try:
+        return list(items_of(await client.get(path), path))
+    except ClusterError:
+        return []
+
+
+def version_findings(answer: Json) -> Iterator[Diagnosis]:
+    """Whether Berth knows the version that an API server tells of itself at /version."""
+    text = str(answer.get("gitVersion", "")).removeprefix("v")
+    major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
+    if (major, minor) < _OLDEST:
+        yield Diagnosis("error", f"the API server is {text}", "resource.k8s.io/v1 begins with 1.34", "upgrade the cluster")
+    if (major, minor) > _NEWEST:
+        yield Diagnosis("warning", f"the API server is {text}", f"Berth knows the API up to {_NEWEST[0]}.{_NEWEST[1]}",
+                      "look for a newer Berth, and try this one on the trial overlay first")
+
+
+async def _rights(client: ApiClient) -> Any:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for group, resource, verb in _RIGHTS:
+        name, _, sub = resource.partition("/")
+        wanted = {"group": group, "resource": name, "subresource": sub, "verb": verb}
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}}
+        try:
+            answer = await client.post(path, body)
+        except ClusterError:
+            return  # the sandbox has no such API; a real server always does
+        if not (answer.get("status") or {}).get("allowed"):
+            yield Diagnosis("error", f"this account may not {verb} {resource}", "Berth would not become ready, or binds would fail",
+                          "kubectl apply -f manifests/base/rbac.yaml")
+
+
+async def _configuration(client: ApiClient) -> str:
+    try:
+        found = await client.get("/api/v1/namespaces/berth-system/configmaps/berth-scheduler-config")
+    except ClusterError:
+        return ""
+    return str((found.get("data") or {}).get("berth-scheduler.yaml") or "")
+
+
+def _no_configuration() -> Diagnosis:
+    return Diagnosis("warning", "no scheduler configuration was found", "its traps cannot be looked for",
+                   "berth doctor --scheduler-config FILE")
+
+
+def configuration(content: bytes | str, where: str = "the scheduler configuration") -> Iterator[Diagnosis]:
+    """The traps of a KubeSchedulerConfiguration that can be seen from outside. Raises WireError where it is none."""
+    config = one_value(content, where, _MOST_CONFIGURATION)
+    if type(config) is not dict or config.get("kind") != "KubeSchedulerConfiguration":
+        raise WireError(where, "must be a KubeSchedulerConfiguration")
+    mend = "compare with scheduler-config/berth-scheduler.yaml"
+    profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
+    share = next((p["percentageOfNodesToScore"] for p in profiles if "percentageOfNodesToScore" in p), config.get("percentageOfNodesToScore"))
+    if share != 100:  # noqa: PLR2004 - percent
+        yield Diagnosis("error", f"percentageOfNodesToScore is {one_line(str(share))}",
+                      "the scheduler shows Berth a sample; nodes with the right GPUs are missed", mend)
+    for profile in profiles:
+        plugins = get(profile, "plugins", dict, f"{where}: profiles", {})
+        names = {point: [d.get("name") for d in _disabled(plugins, point, where)] for point in plugins}
+        off = {point for point, disabled in names.items() if "DynamicResources" in disabled or "*" in disabled}
+        missing = [] if "multiPoint" in off else [p for p in ("preFilter", "filter", "postFilter", "reserve", "preBind") if p not in off]
+        if missing:
+            yield Diagnosis("error", f"DynamicResources is on at {', '.join(missing)}", "the in-tree plugin would allocate the claims before Berth", mend)
+    extenders = [one for one, _ in _objects(config, "extenders", where)]
+    if not any(e.get("filterVerb") for e in extenders) or not any(e.get("bindVerb") for e in extenders):
+        yield Diagnosis("error", "no extender has filterVerb and bindVerb", "Berth is never asked, or never binds", mend)
+    for one in extenders:
+        for field, wanted, why in (
+            ("nodeCacheCapable", True, "whole Node objects are sent: bodies of tens of megabytes"),
+            ("ignorable", False, "while Berth is away pods would be bound without devices"),
+        ):
+            if one.get(field, False) is not wanted:
+                yield Diagnosis("error", f"extender {_told(one, 'urlPrefix')}: {field} is {_told(one, field)}", why, mend)
+        timeout = _seconds(one.get("httpTimeout"))
+        if one.get("filterVerb") and timeout < _SHORT_SECONDS:
+            yield Diagnosis("warning", f"extender {_told(one, 'urlPrefix')}: httpTimeout is {_told(one, 'httpTimeout')}",
+                          "a shape never seen takes Berth longer on thousands of nodes; the pod is then tried again", mend)
+        if one.get("filterVerb") and not one.get("prioritizeVerb"):
+            yield Diagnosis("warning", f"extender {_told(one, 'urlPrefix')} has no prioritizeVerb",
+                          "in-tree scores alone choose among Berth's short list", mend)
+        if one.get("managedResources"):
+            yield Diagnosis("error", f"extender {_told(one, 'urlPrefix')} has managedResources",
+                          "pods with claims name no resource and would skip Berth", mend)
+
+
+def _objects(obj: Json, key: str, where: str) -> tuple[tuple[Json, str], ...]:
+    return many(obj, key, f"{where}: ", lambda item, path: (item, path))
+
+
+def _disabled(plugins: Json, point: str, where: str) -> list[Json]:
+    plan = get(plugins, point, dict, f"{where}: profiles.plugins", {})
+    return [one for one, _ in _objects(plan, "disabled", f"{where}: profiles.plugins.{point}")]
+
+
+def _told(obj: Json, field: str) -> str:
+    return one_line(str(obj.get(field)))
+
+
+def _seconds(text: object) -> float:
+    """A Go duration of seconds or milliseconds; kube-scheduler's default is 5 s."""
+    word = str(text or "5s")
+    unit, digits = (0.001, word[:-2]) if word.endswith("ms") else (60.0 if word.endswith("m") else 1.0, word[:-1])
+    plain = digits.isascii() and digits.replace(".", "", 1).isdecimal()
+    return float(digits) * unit if plain else 5.0
+
+
+def webhooks(configurations: list[Json]) -> Iterator[Diagnosis]:
+    """Webhooks that every bind has to pass."""
+    for config in configurations:
+        for hook in config.get("webhooks") or ():
+            asked = [
+                resource for rule in hook.get("rules") or () for group, resources in _WRITTEN.items() for resource in resources
+                if {group, "*"} & set(rule.get("apiGroups") or ())
+                and {resource, "*/*", f"{resource.partition('/')[0]}/*", *(() if "/" in resource else ("*",))} & set(rule.get("resources") or ())
+            ]
+            if asked and hook.get("failurePolicy", "Fail") == "Fail":
+                yield Diagnosis("warning", f"webhook {hook.get('name')} is asked about {', '.join(sorted(set(asked)))}",
+                              "every bind waits for it, and fails while it is away", f"kubectl edit {config.get('kind', 'webhookconfiguration').lower()} {config['metadata']['name']}")
+
+
+def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
+    """Quotas on devices that are used up, and pods that wait for claims nobody makes."""
+    for quota in quotas:
+        status = quota.get("status") or {}
+        for name, hard in (status.get("hard") or {}).items():
+            used = (status.get("used") or {}).get(name, "0")
+            if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
+                where = quota["metadata"]["namespace"]
+                yield Diagnosis("warning", f"quota {where}/{quota['metadata']['name']}: {used} of {hard} devices of class {name.removesuffix(_QUOTA)} are used",
+                              "no further claim of the class is created there, and its pods wait without a reason from any scheduler",
+                              f"kubectl -n {where} edit resourcequota {quota['metadata']['name']}")
+    waiting_for = sorted(
+        f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods
+        for claim in (p.get("spec") or {}).get("resourceClaims") or ()
+        if claim.get("resourceClaimTemplateName") and claim["name"] not in {c.get("name") for c in (p.get("status") or {}).get("resourceClaimStatuses") or ()}
+    )
+    if waiting_for:
+        yield Diagnosis("warning", f"{len(waiting_for)} waiting pods have no claim yet: {_some(waiting_for)}",
+                      "a quota, a missing template or a controller manager that is away keeps it from being made",
+                      f"kubectl -n {waiting_for[0].partition('/')[0]} describe pod {waiting_for[0].partition('/')[2]}")
+
+
+def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
+    """Slices, agents, classes and allocations."""
+    snapshot = cache.snapshot()
+    if MARKER_CLASS not in snapshot.classes:
+        yield Diagnosis("error", f"DeviceClass {MARKER_CLASS} is missing", "pods that wait are not woken when devices appear",
+                      "kubectl apply -f manifests/base/marker-class.yaml")
+    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if node_info.gpu_bits}
+    silent = sorted(name for name, node_info in gpus.items() if node_info.fabric is None or node_info.fabric.source.value != "live agent")
+    if silent:
+        yield Diagnosis("warning", f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {_some(silent)}",
+                      "their links come from a table and live memory is unknown", "kubectl -n berth-system get pods -l app=berth-agent -o wide")
+    astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
+    if astray:
+        yield Diagnosis("error", f"agent and GPU driver name other GPUs on {len(astray)} nodes: {_some(astray)}",
+                      "links and memory of those GPUs are not believed", "restart the agent and the driver's pod there, and compare nvidia-smi -L")
+    broken = sorted(f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}" for name, node_info in snapshot.node_infos.items()
+                    for pool in node_info.inventory.pools if not pool.usable)  # fmt: skip
+    if broken:
+        yield Diagnosis("error", f"{len(broken)} pools cannot be used: {_some(broken)}", "their devices are offered to nobody",
+                      "restart the driver's pod on those nodes and look at its log")
+    yield from _left_out(snapshot.node_infos.values())
+    others = sorted(str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours)
+    if others:
+        yield Diagnosis("warning", f"{len(others)} claims were allocated by another scheduler: {_some(others)}",
+                      "two schedulers on the same devices race; the later one loses its pod", "kubectl apply -k manifests/overlays/admission")
+    for finding in check_consistency(cache):
+        yield _ailment(finding)
+
+
+def _ailment(finding: Finding) -> Diagnosis:
+    if not finding.claims:
+        return Diagnosis(
+            "error",
+            f"audit: {finding.sentence}",
+            "Berth leaves out what it cannot believe of this node; other nodes are not affected",
+            f"kubectl get resourceslices --field-selector spec.nodeName={finding.about} -o yaml",
+        )
+    claim = finding.claims[0]
+    return Diagnosis(
+        "error",
+        f"audit: {finding.sentence}",
+        "two workloads may use one device, or devices are lost to all",
+        f"kubectl -n {claim.namespace} describe resourceclaim {claim.name}",
+    )
+
+
+def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
+    """Devices that Berth never offers, by the field that it does not support."""
+    nodes: dict[str, list[str]] = {}
+    for node_info in node_infos:
+        for field in {field_of(node_info.inventory, bit) for _, mask in node_info.inventory.unsupported for bit in members(mask)}:
+            nodes.setdefault(field, []).append(node_info.node.name)
+    for field, names in sorted(nodes.items()):
+        yield Diagnosis("warning", f"devices with {field} on {len(names)} nodes: {_some(sorted(names))}",
+                      "Berth does not support the field yet and never offers these devices",
+                      "turn the feature off in their driver, or leave them to kube-scheduler by another DeviceClass")
+
+
+def _disagree(node_info: NodeInfo) -> bool:
+    """Whether the live agent knows a GPU that the slices do not have, or the other way round."""
+    if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
+        return False
+    published = {uuid for place in node_info.inventory.places if (uuid := gpu_uuid(place.device))}
+    return {gpu.uuid for gpu in node_info.fabric.gpus} != published
+
+
+def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
+    """Pods with claims that another scheduler is asked to place."""
+    wrong = sorted(
+        f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods
+        if (p.get("spec") or {}).get("resourceClaims") and p["spec"].get("schedulerName") != SCHEDULER
+    )
+    if wrong:
+        yield Diagnosis("warning", f"{len(wrong)} waiting pods with claims name another scheduler: {_some(wrong)}",
+                      "they are placed without regard to NVLink, beside Berth's picture", f"set schedulerName: {SCHEDULER} in their manifests")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

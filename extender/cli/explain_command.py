@@ -1,0 +1,176 @@
+"""`berth explain` and `berth snapshot`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache
+from extender.cli.berth_client import SERVER, ExplanationReply, Server, Token, ask
+from extender.cli.cluster_dump import load_dump, take_dump
+from extender.cli.object_files import documents, policy_of, policy_text
+from extender.console.active_policy import ActivePolicy
+from extender.console.decision_history import DecisionHistory
+from extender.console.explainer import Explainer, UnknownPod
+from extender.diagnosis.scenario import Scenario, devices_of
+from extender.model.berth_errors import WireError
+from extender.model.text_limits import one_line, shown
+from extender.policy import Policy
+from extender.scheduling.evaluator import Evaluator
+from extender.wire.manifests import hypothetical_pods
+
+Json = dict[str, Any]
+_BRIEF, _WIDE = 5, 1000  # groups shown
+Output = Literal["table", "wide", "json"]
+
+
+def explain_command(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates.")] = None,
+    server: Server = SERVER,
+    token: Token = "",
+    snapshot: Annotated[Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
+    free: Annotated[list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="As if the devices of this pod were free.")] = None,
+    narrate: Annotated[str, typer.Option(metavar="NODE", help="Tell the search on this node line by line.")] = "",
+    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Say why a pod waits, why it went where it is, or where it would go. Exit code 1 where it fits nowhere.
+
+    Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
+    """
+    objects = [obj for path in file or () for obj in documents(path)]
+    name = _name(words or [], imagined=bool(file))
+    question: Json = {"objects": objects, "without": without or [], "free": free or [], "narrate": narrate}
+    if snapshot is not None:
+        decided_by = policy_of(policy) if policy is not None else None
+        found = _offline(load_dump(snapshot), name, decided_by, question)
+    else:
+        text = policy_text(policy) if policy is not None else None
+        found = _ask(server, token, name, {**question, "policy": text})
+    for explanation in found:
+        _show(explanation, output)
+    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
+        raise typer.Exit(1)
+
+
+def snapshot_command(
+    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+) -> None:
+    """Print what Berth would see of a cluster, as one JSON list. Container environments and secrets are left out.
+
+    Example: berth snapshot --kubeconfig ~/.kube/config > picture.json
+    """
+    with Console(stderr=True).status("reading the cluster"):
+        content = asyncio.run(take_dump(kubeconfig))
+    sys.stdout.buffer.write(content + b"\n")
+
+
+def _name(words: list[str], *, imagined: bool) -> str | None:
+    """'namespace/name', or a bare name that must be unique."""
+    if words[:1] == ["pod"]:
+        words = words[1:]
+    if not words:
+        if imagined:
+            return None
+        raise WireError("NAMESPACE/NAME", "is missing: name a pod, or give -f FILE")
+    parts = words[0].split("/")
+    given = shown(" ".join(words))
+    if imagined:
+        raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {given}")
+    if len(words) > 1 or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - namespace and name
+        raise WireError("NAMESPACE/NAME", f"must name one pod, is {given}")
+    return words[0]
+
+
+def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
+    body = orjson.dumps({**question, "pod": name})
+    found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply], body)
+    return found
+
+
+def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
+    explainer = Explainer(cache, Evaluator(Features()), DecisionHistory(), ActivePolicy(Policy()), work_seconds=inf)
+    snapshot = cache.snapshot()
+    unknown = [node for node in question["without"] if node not in snapshot.node_infos]
+    if unknown:
+        raise WireError("--without", f"node {shown(unknown[0])} is not known")
+    given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
+    scenario = Scenario(frozenset(question["without"]), tuple(given_back))
+    if name is None:
+        return [explainer.hypothetical(pod, claims, scenario, policy, question["narrate"]) for pod, claims in hypothetical_pods(question["objects"])]
+    key = explainer.named(name)
+    pod = next((pod for pod in cache.store.pods.values() if pod.key == key), None)
+    if pod is None:
+        raise UnknownPod(f"pod {one_line(name)} does not wait in this picture")
+    return [explainer.hypothetical(pod, (), scenario, policy, question["narrate"])]
+
+
+def _show(found: Json, output: Output) -> None:
+    if output == "json":
+        typer.echo(orjson.dumps(found).decode())
+        return
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    decision: Json | None = found.get("decision")
+    sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
+    console.print(f"[bold]{escape(sentence)}[/]")
+    for miss in found.get("misses", ())[1:]:
+        console.print(f"  or: {escape(miss)}")
+    if found.get("best"):
+        console.print(_best(found["best"]))
+    if found.get("groups"):
+        console.print(_groups(found["groups"], _WIDE if output == "wide" else _BRIEF))
+    if found.get("terms"):
+        console.print("selectors, term by term:")
+        for line in found["terms"]:
+            console.print(f"  {escape(line)}")
+    for line in found.get("narration", ()):
+        console.print(f"  {escape(line)}")
+    if found.get("change"):
+        console.print(f"since the last attempt: {escape(found['change'])}")
+    for attempt in found.get("attempts", ()):
+        told = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
+        console.print(f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes{f': {escape(told)}' if told else ''}")
+    if decision is not None and output == "wide":
+        console.print(_best([decision["chosen"]]))
+
+
+def _decided(pod: str, decision: Json) -> str:
+    chosen = decision["chosen"]
+    found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {', '.join(chosen['devices']) or 'no new devices'}"
+    if chosen["ring_gbps"]:
+        found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
+    if decision["runner_up"]:
+        found += f"; {decision['runner_up']} came second, {decision['margin']:.3f} behind"
+    return found
+
+
+def _best(candidates: list[Json]) -> Table:
+    table = Table(title="best nodes", title_justify="left")
+    for name in ("node", "score", "devices", "GB/s", "why"):
+        table.add_column(name)
+    for one in candidates:
+        why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
+        gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
+        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape("\n".join(one["devices"])), gbps, escape(why))
+    return table
+
+
+def _groups(groups: list[Json], limit: int) -> Table:
+    table = Table(title="refused nodes", title_justify="left")
+    for name in ("nodes", "reason", "such as", "devices there"):
+        table.add_column(name)
+    for group in groups[:limit]:
+        table.add_row(str(group["nodes"]), escape(group["reason"]), escape("\n".join(group["examples"])), escape("\n".join(group["causes"])))
+    return table

@@ -1,0 +1,126 @@
+"""`berth fabric`: the links of a machine or node, and the best set of GPUs for a count."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from extender.cli.addresses import parse_node
+from extender.cluster.api_errors import NotFound
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import load_credentials
+from extender.fabric.agent_slices import DRIVER, fabric_of
+from extender.fabric.ring import is_joined, links_inside
+from extender.fabric.sets import bandwidth, quality, ranked
+from extender.model.berth_errors import WireError
+from extender.model.bits import members
+from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
+from extender.model.text_limits import one_line, shown
+from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
+from extender.wire.resource_slices import SliceDecoder
+
+Json = dict[str, Any]
+
+
+def fabric_command(
+    target: Annotated[str, typer.Argument(help="A machine file, a machine that Berth carries, or (with --kubeconfig) a node.")],
+    count: Annotated[int, typer.Option(help="How many GPUs to choose.", min=1, max=16)] = 2,
+    free: Annotated[str | None, typer.Option(help="Free GPUs by position, e.g. 0,1,4; all where absent.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Read the node's fabric slice from this cluster.")] = None,
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Show how GPUs are joined and which set is best.
+
+    Example: berth fabric dgx1-v100 --count 4 --free 0,1,2,3,5
+    """
+    name, fabric, source = asyncio.run(_node(target, kubeconfig)) if kubeconfig is not None else _machine(target)
+    mask = _mask(free, fabric.graph.size)
+    sets = ranked(fabric.graph, mask, count)
+    if not sets:
+        raise WireError("--count", f"asks for {count} GPUs where {mask.bit_count()} are free")
+    best = sets[0]
+    if output == "json":
+        answer = {"machine": name, "count": count, "set": members(best), "ring_gbps": bandwidth(fabric.graph, best), "source": source}
+        typer.echo(orjson.dumps(answer).decode())
+        return
+    console = Console(soft_wrap=True)
+    console.print(_matrix(name, fabric, source))
+    console.print(f"best {count}: {_describe(fabric.graph, best)}")
+    if len(sets) > 1:
+        console.print(f"next: {_describe(fabric.graph, sets[1])}; {_why(fabric.graph, best, sets[1], mask)}")
+
+
+def _machine(target: str) -> tuple[str, Fabric, str]:
+    if not target:
+        raise WireError("TARGET", "must not be empty")
+    path = Path(target)
+    is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
+    machine = load_machine(path) if is_file else carried_machines().get(target)
+    if machine is None:
+        raise WireError(one_line(target), "is neither a file nor a machine that Berth carries")
+    fabric = fabric_of(SliceDecoder().decode(fabric_slice("machine", machine)).devices)
+    if fabric is None:
+        raise WireError(target, "describes no consistent fabric")
+    return machine.name, fabric, "machine file"
+
+
+async def _node(node: str, kubeconfig: Path | None) -> tuple[str, Fabric, str]:
+    parse_node(node, "TARGET")
+    async with ApiClient(load_credentials(kubeconfig)) as client:
+        try:
+            obj = await client.get(f"/apis/resource.k8s.io/v1/resourceslices/{DRIVER}-{node}")
+        except NotFound as error:
+            raise WireError(node, "has no fabric slice: is the agent running there?") from error
+    fabric = fabric_of(SliceDecoder().decode(obj).devices)
+    if fabric is None:
+        raise WireError(node, "its fabric slice is stale or contradicts itself")
+    return node, fabric, fabric.source.value
+
+
+def _mask(free: str | None, size: int) -> int:
+    if free is None:
+        return (1 << size) - 1
+    positions = free.split(",")
+    known = {str(position): position for position in range(size)}
+    bad = next((p for p in positions if p.strip() not in known), None)
+    if bad is not None:
+        raise WireError("--free", f"{shown(bad)} is no position below {size}")
+    return sum(1 << p for p in {known[p.strip()] for p in positions})
+
+
+def _matrix(name: str, fabric: Fabric, source: str) -> Table:
+    graph = fabric.graph
+    table = Table(title=f"{name}: {fabric.product} ({source})", title_justify="left")
+    for column in ("", *(str(i) for i in range(graph.size)), "NUMA"):
+        table.add_column(column, justify="right")
+    for i in range(graph.size):
+        table.add_row(str(i), *(_cell(graph, i, j) for j in range(graph.size)), str(graph.numa[i]))
+    return table
+
+
+def _cell(graph: Graph, i: int, j: int) -> str:
+    if i == j:
+        return "X"
+    links = graph.links[i][j] or min(graph.switch_links[i], graph.switch_links[j])
+    if links:
+        return f"NV{links}"
+    distance = graph.distance[i][j]
+    return DISTANCES[distance] if distance < UNKNOWN_DISTANCE else "?"
+
+
+def _describe(graph: Graph, mask: int) -> str:
+    joined = f"{links_inside(graph, mask)} NVLinks" if is_joined(graph, mask) else "PCIe"
+    return f"GPUs {', '.join(map(str, members(mask)))} by {joined}, ring {bandwidth(graph, mask):.0f} GB/s"
+
+
+def _why(graph: Graph, best: int, second: int, free: int) -> str:
+    a, b = quality(graph, best, free), quality(graph, second, free)
+    words = ("a slower ring", "fewer links inside", "a longer PCIe path", "more NUMA nodes", "fewer links left for others")
+    return next((word for word, x, y in zip(words, a, b, strict=False) if x != y), "equal; the lower numbers win")

@@ -1,0 +1,139 @@
+"""`berth nodes`, `berth claims` and `berth top`: the fleet in a terminal, asked from a running Berth."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
+
+Json = dict[str, Any]
+Output = Literal["table", "wide", "json"]
+_COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
+_TOP_PODS, _TOP_DECISIONS = 10, 12
+
+
+def nodes_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Only nodes whose name contains one of these.")] = None,
+    server: Server = SERVER,
+    token: Token = "",
+    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+) -> None:
+    """List nodes with the state of every GPU. Exit code 1 where no node has such a name.
+
+    Example: berth nodes h100 --output wide
+    """
+    fleet = ask(server, token, "/v1/fleet", FleetReply)
+    rows = [n for n in fleet["nodes"] if not names or any(part in n["name"] for part in names)]
+    if output == "json":
+        typer.echo(orjson.dumps(rows).decode())
+    else:
+        console = _console()
+        console.print(_node_table(rows, wide=output == "wide"))
+        console.print(_summary(rows))
+    if not rows:
+        raise typer.Exit(1)
+
+
+def claims_command(
+    server: Server = SERVER,
+    token: Token = "",
+    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+) -> None:
+    """List claims with their devices and pods.
+
+    Example: berth claims --output json
+    """
+    rows = ask(server, token, "/v1/claims", list[ClaimReply])
+    if output == "json":
+        typer.echo(orjson.dumps(rows).decode())
+        return
+    table = Table(box=None)
+    for name in ("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else [])):
+        table.add_column(name)
+    for one in rows:
+        more = ["berth" if one["ours"] else "another" if one["devices"] else "", escape(one["problem"])] if output == "wide" else []
+        table.add_row(escape(one["claim"]), escape(" ".join(one["devices"])) or "-", escape(" ".join(one["pods"])) or "-", *more)
+    _console().print(table)
+
+
+def top_command(
+    *,
+    server: Server = SERVER,
+    token: Token = "",
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    output: Annotated[Output, typer.Option(help="How to print; json prints one picture and ends.")] = "table",
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two pictures.")] = 2.0,
+) -> None:
+    """Watch free GPUs, waiting pods and decisions. Ctrl-C ends it.
+
+    Example: berth top --seconds 5
+    """
+    if output == "json":
+        typer.echo(orjson.dumps(ask(server, token, "/v1/fleet", FleetReply)).decode())
+        return
+    console = _console()
+    if once or not sys.stdout.isatty():
+        console.print(_top(ask(server, token, "/v1/fleet", FleetReply)))
+        return
+    with Live(_top(ask(server, token, "/v1/fleet", FleetReply)), console=console, screen=True) as live:
+        try:
+            while True:
+                time.sleep(seconds)
+                live.update(_top(ask(server, token, "/v1/fleet", FleetReply)))
+        except KeyboardInterrupt:
+            return
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _letters(gpus: str) -> str:
+    return "".join(f"[{_COLOURS.get(letter, 'cyan')}]{letter}[/]" for letter in gpus) or "-"
+
+
+def _node_table(rows: list[Json], *, wide: bool) -> Table:
+    table = Table(box=None)
+    for name in ("node", "product", "free", "GPUs", *(["zone", "rack", "clique"] if wide else [])):
+        table.add_column(name, justify="right" if name == "free" else "left")
+    for node in rows:
+        more = [escape(node.get(name, "-")) for name in ("zone", "rack", "clique")] if wide else []
+        table.add_row(escape(node["name"]), escape(node["product"]), str(node["gpus"].count("f")), _letters(node["gpus"]), *more)
+    return table
+
+
+def _summary(rows: list[Json]) -> str:
+    letters = Counter("s" if letter.isdigit() else letter for node in rows for letter in node["gpus"])
+    names = {"f": "free", "u": "allocated", "h": "held", "s": "shared", "d": "drifting", "x": "unhealthy"}
+    counts = ", ".join(f"{letters[letter]} {name} ({'1-9' if letter == 's' else letter})" for letter, name in names.items() if letters[letter])
+    return f"{len(rows)} nodes: {counts or 'no GPUs'}"
+
+
+def _top(fleet: Json) -> Group:
+    products: dict[str, list[Json]] = {}
+    for node in fleet["nodes"]:
+        products.setdefault(node["product"], []).append(node)
+    table = Table(title="GPUs", title_justify="left", box=None)
+    for name in ("product", "nodes", "GPUs", "free", "largest free on one node"):
+        table.add_column(name, justify="left" if name == "product" else "right")
+    for name, nodes in sorted(products.items()):
+        free = [node["gpus"].count("f") for node in nodes]
+        table.add_row(escape(name), str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free)))
+    waiting = Table(title=f"{fleet['waiting']} pods wait", title_justify="left", box=None, show_header=False)
+    for pod in fleet["pending"][:_TOP_PODS]:
+        waiting.add_row(escape(pod["pod"]), escape(pod["sentence"]))
+    decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
+    for one in fleet["decisions"][:_TOP_DECISIONS]:
+        gbps = f"{one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
+        decided.add_row(one["at"], escape(one["pod"]), escape(one["node"]), f"{one['devices']} devices", gbps)
+    return Group(_summary(fleet["nodes"]), table, waiting, decided)

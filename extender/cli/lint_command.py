@@ -1,0 +1,248 @@
+"""`berth lint`: what is wrong with classes, claims and slices before a pod meets them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+import typer
+import yaml
+
+from extender.cel import BudgetExceeded, CompileError, EvalError
+from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
+from extender.cli.object_files import Objects, documents, objects_of, parts
+from extender.cli.old_manifests import Correction, corrected
+from extender.cli.select_command import dialect_of, one_sentence
+from extender.fabric.agent_slices import fabric_of
+from extender.fabric.sets import largest_joined
+from extender.files import name_of
+from extender.model.berth_errors import WireError
+from extender.model.device import Device
+from extender.wire.manifests import HypotheticalPod, hypothetical_pods
+from extender.wire.object_lists import objects_of_part
+
+Json = dict[str, Any]
+_SUPPLY = ("DeviceClass", "ResourceSlice")
+
+
+class LintFinding(NamedTuple):
+    """One thing to look at. Errors keep pods from running; warnings may be meant."""
+
+    severity: str  # "error" or "warning"
+    where: str  # the object and the field
+    problem: str
+    correction: str = ""
+
+
+def lint_command(
+    files: Annotated[list[Path], typer.Argument(help="Kubernetes objects in YAML or JSON.")],
+    *,
+    as_new: Annotated[str | None, typer.Option(help="Also check what the API server of this version would refuse, e.g. 1.36.", metavar="VERSION")] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Classes and slices of a cluster, made by `berth snapshot`.")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the corrected manifests; findings go to standard error.")] = False,
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Check classes, claims and pods against the schema and the slices at hand. Exit code 1 where there is an error.
+
+    Example: berth lint classes.yaml claims.yaml slices.yaml
+    """
+    raw, found = _read(files)
+    made = [_corrected(obj) for _, obj in raw]
+    for (where, obj), (_, forms) in zip(raw, made, strict=True):
+        found += [LintFinding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
+    found += _collisions(raw)
+    given = _supply(snapshot) if snapshot is not None else []
+    problems: list[WireError] = []
+    places = [where for where, _ in raw] + [str(snapshot)] * len(given)
+    supply = objects_of([obj for obj, _ in made] + given, places, problems)
+    found += findings(supply, dialect_of(as_new))
+    found += [LintFinding("error", problem.path, problem.problem) for problem in problems]
+    with contextlib.suppress(WireError):  # what is wrong with pods and templates was said above
+        found += impossible_topologies(hypothetical_pods([obj for obj, _ in made]), supply)
+    _print(found, output, to_stderr=fix)
+    if fix:
+        typer.echo(yaml.safe_dump_all([obj for obj, _ in made], sort_keys=False), nl=False)
+    if any(finding.severity == "error" for finding in found):
+        raise typer.Exit(1)
+
+
+def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[LintFinding]]:
+    """Every document that can be read, with its place; the others as findings."""
+    raw: list[tuple[str, Json]] = []
+    found: list[LintFinding] = []
+    for path in files:
+        for part in parts(path):
+            try:
+                raw += [(part.where, obj) for obj in objects_of_part(part)]
+            except WireError as error:
+                found.append(LintFinding("error", error.path, error.problem))
+    return raw, found
+
+
+def _supply(snapshot: Path) -> list[Json]:
+    found = [obj for obj in documents(snapshot) if obj.get("kind") in _SUPPLY]
+    if not found:
+        raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
+    return found
+
+
+def _corrected(obj: Json) -> tuple[Json, list[Correction]]:
+    try:
+        return corrected(obj)
+    except WireError as error:
+        return obj, [Correction("error", error.path.lstrip("."), error.problem, "")]
+
+
+def _name(obj: Json) -> str:
+    metadata = obj.get("metadata") or {}
+    return f"{obj.get('kind', 'object without kind')} {metadata.get('name') or metadata.get('generateName') or 'without name'}"
+
+
+def _collisions(raw: list[tuple[str, Json]]) -> Iterator[LintFinding]:
+    """Objects that overwrite each other when they are applied."""
+    seen: dict[tuple[str, str, str], str] = {}
+    for where, obj in raw:
+        metadata = obj.get("metadata") or {}
+        key = (str(obj.get("kind")), str(metadata.get("namespace") or "default"), str(metadata.get("name")))
+        if metadata.get("name") and key in seen:
+            yield LintFinding("error", f"{where}: {_name(obj)}", f"has the same name as the one in {seen[key]}", "give it a name of its own")
+        seen[key] = where
+
+
+def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
+    for finding in found:
+        line = orjson.dumps(finding._asdict()).decode() if output == "json" else f"{finding.severity}: {finding.where}: {finding.problem}"
+        typer.echo(line, err=to_stderr)
+        if finding.correction and output == "table":
+            typer.echo(f"  correction: {finding.correction}", err=to_stderr)
+    if output == "table":
+        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}", err=to_stderr)
+
+
+def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
+    """All findings about what the objects mean, in the order of the files' objects."""
+    for slice_ in objects.slices:
+        if slice_.problem:
+            yield LintFinding("error", f"ResourceSlice {slice_.name}", slice_.problem)
+    devices = [(device, s.pool.driver) for s in objects.slices if not s.problem for device in s.devices]
+    for class_ in objects.classes.values():
+        if class_.problem:
+            yield LintFinding("error", f"DeviceClass {class_.name}", class_.problem)
+    for where, expression in _selectors(objects):
+        yield from _selector(where, expression, dialect, devices)
+    yield from _unknown_classes(objects)
+    yield from _too_many(objects)
+
+
+def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iterator[LintFinding]:
+    """Pods that require NVLink between more GPUs than it joins on any node whose fabric slice is given."""
+    graphs = [fabric.graph for slice_ in objects.fabric.values() if (fabric := fabric_of(slice_.devices)) is not None]
+    if not graphs:
+        return
+    for pod, claims in pods:
+        if pod.annotations.get("berth.dev/topology") != "required":
+            continue
+        for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
+            if option.mode == "ExactCount" and option.count > 1 and not any(
+                largest_joined(graph, (1 << graph.size) - 1, option.count) == option.count for graph in graphs
+            ):
+                yield LintFinding(
+                    "warning", f"Pod {pod.key}, annotation berth.dev/topology", f"no node joins {option.count} GPUs by NVLink",
+                    "ask for fewer GPUs, or topology: preferred",
+                )
+
+
+def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
+    for class_ in objects.classes.values():
+        for i, expression in enumerate(class_.selectors):
+            yield f"DeviceClass {class_.name}, spec.selectors[{i}]", expression
+    for claim in objects.claims:
+        for request in claim.spec.requests:
+            for option in request.alternatives:
+                for i, expression in enumerate(option.selectors):
+                    yield f"ResourceClaim {claim.key}, request {option.name}, selectors[{i}]", expression
+
+
+def _selector(where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+    try:
+        selector = compile_selector(expression, dialect)
+        if not dialect.stored:
+            check_cost(expression, dialect)
+    except CompileError as error:
+        yield LintFinding("error", where, one_sentence(error))
+        return
+    if dialect.stored:
+        try:
+            check_cost(expression, Dialect(stored=False))
+        except CompileError as error:
+            yield LintFinding("warning", where, f"the API server would refuse it as new: {one_sentence(error)}", "bound the lists it walks, or ask for less")
+    if not devices:
+        return
+    for read in sorted(selector.reads):
+        kind, _, name = read.partition(":")
+        if name and not name.endswith("*") and not any(_publishes(device, kind, name, driver) for device, driver in devices):
+            yield LintFinding("warning", where, f"`{name}` is published by 0 of {len(devices)} devices")
+    matched, problem = _outcome(selector, devices)
+    if not matched:
+        yield LintFinding("warning", where, f"matches 0 of {len(devices)} devices" + (f" (first error: {problem})" if problem else ""))
+
+
+def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
+    if kind == "attributes":
+        return name in device.attributes.schema.index
+    domain, _, bare = name.partition("/")
+    return name in device.capacity or (domain == driver and bare in device.capacity)
+
+
+def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
+    """How many devices match, and the first error."""
+    matched, problem = 0, ""
+    for device, driver in devices:
+        try:
+            matched += selector.match(device, driver)
+        except (EvalError, BudgetExceeded) as error:
+            problem = problem or f"{driver} device {device.name}: {error}"
+    return matched, problem
+
+
+def _unknown_classes(objects: Objects) -> Iterator[LintFinding]:
+    """Only where classes were given at all: claims alone may be meant."""
+    if not objects.classes:
+        return
+    for claim in objects.claims:
+        for request in claim.spec.requests:
+            for option in request.alternatives:
+                if option.class_name not in objects.classes:
+                    yield LintFinding("error", f"ResourceClaim {claim.key}, request {option.name}, deviceClassName", f"no DeviceClass {option.class_name!r} in these files")
+
+
+def _too_many(objects: Objects) -> Iterator[LintFinding]:
+    """Requests for more devices than match on any node."""
+    if not objects.slices:
+        return
+    masks = Masks()
+    for claim in objects.claims:
+        for option in (o for request in claim.spec.requests for o in request.alternatives):
+            class_ = objects.classes.get(option.class_name)
+            if class_ is None or option.mode != "ExactCount":
+                continue
+            most = _most_on_a_node(objects, [*class_.selectors, *option.selectors], masks)
+            if 0 < most < option.count:
+                yield LintFinding(
+                    "warning", f"ResourceClaim {claim.key}, request {option.name}, count",
+                    f"asks for {option.count} devices; the most that match on one node is {most}", f"ask for {most} at most, or split the claim",
+                )
+
+
+def _most_on_a_node(objects: Objects, expressions: list[str], masks: Masks) -> int:
+    counts: Counter[str] = Counter()
+    for slice_ in objects.slices:
+        match = (1 << len(slice_.devices)) - 1
+        for expression in expressions:
+            match &= masks.of(expression, slice_).match
+        counts[slice_.selection.node_name or slice_.pool.name] += match.bit_count()
+    return max(counts.values(), default=0)

@@ -1,0 +1,201 @@
+"""Kubernetes objects from files, as the offline commands need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from extender.allocation.choose import Preference
+from extender.allocation.live_memory import troubled
+from extender.allocation.node_info import NodeInfo
+from extender.allocation.problem import Problem
+from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
+from extender.fabric.sets import Graphs
+from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
+from extender.files import name_of, read_file
+from extender.model.berth_errors import WireError
+from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
+from extender.model.device import DeviceId, Slice
+from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
+from extender.scoring.preference import ByTopology
+from extender.wire.core import decode_node, decode_pod
+from extender.wire.documents import DocumentPart, parts_of, text_of
+from extender.wire.fields import get, need
+from extender.wire.object_lists import objects_of_part
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
+
+Json = dict[str, Any]
+_MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
+
+
+@dataclass(slots=True)
+class Objects:
+    """What the files hold. `claims` are those still to allocate; the others count as usage."""
+
+    slices: list[Slice] = field(default_factory=list)
+    fabric: dict[str, Slice] = field(default_factory=dict)
+    classes: dict[str, DeviceClass] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    taken: list[DeviceId] = field(default_factory=list)
+    shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
+
+    def preference(self, node: Node, problem: Problem) -> Preference:
+        """The order that the scheduler would try devices in on this node."""
+        found = problem.inventory
+        gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
+        devices = [device for _, device in gpus]
+        live = self.fabric.get(node.name)
+        said, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
+        fabric = choose_fabric(said, devices, Graphs()) if gpus else None
+        bits = {gpu_uuid(device): bit for bit, device in gpus}
+        positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
+        trouble = troubled(found, fabric, positions)
+        node_info = NodeInfo(
+            node, found, problem.allocated_state, fabric=fabric, gpu_bits=positions, busy=problem.taken, troubled=trouble
+        )
+        return ByTopology(node_info, Policy())
+
+
+def load_objects(paths: Iterable[Path]) -> Objects:
+    """Read files of one or many documents, lists included. Raises WireError naming file and document."""
+    numbered = [(f"{path}, document {i}", obj) for path in paths for i, obj in enumerate(documents(path), 1)]
+    return objects_of([obj for _, obj in numbered], [where for where, _ in numbered])
+
+
+def objects_of(
+    raw: Iterable[Json], places: Iterable[str] | None = None, problems: list[WireError] | None = None
+) -> Objects:
+    """Objects that were read already. What cannot be decoded goes to `problems`; without such a list it is raised as
+    WireError, naming the place where places are given."""
+    found = Objects()
+    decoder = SliceDecoder()
+    pods: list[Json] = []
+    templates: dict[tuple[str, str], Json] = {}
+    for obj, where in zip(raw, places or repeat("")):  # noqa: B905 - places may be endless
+        try:
+            _add(found, obj, decoder, pods, templates)
+        except WireError as error:
+            problem = WireError(f"{where}: {error.path}" if where else error.path, error.problem)
+            if problems is None:
+                raise problem from error
+            problems.append(problem)
+    try:
+        _add_template_claims(found, pods, templates)
+    except WireError as error:
+        if problems is None:
+            raise
+        problems.append(error)
+    if not found.nodes:
+        names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
+        found.nodes = [Node(name) for name in names]
+    return found
+
+
+def documents(path: Path) -> Iterator[Json]:
+    """The objects of a file, lists unfolded. Raises WireError where the file cannot be read, or holds no objects."""
+    is_empty = True
+    for part in parts(path):
+        for obj in objects_of_part(part):
+            is_empty = False
+            yield obj
+    if is_empty:
+        raise WireError(name_of(path), "holds no Kubernetes objects")
+
+
+def parts(path: Path) -> list[DocumentPart]:
+    """The documents of a file, each readable without the others. Raises WireError where the file cannot be read."""
+    where = name_of(path)
+    return parts_of(text_of(read_file(path), where), where)
+
+
+def policy_of(path: Path) -> Policy:
+    """The policy of a file. Raises WireError or PolicyError naming it."""
+    try:
+        return load_policy(policy_text(path))
+    except PolicyError as error:
+        raise type(error)(f"{name_of(path)}: {error}") from error
+
+
+def policy_text(path: Path) -> str:
+    """The text of a policy file, or of the ConfigMap that carries it. Raises WireError."""
+    where = name_of(path)
+    text = text_of(read_file(path, _MOST_MANIFEST), where)
+    found = [text]
+    if "ConfigMap" in text:
+        objects = [obj for part in parts_of(text, where) for obj in objects_of_part(part)]
+        found = [_policy_in(obj, where) for obj in objects if obj.get("kind") == "ConfigMap"] or found
+    if len(found) > 1:
+        raise WireError(where, f"holds {len(found)} ConfigMaps where one policy is expected")
+    return found[0]
+
+
+def _policy_in(config_map: Json, where: str) -> str:
+    data = get(config_map, "data", dict, where, {})
+    return need(data, "policy.yaml", f"{where}: data")
+
+
+def _add(
+    found: Objects, obj: Json, decoder: SliceDecoder, pods: list[Json], templates: dict[tuple[str, str], Json]
+) -> None:
+    match obj.get("kind"):
+        case "ResourceSlice":
+            slice_ = decoder.decode(obj)
+            if slice_.pool.driver == FABRIC_DRIVER:
+                found.fabric[slice_.selection.node_name] = slice_
+            else:
+                found.slices.append(slice_)
+        case "DeviceClass":
+            class_ = decode_class(obj)
+            found.classes[class_.name] = class_
+        case "ResourceClaim":
+            _add_claim(found, decode_claim(obj))
+        case "ResourceClaimTemplate":
+            metadata = obj.get("metadata") or {}
+            templates[metadata.get("namespace") or "", str(metadata.get("name"))] = obj
+        case "Node":
+            found.nodes.append(decode_node(obj))
+        case "Pod":
+            pods.append(obj)
+        case kind:
+            if not kind:
+                raise WireError("kind", "is missing: this is no Kubernetes object")
+
+
+def _add_claim(found: Objects, claim: Claim) -> None:
+    if claim.problem:
+        raise WireError(f"claim {claim.key}", claim.problem)
+    if claim.allocation is None:
+        found.claims.append(claim)
+        return
+    for result in claim.allocation.results:
+        if result.share_id:
+            known = found.shares.setdefault(result.device, {})
+            for name, amount in (result.consumed or {}).items():
+                known[name] = known.get(name, 0) + amount.nanos
+        elif not result.admin_access:
+            found.taken.append(result.device)
+
+
+def _add_template_claims(found: Objects, pods: list[Json], templates: dict[tuple[str, str], Json]) -> None:
+    """A template counts as a claim for each pod that uses it, or once where no pod is given."""
+    used = set()
+    for obj in pods:
+        pod = decode_pod(obj)
+        for entry in pod.claims:
+            template = templates.get((pod.key.namespace, entry.template_name))
+            if template is not None:
+                used.add((pod.key.namespace, entry.template_name))
+                _add_claim(found, _from_template(template, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}")))
+    for key, template in templates.items():
+        if key not in used:
+            _add_claim(found, _from_template(template, ObjectKey(*key)))
+
+
+def _from_template(template: Json, key: ObjectKey) -> Claim:
+    inner = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
+    return decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner})

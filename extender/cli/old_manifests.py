@@ -1,0 +1,150 @@
+"""Manifests in forms that articles still print: what is wrong with their shape, and the corrected object.
+
+`corrected` works on raw objects, before anything is decoded. A fix is made only where the meaning is clear.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from extender.wire.fields import Json, get, many, need
+
+_GROUP = "resource.k8s.io/"
+_CURRENT = "resource.k8s.io/v1"
+_EXACT = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
+_POD_TEMPLATES = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")
+_NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"']\s*\]")
+_OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)\b(?!\()")
+
+
+class Correction(NamedTuple):
+    """One thing about an object's shape. `fixed` says that the corrected object no longer has it."""
+
+    severity: str
+    field: str
+    problem: str
+    correction: str
+    fixed: bool = False
+
+
+def corrected(obj: Json) -> tuple[Json, list[Correction]]:
+    """(the object as it should be, what was found). Raises WireError where a field has a type that no version has."""
+    made = copy.deepcopy(obj)
+    found: list[Correction] = []
+    kind, version = str(made.get("kind")), str(made.get("apiVersion"))
+    if version.startswith(_GROUP) and version != _CURRENT and kind != "DeviceTaintRule":
+        found.append(_version(made, version))
+    if kind == "ResourceClass":
+        found.append(_resource_class(made))
+    elif kind in ("ResourceClaim", "ResourceClaimTemplate"):
+        spec, path = _claim_spec(made, kind)
+        found += _claim(spec, path)
+    elif kind == "Pod":
+        found += _pod(get(made, "spec", dict, "", {}), "spec")
+    elif kind in _POD_TEMPLATES:
+        template = get(get(made, "spec", dict, "", {}), "template", dict, "spec", {})
+        found += _pod(get(template, "spec", dict, "spec.template", {}), "spec.template.spec")
+    return made, found
+
+
+def _version(made: Json, version: str) -> Correction:
+    made["apiVersion"] = _CURRENT
+    return Correction("error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True)
+
+
+def _resource_class(made: Json) -> Correction:
+    driver, parameters = get(made, "driverName", str, "", ""), made.get("parametersRef")
+    problem = "ResourceClass was withdrawn with the first form of DRA"
+    if not driver or parameters:
+        return Correction("error", "kind", problem, "write a DeviceClass with CEL selectors; parameters become spec.config")
+    made.pop("driverName")
+    made["kind"] = "DeviceClass"
+    made["spec"] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
+    return Correction("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
+
+
+def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
+    spec = get(made, "spec", dict, "", {})
+    return (spec, "spec") if kind == "ResourceClaim" else (get(spec, "spec", dict, "spec", {}), "spec.spec")
+
+
+def _claim(spec: Json, path: str) -> Iterator[Correction]:
+    if "resourceClassName" in spec:
+        yield Correction("error", f"{path}.resourceClassName", "claims of the first form of DRA name a class and nothing else",
+                   "use spec.devices.requests[].exactly.deviceClassName")
+    devices = get(spec, "devices", dict, path, {})
+    for request, where in _objects(devices, "requests", f"{path}.devices"):
+        yield from _request(request, where)
+    for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
+        wrong = [name for name in ("cel", "selectors", "expression") if name in constraint]
+        if wrong:
+            yield Correction("error", f"{where}.{wrong[0]}", "constraints know no CEL",
+                       "use matchAttribute or distinctAttribute with a qualified name; CEL goes into selectors")
+
+
+def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
+    """The objects of a list, each with its path."""
+    return many(obj, key, path, lambda item, where: (item, where))
+
+
+def _request(request: Json, path: str) -> Iterator[Correction]:
+    outside = [name for name in _EXACT if name in request]
+    if outside and "firstAvailable" not in request:
+        exactly = request["exactly"] = get(request, "exactly", dict, path, {})
+        for name in outside:
+            exactly.setdefault(name, request.pop(name))
+        yield Correction("error", f"{path}.{outside[0]}", f"{', '.join(outside)} stand beside `exactly`", f"move them into {path}.exactly", True)
+    exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
+    for option, where in (exact, *_objects(request, "firstAvailable", path)):
+        for selector, place in _objects(option, "selectors", where):
+            cel = get(selector, "cel", dict, place, {})
+            yield from _expression(get(cel, "expression", str, f"{place}.cel", ""), f"{place}.cel.expression")
+
+
+def _expression(text: str, where: str) -> Iterator[Correction]:
+    bare = _NO_DOMAIN.search(text)
+    if bare:
+        kind, name = bare.groups()
+        yield Correction("warning", where, f'device.{kind}["{name}"] asks for a domain called {name!r}',
+                   f'name the domain first: device.{kind}["gpu.nvidia.com"].{name}')
+    old = _OLD_ACCESSOR.search(text)
+    if old:
+        hint = "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0" if old[1] == "quantity" else "values have their type already: leave it out"
+        yield Correction("warning", where, f".{old[1]} is how the first form of DRA read a value", hint)
+
+
+def _pod(spec: Json, path: str) -> Iterator[Correction]:
+    claims = _objects(spec, "resourceClaims", path)
+    for claim, where in claims:
+        source = get(claim, "source", dict, where, {})
+        if source:
+            claim.pop("source")
+            claim.update(source)
+            yield Correction("error", f"{where}.source", "the wrapper `source` is gone since Kubernetes 1.31",
+                       "put resourceClaimName or resourceClaimTemplateName beside the name", True)
+    names = [need(claim, "name", where) for claim, where in claims]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Correction("error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each a name of its own")
+    yield from _used(spec, names, path)
+
+
+def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
+    """Claims that no container uses stay invisible to all; containers can only use claims of the pod."""
+    containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
+    resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
+    used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
+    for name in sorted(used - set(names)):
+        yield Correction("error", f"{path}.containers", f"a container uses claim {name!r}, which {path}.resourceClaims does not have", "add it there")
+    for name in names:
+        if name in used:
+            continue
+        alone = len(spec.get("containers") or ()) == 1
+        if alone:
+            only = spec["containers"][0]
+            mended = only["resources"] = only.get("resources") or {}
+            mended["claims"] = [*(mended.get("claims") or ()), {"name": name}]
+        yield Correction("warning", f"{path}.containers", f"no container uses claim {name!r}: its devices are allocated and visible to nobody",
+                   f"resources: {{claims: [{{name: {name}}}]}}", alone)

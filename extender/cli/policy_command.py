@@ -1,0 +1,118 @@
+"""`berth policy`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from extender.cli.berth_client import SERVER, PolicyDiffReply, PolicyStatusReply, Server, Token, ask
+from extender.cli.fleet_commands import Output
+from extender.cli.object_files import policy_of
+from extender.files import name_of
+from extender.model.berth_errors import WireError
+from extender.policy import Policy, PolicyError, UnreadablePolicy
+
+policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
+
+
+@policy_app.command("check")
+def check_command(
+    files: Annotated[list[Path], typer.Argument(help="Policy files, or manifests with a ConfigMap that has policy.yaml.")],
+) -> None:
+    """Check policies offline, as before a merge. Exit code 1 where one is wrong, 2 where one cannot be read.
+
+    Example: berth policy check manifests/base/policy.yaml
+    """
+    code = 0
+    for path in files:
+        try:
+            policy_of(path)
+            typer.echo(f"{name_of(path)}: good")
+        except (PolicyError, WireError) as error:
+            code = max(code, 2 if isinstance(error, UnreadablePolicy | WireError) else 1)
+            typer.echo(str(error), err=True)
+    if code:
+        raise typer.Exit(code)
+
+
+@policy_app.command("show")
+def show_command(
+    file: Annotated[Path | None, typer.Argument(help="A policy file; without it, the default policy.")] = None,
+) -> None:
+    """Print a policy with every default filled in.
+
+    Example: berth policy show
+    """
+    policy = policy_of(file) if file is not None else Policy()
+    typer.echo(yaml.safe_dump(policy.model_dump(mode="json"), sort_keys=False), nl=False)
+
+
+@policy_app.command("status")
+def status_command(
+    server: Server = SERVER, token: Token = "", output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Say which policy a running Berth uses, and what is wrong with a newer one. Exit code 1 where one was refused.
+
+    Example: berth policy status --server http://127.0.0.1:8889
+    """
+    found = ask(server, token, "/v1/policy", PolicyStatusReply)
+    if output == "json":
+        typer.echo(orjson.dumps(found).decode())
+    else:
+        typer.echo(f"policy of generation {found['generation']} is in force")
+        for what, problem in (("a newer policy was refused", found["problem"]), ("the candidate was refused", found["candidate_problem"])):
+            if problem:
+                typer.echo(f"{what}: {problem}")
+        typer.echo("a candidate is compared; see `berth policy diff`" if found["candidate"] else "no candidate is compared")
+        if output == "wide":
+            typer.echo(yaml.safe_dump(found["policy"], sort_keys=False), nl=False)
+    if found["problem"] or found["candidate_problem"]:
+        raise typer.Exit(1)
+
+
+@policy_app.command("diff")
+def diff_command(
+    server: Server = SERVER, token: Token = "", output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Show which recent decisions the candidate policy would have made otherwise. Exit code 1 where there is no candidate.
+
+    Example: berth policy diff --output wide
+    """
+    found = ask(server, token, "/v1/policy/diff", PolicyDiffReply)
+    if output == "json":
+        typer.echo(orjson.dumps(found).decode())
+    elif found["candidate"]:
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        if found["changed"]:
+            console.print(_differences(found["changed"], wide=output == "wide"))
+        missed = f", {found['left_out']} were not compared" if found["left_out"] else ""
+        console.print(f"{len(found['changed'])} of the last {found['compared']} decisions would be others{missed}")
+    if not found["candidate"]:
+        typer.echo(f"no candidate policy: start berth console with --candidate FILE{'; ' + found['problem'] if found['problem'] else ''}", err=True)
+        raise typer.Exit(1)
+
+
+def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
+    table = Table("pod", "active policy", "candidate", "why the candidate")
+    for one in changed:
+        other = one["candidate"]
+        table.add_row(
+            escape(one["pod"]), escape(_choice(one["active"], wide=wide)),
+            escape(_choice(other, wide=wide)) if other else "nowhere",
+            escape("; ".join(f"{p['name']} {p['value']:.2f}" for p in other["parts"])) if other else "",
+        )
+    return table
+
+
+def _choice(chosen: dict[str, Any], *, wide: bool) -> str:
+    devices = ", ".join(chosen["devices"]) if wide else f"{len(chosen['devices'])} devices"
+    speed = f", {chosen['ring_gbps']:.0f} GB/s" if chosen["ring_gbps"] else ""
+    return f"{chosen['node']} ({devices}{speed})"

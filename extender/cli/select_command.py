@@ -1,0 +1,140 @@
+"""`berth select`: which devices a selector matches, and which term failed for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+import typer
+from rich.console import Console
+
+from extender.cel import BudgetExceeded, CompileError, EvalError, position
+from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
+from extender.cli.object_files import load_objects
+from extender.files import name_of, read_file
+from extender.model.berth_errors import WireError
+from extender.model.device import Device
+from extender.model.text_limits import one_line, shown
+from extender.wire.documents import json_value
+from extender.wire.fields import get, many, need, string_list
+from extender.wire.resource_slices import SliceDecoder
+
+Json = dict[str, Any]
+_SENTENCE_BYTES = 1024
+_MOST_DIGITS = 4  # of a part of a version
+
+
+def select_command(
+    expression: Annotated[str | None, typer.Argument(help="The CEL expression.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="ResourceSlices in YAML or JSON; - for standard input.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="Run a file of cases: one line of answer a case.")] = None,
+    as_new: Annotated[str | None, typer.Option(help="Validate as the API server of this version would, e.g. 1.36.", metavar="VERSION")] = None,
+    output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
+) -> None:
+    """Evaluate a device selector.
+
+    Example: berth select 'device.driver == "gpu.nvidia.com"' -f slices.yaml
+    """
+    if cases is not None:
+        found = json_value(read_file(cases), name_of(cases))
+        if type(found) is not list:
+            raise WireError(name_of(cases), "must hold a list of cases")
+        for line in many({"cases": found}, "cases", name_of(cases), lambda case, where: answer(case, where)):
+            typer.echo(orjson.dumps(line).decode())
+        return
+    if expression is None:
+        raise WireError("EXPRESSION", "is missing: give it, or --cases FILE")
+    dialect = dialect_of(as_new)
+    try:
+        selector = compile_selector(expression, dialect)
+        if as_new is not None:
+            check_cost(expression, dialect)
+    except CompileError as error:
+        raise WireError("EXPRESSION", one_sentence(error)) from error
+    if not file:
+        typer.echo("compiles")
+        return
+    _evaluate(selector, dialect, file, output)
+
+
+def dialect_of(as_new: str | None) -> Dialect:
+    if as_new is None:
+        return Dialect()
+    major, _, minor = as_new.partition(".")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (major, minor)):
+        raise WireError("--as-new", f"must be a version such as 1.36, is {shown(as_new)}")
+    # Consumable capacity is beta and on from 1.36; list types are alpha everywhere.
+    version = (int(major), int(minor))
+    return Dialect(version, stored=False, consumable_capacity=version >= (1, 36))
+
+
+def one_sentence(error: CompileError) -> str:
+    """What the compiler found, in one line: each finding with its place."""
+    if not error.issues:
+        return one_line(str(error), _SENTENCE_BYTES)
+    places = [position(error.source, issue.offset) for issue in error.issues]
+    found = [f"{issue.message} (line {line}, column {column})" for issue, (line, column) in zip(error.issues, places, strict=True)]
+    return one_line(f"compilation failed: {'; '.join(found)}", _SENTENCE_BYTES)
+
+
+def answer(case: Json, where: str) -> Json:
+    """One case as the conformance form wants it. Raises WireError."""
+    gates = string_list(case, "features", where)
+    dialect = Dialect(
+        stored=case.get("environment") != "NewExpressions",
+        list_types="DRAListTypeAttributes" in gates,
+        consumable_capacity="DRAConsumableCapacity" in gates,
+    )
+    found: Json = {"name": need(case, "name", where), "match": None, "compile_error": None, "runtime_error": None}
+    try:
+        selector = compile_selector(get(case, "expression", str, where, ""), dialect)
+        found["match"] = selector.match(_device(case, where), get(case, "driver", str, where, ""))
+    except CompileError as error:
+        found["compile_error"] = str(error)
+    except (EvalError, BudgetExceeded) as error:
+        found["runtime_error"] = str(error)
+    return found
+
+
+def _device(case: Json, where: str) -> Device:
+    driver = get(case, "driver", str, where, "")
+    device = {
+        "name": "device", "attributes": get(case, "attributes", dict, where, {}),
+        "capacity": get(case, "capacity", dict, where, {}),
+        "allowMultipleAllocations": bool(case.get("allowMultipleAllocations")),
+    }
+    spec = {"driver": driver or "none", "pool": {"name": "pool"}, "nodeName": "node", "devices": [device]}
+    slice_ = SliceDecoder().decode({"metadata": {"name": "slice"}, "spec": spec})
+    if slice_.problem:
+        raise EvalError(slice_.problem)
+    return slice_.devices[0]
+
+
+def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: str) -> None:
+    found = load_objects(paths)
+    slices = [*found.slices, *found.fabric.values()]
+    if not slices:
+        raise WireError("--file", "the files hold no ResourceSlice")
+    console = Console(soft_wrap=True)
+    matched = total = 0
+    for slice_ in slices:
+        for device in slice_.devices:
+            total += 1
+            line = _line(selector, dialect, device, slice_.pool.driver)
+            matched += line["match"] is True
+            name = f"{slice_.pool.driver}/{slice_.pool.name}/{device.name}"
+            if output == "json":
+                typer.echo(orjson.dumps({"device": name, **line}).decode())
+            else:
+                console.print(f"{'match   ' if line['match'] else 'no match'} {name}" + (f"  {line['why']}" if line["why"] else ""), highlight=False, markup=False)
+    if output == "table":
+        console.print(f"{matched} of {total} devices match")
+
+
+def _line(selector: Selector, dialect: Dialect, device: Device, driver: str) -> Json:
+    try:
+        match = selector.match(device, driver)
+    except (EvalError, BudgetExceeded) as error:
+        return {"match": None, "why": f"error: {error}"}
+    return {"match": match, "why": "" if match else failed_term(selector.expression, dialect, device, driver)}

@@ -1,0 +1,111 @@
+"""`berth serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from extender.cli.addresses import parse_listen, parse_server, parse_url
+from extender.cli.logs import Form, Level, set_up_logging
+from extender.entry.listening import Tls
+from extender.entry.serve_process import Desk, Listen, RecordsTo, serve
+from extender.extension.tracing import Traces
+from extender.model.berth_errors import WireError
+
+PAGE_FILE_HELP = (
+    "a file with the token that explain and the page ask for; read again when it changes. "
+    "Where they are not on loopback they are closed without one."
+)
+HOST_HELP = "a further name by which the pages may be asked for, such as that of a Service. May be repeated."
+
+
+def serve_command(
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8888",
+    policy: Annotated[
+        Path | None, typer.Option(help="The policy's YAML file (the mounted ConfigMap); read again when it changes.")
+    ] = None,
+    probes: Annotated[
+        str | None,
+        typer.Option(help="An address of their own for probes and metrics, without TLS.", metavar="HOST:PORT"),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate of the verbs' address; read again when it changes.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")
+    ] = None,
+    client_name: Annotated[
+        str | None, typer.Option(help="Of those, only the one with this common name or DNS name.")
+    ] = None,
+    records: Annotated[
+        str | None, typer.Option(help="Send records of decisions to the berth console at this URL.", metavar="URL")
+    ] = None,
+    records_token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token for it; read again when it changes.")
+    ] = None,
+    records_ca: Annotated[
+        Path | None, typer.Option(help="The authority of its certificate, where it has one.")
+    ] = None,
+    console: Annotated[
+        str | None,
+        typer.Option(
+            help="Run the console in this process, at this address: an explanation may then delay a filter request.",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    candidate: Annotated[
+        Path | None, typer.Option(help="With --console: a policy that is compared with the active one.")
+    ] = None,
+    page_token_file: Annotated[Path | None, typer.Option(help=f"With --console: {PAGE_FILE_HELP}")] = None,
+    page_host: Annotated[list[str] | None, typer.Option(help=f"With --console: {HOST_HELP}", metavar="NAME")] = None,
+    traces: Annotated[
+        str | None,
+        typer.Option(
+            help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth[traces]).",
+            metavar="URL",
+        ),
+    ] = None,
+    log_level: Annotated[Level, typer.Option(help="The least that is logged; one line per decision is info.")] = "info",
+    log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
+) -> None:
+    """Serve the extender's verbs for a cluster.
+
+    Example: berth serve --kubeconfig ~/.kube/config --policy policy.yaml --console 127.0.0.1:8889
+    """
+    set_up_logging(log_level, log_format)
+    address = parse_listen(probes, "--probes") if probes is not None else None
+    where = Listen(parse_listen(listen), address, parse_tls(tls_cert, tls_key, client_ca, client_name))
+    needs(console, "--console", ("--candidate", candidate), ("--page-token-file", page_token_file), ("--page-host", page_host))
+    needs(records, "--records", ("--records-token-file", records_token_file), ("--records-ca", records_ca))
+    if records is not None and console is not None:
+        raise WireError("--records", "is for a console of its own, --console for one in this process: give one of them")
+    to: RecordsTo | Desk | None = None
+    if records is not None:
+        to = RecordsTo(parse_server(records, "--records"), records_token_file, records_ca)
+    elif console is not None:
+        to = Desk(parse_listen(console, "--console"), candidate, page_token_file, tuple(page_host or ()))
+    spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
+    serve(kubeconfig, where, policy, to, spans)
+
+
+def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
+    """Raises WireError where an option is given without the one that it belongs to."""
+    for name, value in others:
+        if value and chosen is None:
+            raise WireError(name, f"goes with {option}")
+
+
+def parse_tls(certificate: Path | None, key: Path | None, client_ca: Path | None, client_name: str | None) -> Tls | None:
+    """Raises WireError where options are missing."""
+    needs(client_ca, "--client-ca", ("--client-name", client_name))
+    needs(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))
+    needs(key, "--tls-key", ("--tls-cert", certificate))
+    return Tls(certificate, key, client_ca, client_name) if certificate is not None and key is not None else None

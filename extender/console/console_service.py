@@ -1,0 +1,140 @@
+"""`berth console` as one object: keeps what records say, watches the cluster, explains, audits, and tells people."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache, NoListener
+from extender.cluster.client import ApiClient
+from extender.cluster.writer import Writer
+from extender.console.active_policy import ActivePolicy
+from extender.console.auditor import Auditor
+from extender.console.decision_history import DecisionHistory
+from extender.console.event_recorder import EventRecorder
+from extender.console.explainer import Explainer
+from extender.console.fleet_overview import FleetOverview
+from extender.console.fleet_sampler import FleetSampler
+from extender.console.ingest import Ingest
+from extender.console.remote_reservations import RemoteReservations
+from extender.console.shadow_policy import ShadowPolicy
+from extender.policy import Policy
+from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
+from extender.runtime.hold_expiry import HoldExpirer
+from extender.runtime.informers import Informers
+from extender.runtime.supervisor import Supervisor
+from extender.scheduling.evaluator import Evaluator
+
+_LOOK_SECONDS = 5.0  # between two looks for processes that are silent
+_OBSERVED = frozenset({"resourceslices", "pods"})  # kinds whose objects are remembered beside the cache
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPicture:
+    """What the console looks at. `shared` with serve: then serve keeps it, and its reservations are in it already."""
+
+    cache: ClusterCache
+    evaluator: Evaluator
+    informers: Informers
+    expirer: HoldExpirer
+    shared: bool = False
+
+
+class _Listener(NoListener):
+    def __init__(self, expirer: HoldExpirer) -> None:
+        self.sooner = expirer.reschedule  # type: ignore[method-assign] # the method of the hold expirer itself
+
+
+def own_picture(client: ApiClient, clock: Callable[[], float], supervisor: Supervisor) -> ClusterPicture:
+    """A picture of the console's own, from its own watches."""
+    features, expirer = Features(), HoldExpirer(clock)
+    cache, evaluator = ClusterCache(features, listener=_Listener(expirer)), Evaluator(features)
+    store = cache.store
+
+    def forget(_: str) -> None:
+        evaluator.forget_slices(store.gone_slices)
+        store.gone_slices.clear()
+        store.gone_pods.clear()
+
+    return ClusterPicture(cache, evaluator, Informers(client, cache, clock, supervisor, forget, _OBSERVED), expirer)
+
+
+class Console:
+    """Use as an async context manager. Tasks run in the supervisor, which ends with this, unless the picture is shared:
+    then serve ends it, after the binds in flight, which need the watches."""
+
+    def __init__(
+        self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic,
+        supervisor: Supervisor | None = None, picture: ClusterPicture | None = None,
+    ) -> None:
+        self.client = client
+        self.clock = clock
+        self.supervisor = supervisor or Supervisor()
+        self.picture = picture or own_picture(client, clock, self.supervisor)
+        self.cache, self.informers = self.picture.cache, self.picture.informers
+        writer, evaluator = Writer(client, "berth-console"), self.picture.evaluator
+        self.policy = ActivePolicy(policy)
+        if not self.picture.shared:
+            self.policy.follow(lambda: self.cache.believe_agents_for(self.policy.policy.live_memory_seconds))
+        self.policy.use(policy)
+        self.history = DecisionHistory(datetime.datetime.now(datetime.UTC).isoformat()[:19] + "Z")
+        self.explainer = Explainer(
+            self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock
+        )
+        self.overview = FleetOverview(self.cache, self.history, self.explainer)
+        self.teller = EventRecorder(self.explainer, self.history, writer, clock)
+        self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
+        self.surveyor = FleetSampler(self.cache)
+        self.shadow = ShadowPolicy(self.cache, evaluator, self.policy, writer.read_pod, clock)
+        self.reservations = RemoteReservations(self.cache, clock)
+        self.ingest = Ingest(self._apply, self.reservations.drop, clock)
+        self.record_requests: Counter[str] = Counter()  # by the answer, as web/record_routes.py counts them
+
+    async def __aenter__(self) -> Self:
+        start = self.supervisor.start
+        if not self.picture.shared:
+            self.informers.start()
+            start("expirer", partial(self.picture.expirer.run, self.cache))
+        start("teller", partial(self.teller.run, self.informers.listed))
+        start("auditor", self.auditor.run)
+        start("shadow", partial(self.shadow.run, self.informers.listed))
+        start("surveyor", partial(self.surveyor.run, self.informers.listed))
+        start("silent-processes", self._drop_silent)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.picture.shared:
+            await self.supervisor.stop()
+
+    def take(self, batch: Batch) -> None:
+        """Records of one of serve's processes. Raises StaleEpoch for one that has ended. The request mix of the process
+        that kube-scheduler called last is the one to explain by; a standby may have learned another."""
+        self.ingest.take(batch)
+        if not self.picture.shared and any(isinstance(record, Attempted) for record in batch.records):
+            self.cache.use_mix(batch.mix)
+
+    def _apply(self, epoch: str, record: Record) -> None:
+        match record:
+            case Attempted():
+                self.history.record_attempt(record)
+                if not record.attempt.fitting:
+                    self.teller.unschedulable(record.pod, record.uid)
+            case Bound():
+                self.history.record_decision(record)
+                self.shadow.bound(record)
+            case Reserved() | Released():
+                if not self.picture.shared:
+                    self.reservations.apply(epoch, record)
+
+    async def _drop_silent(self) -> None:
+        """Until cancelled: nothing is believed of a process that has not been heard of for long."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self.ingest.drop_silent()

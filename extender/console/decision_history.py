@@ -1,0 +1,137 @@
+"""What serve's records say about pods: a bounded history in memory, read by explain, the page and the event recorder."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from extender.model.claim import ObjectKey
+from extender.records import Attempted, Bound
+from extender.scheduling.decision import Attempt, Decision
+
+_PODS = 2048
+_BYTES = 8 << 20  # of all entries, estimated
+_ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # besides texts
+_ATTEMPTS = 8  # per pod
+
+
+@dataclass(slots=True)
+class PodHistory:
+    """What is known about one pod."""
+
+    pod: ObjectKey
+    uid: str
+    attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
+    decision: Decision | None = None
+    version: int = 0  # the decision history's version at the last note
+    size: int = _ENTRY_BYTES  # estimated bytes
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the last answer of filter named no node, and the pod was not bound since."""
+        return bool(self.attempts) and not self.attempts[-1].fitting and self.decision is None
+
+    def add_attempt(self, attempt: Attempt) -> int:
+        """One more attempt; the answer is how many bytes that adds."""
+        gone = _attempt_bytes(self.attempts[0]) if len(self.attempts) == _ATTEMPTS else 0
+        self.attempts.append(attempt)
+        return self._grow(_attempt_bytes(attempt) - gone)
+
+    def set_decision(self, decision: Decision) -> int:
+        """The pod is bound; the answer is how many bytes that adds."""
+        gone = _decision_bytes(self.decision) if self.decision is not None else 0
+        self.decision = decision
+        return self._grow(_decision_bytes(decision) - gone)
+
+    def _grow(self, added: int) -> int:
+        self.size += added
+        return added
+
+    def change(self) -> str:
+        """What the last attempt says that the one before did not; '' where nothing changed."""
+        if len(self.attempts) < 2:  # noqa: PLR2004 - two attempts to compare
+            return ""
+        before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
+        gone = [f"no longer '{text}' on {count} nodes" for text, count in before.items() if text not in now]
+        new = [f"now '{text}' on {count} nodes" for text, count in now.items() if text not in before]
+        moved = [f"'{t}' on {c} nodes instead of {before[t]}" for t, c in now.items() if t in before and before[t] != c]
+        return "; ".join((*gone, *new, *moved))
+
+
+class DecisionHistory:
+    """Entries by pod UID; the pod heard of least recently goes first. It remembers nothing from before `since`."""
+
+    def __init__(self, since: str = "", pods: int = _PODS, limit_bytes: int = _BYTES) -> None:
+        self.since = since  # RFC 3339
+        self._pods = pods
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[str, PodHistory] = OrderedDict()
+        self._newest: dict[ObjectKey, str] = {}  # UID of the pod of that name heard of last
+        self.version = 0  # grows with every note
+        self.joined = 0  # pods bound with two GPUs or more
+        self.joined_share = 0.0  # sum over them of bandwidth achieved over the fleet's best
+
+    def record_attempt(self, record: Attempted) -> None:
+        """Filter answered."""
+        self._grow(self._entry(record.pod, record.uid).add_attempt(record.attempt))
+
+    def record_decision(self, record: Bound) -> None:
+        """The pod is bound."""
+        chosen = record.decision.chosen
+        if chosen.best_gbps:
+            self.joined += 1
+            self.joined_share += chosen.ring_gbps / chosen.best_gbps
+        self._grow(self._entry(record.pod, record.uid).set_decision(record.decision))
+
+    def newest(self, pod: ObjectKey) -> PodHistory | None:
+        """The newest entry of a pod by name."""
+        return self._entries.get(self._newest.get(pod, ""))
+
+    def entry(self, uid: str) -> PodHistory | None:
+        return self._entries.get(uid)
+
+    def pods_named(self, name: str) -> set[ObjectKey]:
+        """Pods of that name in any namespace."""
+        return {entry.pod for entry in self._entries.values() if entry.pod.name == name}
+
+    def recent(self, count: int, since: int = 0) -> list[PodHistory]:
+        """The pods heard of last, newest first; only those noted after version `since`."""
+        newest = reversed(self._entries.values())
+        return [entry for entry, _ in zip(newest, range(count), strict=False) if entry.version > since]
+
+    def refused(self, waiting: Container[str]) -> list[PodHistory]:
+        """The pods among the `waiting` UIDs whose last filter request named no node, the one heard of least recently
+        first."""
+        return [entry for uid, entry in self._entries.items() if entry.is_refused and uid in waiting]
+
+    def _entry(self, pod: ObjectKey, uid: str) -> PodHistory:
+        entry = self._entries.get(uid)
+        if entry is None:
+            entry = self._entries[uid] = PodHistory(pod, uid)
+            self._bytes += entry.size
+        else:
+            self._entries.move_to_end(uid)
+        self._newest[pod] = uid
+        self.version += 1
+        entry.version = self.version
+        return entry
+
+    def _grow(self, added: int) -> None:
+        """The newest entry grew; the oldest go where there is no room."""
+        self._bytes += added
+        while len(self._entries) > self._pods or (self._bytes > self._limit_bytes and len(self._entries) > 1):
+            oldest, gone = self._entries.popitem(last=False)
+            self._bytes -= gone.size
+            if self._newest.get(gone.pod) == oldest:
+                del self._newest[gone.pod]
+
+
+def _attempt_bytes(attempt: Attempt) -> int:
+    return _ATTEMPT_BYTES + sum(_REASON_BYTES + len(text) for text, _ in attempt.reasons)
+
+
+def _decision_bytes(decision: Decision) -> int:
+    chosen = decision.chosen
+    return _DECISION_BYTES + sum(map(len, chosen.devices)) + sum(len(part.sentence) for part in chosen.parts)

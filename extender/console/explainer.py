@@ -1,0 +1,149 @@
+"""Answers `why`: for pods that wait, pods that were bound lately, and pods that do not exist yet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from extender.cache.cluster_cache import ClusterCache
+from extender.cache.object_index import ALL_NODES
+from extender.cluster.api_errors import ClusterError
+from extender.console.active_policy import ActivePolicy
+from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.diagnosis.explain import Explanation, explain
+from extender.diagnosis.scenario import Scenario, apply_scenario, without_own_holds
+from extender.model.berth_errors import BerthError
+from extender.model.call_budget import CallBudget, CallBudgetSpent
+from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
+from extender.model.device import PoolKey
+from extender.model.text_limits import one_line, shown
+from extender.policy import Policy
+from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
+from extender.scheduling.ranking_cache import RankingCache
+
+Json = dict[str, Any]
+WORK_SECONDS = 2.0  # of one explanation
+_RANKINGS_BYTES = 32 << 20
+
+
+class UnknownPod(BerthError):
+    """No pod of that name waits and none was decided lately."""
+
+
+class Explainer:
+    """Explains on the cache as it is. Nothing waits while an explanation is made, and nothing else runs."""
+
+    def __init__(
+        self, cache: ClusterCache, evaluator: Evaluator, history: DecisionHistory, policy: ActivePolicy,
+        read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None,
+        *, clock: Callable[[], float] = time.monotonic, work_seconds: float = WORK_SECONDS,
+        rankings_bytes: int = _RANKINGS_BYTES,
+    ) -> None:
+        self._cache = cache
+        self._evaluator = evaluator
+        self._history = history
+        self._policy = policy
+        self._read_pod = read_pod
+        self._clock = clock
+        self._work_seconds = work_seconds
+        self._rankings = RankingCache(rankings_bytes)
+        policy.follow(self._rankings.clear)
+
+    def named(self, text: str) -> ObjectKey:
+        """The pod that 'namespace/name' or a bare name stands for. Raises UnknownPod where a name is not unique."""
+        namespace, slash, name = text.partition("/")
+        if slash:
+            return ObjectKey(namespace, name)
+        waiting = {pod.key for pod in self._cache.store.pods.values() if pod.key.name == text}
+        found = sorted(waiting | self._history.pods_named(text))
+        if len(found) > 1:
+            raise UnknownPod(f"pod name {shown(text)} is ambiguous: {', '.join(map(str, found))}")
+        return found[0] if found else ObjectKey("default", text)
+
+    async def pod(
+        self, key: ObjectKey, scenario: Scenario | None = None, policy: Policy | None = None, narrated: str = "",
+    ) -> Json:
+        """The explanation of a pod that exists. Raises UnknownPod."""
+        return self.known(key, scenario, policy, narrated) or await self._annotated(key)
+
+    def known(
+        self, key: ObjectKey, scenario: Scenario | None = None, policy: Policy | None = None, narrated: str = "",
+        *, work_seconds: float | None = None,
+    ) -> Json | None:
+        """The explanation of a pod that waits, after so many seconds of work at most, or the record of one that was
+        bound lately; None for another."""
+        entry, pods = self._history.newest(key), self._cache.store.pods
+        pod = pods.get(entry.uid) if entry is not None else None
+        pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
+        if pod is not None:
+            found = self.hypothetical(pod, (), scenario or Scenario(), policy, narrated, work_seconds=work_seconds)
+            return {**found, **(self._record(entry) if entry is not None else {})}
+        if entry is None or entry.decision is None:
+            return None
+        return {"pod": str(key), "outcome": "bound", **self._record(entry)}
+
+    async def _annotated(self, key: ObjectKey) -> Json:
+        """What the Binding wrote on a pod of which no record came, or came before the console started. Raises
+        UnknownPod."""
+        since = f" since {self._history.since}" if self._history.since else ""
+        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}")
+        if self._read_pod is None:
+            raise unknown
+        try:
+            found = await self._read_pod(key)
+        except ClusterError as error:
+            raise unknown from error
+        note = (found["metadata"].get("annotations") or {}).get(DECISION_ANNOTATION)
+        if note is None:
+            raise unknown
+        return {"pod": str(key), "outcome": "bound", "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}"}
+
+    def hypothetical(
+        self, pod: Pod, claims: tuple[Claim, ...], scenario: Scenario, policy: Policy | None, narrated: str = "",
+        *, work_seconds: float | None = None,
+    ) -> Json:
+        """The explanation of a pod as if it, its claims and the changes were real; the search on one node in full. The
+        outcome is 'unfinished' after too much work."""
+        held = self._cache.held_for(pod.uid)
+        nodes = self._cache.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
+        as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
+        if not as_is:
+            scenario = replace(scenario, released=(*scenario.released, *held))
+        snapshot = self._cache.snapshot()
+        if claims or scenario:
+            snapshot = apply_scenario(snapshot, claims, scenario)
+        budget = CallBudget(work_seconds or self._work_seconds, sys.maxsize, self._clock)
+        budget.mark_progress()
+        context, chosen = self._evaluator.evaluation_context(snapshot, budget), policy or self._policy.policy
+        requirements = requirements_of(pod, snapshot, chosen) if as_is else None
+        ranking = self._rankings.get_or_create(requirements) if isinstance(requirements, PodRequirements) else None
+        own = without_own_holds(snapshot, held, nodes) if as_is else {}
+        try:
+            found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, own, narrated))
+        except CallBudgetSpent:
+            why = f"gave up after {budget.seconds:g} s of work: the claims are too costly to explain at once; ask again"
+            found = to_json(Explanation(str(pod.key), "unfinished", f"pod {pod.key}: {why}"))
+        return found
+
+    def _record(self, entry: PodHistory) -> Json:
+        return {
+            "attempts": [to_json(attempt) for attempt in entry.attempts],
+            "change": entry.change(),
+            "decision": to_json(entry.decision) if entry.decision is not None else None,
+            "remembered_since": self._history.since,
+        }
+
+
+def to_json(found: Any) -> Any:
+    """Records of any kind as dictionaries and lists, ready for JSON. Sets, which have no order, are sorted."""
+    if is_dataclass(found) and not isinstance(found, type):
+        return {field.name: to_json(getattr(found, field.name)) for field in fields(found)}
+    if hasattr(found, "_asdict"):
+        return {name: to_json(value) for name, value in found._asdict().items()}
+    if isinstance(found, frozenset):
+        return sorted(found)
+    return [to_json(item) for item in found] if isinstance(found, tuple | list) else found

@@ -1,0 +1,127 @@
+"""The overview kept up to date: rows are made once per change of a node, and all open pages share them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import Any
+
+from extender.allocation.node_info import NodeInfo
+from extender.cache.cluster_cache import ClusterCache
+from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.console.explainer import Explainer
+from extender.diagnosis.near_misses import claims_on
+from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
+
+Json = dict[str, Any]
+_PERIOD_SECONDS = 1.0  # between two updates to a page
+_DECISIONS = 100  # told in one update
+_EXPLAINED = 2  # pods whose nearest miss is looked for in one period
+_WORK_SECONDS = 0.1  # for one of them
+_PENDING = 50  # pods listed; the count says how many more there are
+MOST_WATCHERS = 64
+
+
+class FleetOverview:
+    """Rows of all nodes, and what changes from second to second."""
+
+    def __init__(self, cache: ClusterCache, history: DecisionHistory, explainer: Explainer) -> None:
+        self._cache = cache
+        self._history = history
+        self._explainer = explainer
+        self._rows: dict[str, tuple[NodeInfo, Json]] = {}
+        self._nearest: OrderedDict[str, tuple[int, str]] = OrderedDict()  # pod UID to journal version and nearest miss
+        self._watchers = 0
+
+    def fleet(self) -> Json:
+        """Everything a page starts with."""
+        snapshot = self._cache.snapshot()
+        rows = [self._row(snapshot.node_infos[name]) for name in sorted(snapshot.node_infos)]
+        for name in self._rows.keys() - snapshot.node_infos.keys():
+            del self._rows[name]
+        known = {"version": snapshot.version, "nodes": rows, "totals": totals(rows), **self._pods(0)}
+        return {**known, "remembered_since": self._history.since}
+
+    def node(self, name: str) -> Json | None:
+        """One node in full; None for a node that is not known."""
+        snapshot = self._cache.snapshot()
+        node_info = snapshot.node_infos.get(name)
+        return node_detail(node_info, claims_on([node_info], snapshot)) if node_info is not None else None
+
+    def claims(self) -> list[Json]:
+        return claim_rows(self._cache.snapshot())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many pages are open as there may be."""
+        return self._watchers >= MOST_WATCHERS
+
+    async def updates(self) -> AsyncIterator[Json]:
+        """What changed, once a second, and only when something did."""
+        self._watchers += 1
+        try:
+            version, told = self._cache.snapshot().version, self._history.version
+            waiting: Json = {}
+            while True:
+                await asyncio.sleep(_PERIOD_SECONDS)
+                news = self._explain_some()
+                snapshot = self._cache.snapshot()
+                if snapshot.version == version and self._history.version == told and not news:
+                    continue
+                changed = snapshot.changed_since(version)
+                names = changed if changed is not None else snapshot.node_infos.keys() | self._rows.keys()
+                rows = [self._row(node_info) for name in sorted(names) if (node_info := snapshot.node_infos.get(name)) is not None]
+                gone = [name for name in sorted(names) if name not in snapshot.node_infos]
+                pods = self._pods(told)
+                same = {name: pods[name] for name in ("pending", "waiting")} == waiting
+                waiting = {name: pods.pop(name) for name in ("pending", "waiting")}
+                version, told = snapshot.version, self._history.version
+                yield {"nodes": rows, "gone": gone, **pods, **({} if same else waiting)}
+        finally:
+            self._watchers -= 1
+
+    def _explain_some(self) -> bool:
+        """Find the nearest miss of a few pods that have none yet; whether there was one."""
+        todo = [
+            entry for entry in self._refused()[:_PENDING] if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
+        ]
+        for entry in todo[:_EXPLAINED]:
+            found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
+            self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
+            if len(self._nearest) > _PENDING:
+                self._nearest.popitem(last=False)
+        return bool(todo)
+
+    def _refused(self) -> list[PodHistory]:
+        return self._history.refused(self._cache.store.pods)
+
+    def _row(self, node_info: NodeInfo) -> Json:
+        known = self._rows.get(node_info.node.name)
+        if known is None or known[0] is not node_info:
+            known = self._rows[node_info.node.name] = (node_info, row(node_info))
+        return known[1]
+
+    def _pods(self, since: int) -> Json:
+        recent = self._history.recent(_DECISIONS, since)
+        decided = [_decision(entry) for entry in recent if entry.decision is not None]
+        waiting = self._refused()
+        pending = [_pending(entry, self._nearest.get(entry.uid, (0, ""))[1]) for entry in waiting[:_PENDING]]
+        return {"pending": pending, "waiting": len(waiting), "decisions": decided}
+
+
+def _pending(entry: PodHistory, nearest: str) -> Json:
+    last = entry.attempts[-1] if entry.attempts else None
+    reasons = [f"{text} on {count} nodes" for text, count in last.reasons] if last is not None else []
+    return {"pod": str(entry.pod), "since": entry.attempts[0].at if last else "", "sentence": "; ".join(reasons), "nearest": nearest}
+
+
+def _decision(entry: PodHistory) -> Json:
+    """Enough for a line; explain has the parts of the score."""
+    assert entry.decision is not None
+    chosen = entry.decision.chosen
+    return {
+        "pod": str(entry.pod), "at": entry.decision.at, "node": chosen.node, "devices": len(chosen.devices),
+        "ring_gbps": round(chosen.ring_gbps), "best_gbps": round(chosen.best_gbps),
+        "runner_up": entry.decision.runner_up, "margin": round(entry.decision.margin, 3),
+    }

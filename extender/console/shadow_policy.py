@@ -1,0 +1,207 @@
+"""A candidate policy compared with the active one: what each would choose for the pods that serve binds.
+
+A comparison is approximate. Serve decided on its own mirror, a moment earlier and among the nodes that kube-scheduler
+named. The console reads the pod, which has left the watch with its Binding, and asks both policies on its mirror as it
+is by then, with the pod's own devices given back, among all nodes. It counts only a pod for which the active policy
+chooses the very devices that serve chose; the others are left out, and their number is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from extender.allocation.node_info import Snapshot
+from extender.cache.cluster_cache import ClusterCache
+from extender.cache.object_index import ALL_NODES
+from extender.cluster.api_errors import ClusterError
+from extender.console.active_policy import ActivePolicy
+from extender.diagnosis.scenario import Scenario, apply_scenario, without_own_holds
+from extender.model.berth_errors import WireError
+from extender.model.call_budget import CallBudget, CallBudgetSpent
+from extender.model.claim import Claim, ObjectKey, Pod, Result
+from extender.model.device import PoolKey
+from extender.policy import Policy
+from extender.records import Bound
+from extender.scheduling.decision import ScoredNode, scored_node
+from extender.scheduling.evaluate import evaluate
+from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
+from extender.scheduling.ranking_cache import RankingCache
+from extender.wire.core import decode_pod
+
+_WAITING = 64  # decisions not compared yet; more are left out and counted
+_REMEMBERED = 512  # pods
+_WORK_SECONDS = 0.5  # of one comparison; a costlier one is left out
+_REST = 4.0  # times as long as a comparison took
+_RANKINGS_BYTES = 32 << 20
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One decision under both policies. `candidate` is None where the candidate policy would place the pod nowhere."""
+
+    pod: str
+    at: str
+    active: ScoredNode
+    candidate: ScoredNode | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether node or devices would be others."""
+        return self.candidate is None or _place(self.active) != _place(self.candidate)
+
+
+def _place(chosen: ScoredNode) -> tuple[str, tuple[str, ...]]:
+    return chosen.node, chosen.devices
+
+
+class ShadowPolicy:
+    """Runs beside the console; `bound` is called for records and only remembers."""
+
+    def __init__(
+        self, cache: ClusterCache, evaluator: Evaluator, active: ActivePolicy,
+        read_pod: Callable[[ObjectKey], Awaitable[Json]], clock: Callable[[], float] = time.monotonic,
+        *, waiting: int = _WAITING, remembered: int = _REMEMBERED, rankings_bytes: int = _RANKINGS_BYTES,
+    ) -> None:
+        self._cache = cache
+        self._evaluator = evaluator
+        self._active = active
+        self._read_pod = read_pod
+        self._clock = clock
+        self._waiting = waiting
+        self._remembered = remembered
+        self._rankings = RankingCache(rankings_bytes)
+        active.follow(self._rankings.clear)
+        self._todo: deque[Bound] = deque()
+        self._something = asyncio.Event()
+        self._known: OrderedDict[str, Comparison] = OrderedDict()  # by pod UID
+        self._log = structlog.get_logger("berth.shadow")
+        self.policy: Policy | None = None
+        self.problem = ""  # why the newest candidate file is not compared
+        self.left_out = 0
+
+    def use_policy(self, policy: Policy | None) -> None:
+        """Compare with this policy from now on; None ends it."""
+        self.policy, self.problem, self.left_out = policy, "", 0
+        self._rankings.clear()
+        self._todo.clear()
+        self._known.clear()
+
+    def refuse_policy(self, problem: str) -> None:
+        """The newest candidate is wrong; the last good one stays."""
+        self.problem = problem
+
+    def bound(self, record: Bound) -> None:
+        """Serve bound a pod."""
+        if self.policy is None:
+            return
+        if len(self._todo) >= self._waiting:
+            self.left_out += 1
+            return
+        self._todo.append(record)
+        self._something.set()
+
+    def comparisons(self) -> list[Comparison]:
+        """The newest first."""
+        return list(reversed(self._known.values()))
+
+    async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled, once everything is listed. A comparison that took long is followed by a rest several times
+        as long."""
+        await listed()
+        while True:
+            await self._something.wait()
+            while self._todo:
+                record = self._todo.popleft()
+                pod = await self._bound_pod(record)
+                began = self._clock()
+                if self.policy is not None:
+                    self._compare(pod, record, self.policy)
+                await asyncio.sleep(_REST * (self._clock() - began))
+            self._something.clear()
+
+    async def _bound_pod(self, record: Bound) -> Pod | None:
+        """The pod as the API server has it; None where it is gone, or cannot be read."""
+        try:
+            pod = decode_pod(await self._read_pod(record.pod))
+        except (ClusterError, WireError) as error:
+            self._log.info("not compared: the pod cannot be read", pod=str(record.pod), problem=str(error))
+            return None
+        return pod if pod.uid == record.uid else None
+
+    def _compare(self, pod: Pod | None, record: Bound, policy: Policy) -> None:
+        comparison = self._compared(pod, record, policy) if pod is not None else None
+        if comparison is None:
+            self.left_out += 1
+            return
+        self._known[record.uid] = comparison
+        self._known.move_to_end(record.uid)
+        if len(self._known) > self._remembered:
+            self._known.popitem(last=False)
+
+    def _compared(self, pod: Pod, record: Bound, policy: Policy) -> Comparison | None:
+        """None where the active policy does not choose again what serve chose."""
+        snapshot, chosen = self._cache.snapshot(), record.decision.chosen
+        given_back, open_claims = self._devices_of(pod, snapshot, chosen)
+        before = replace(apply_scenario(snapshot, open_claims, Scenario()), reservations={
+            uid: one for uid, one in snapshot.reservations.items() if one.pod_uid != pod.uid
+        })
+        try:
+            again = self._choose(pod, before, snapshot, given_back, self._active.policy)
+            other = self._choose(pod, before, snapshot, given_back, policy)
+        except CallBudgetSpent:
+            again = other = None
+        if again is None or _place(again) != _place(chosen):
+            return None
+        return Comparison(str(pod.key), record.decision.at, chosen, other)
+
+    def _devices_of(self, pod: Pod, snapshot: Snapshot, chosen: ScoredNode) -> tuple[list[Result], list[Claim]]:
+        """What the pod was given by this decision: its devices, and its claims as they were before."""
+        given: list[Result] = []
+        claims: list[Claim] = []
+        for name in {entry.claim_name or pod.claim_statuses.get(entry.name) or "" for entry in pod.claims}:
+            claim = snapshot.claims.get(ObjectKey(pod.key.namespace, name))
+            reservation = snapshot.reservations.get(claim.uid) if claim is not None else None
+            if claim is None:
+                continue
+            if claim.allocation is not None:
+                results: tuple[Result, ...] = claim.allocation.results
+            else:
+                results = reservation.results if reservation is not None else ()
+            if all(str(result.device) in chosen.devices for result in results):
+                given += results
+                claims.append(replace(claim, allocation=None, reserved_for=()))
+        return given, claims
+
+    def _choose(
+        self, pod: Pod, before: Snapshot, snapshot: Snapshot, given_back: list[Result], policy: Policy
+    ) -> ScoredNode | None:
+        """What a policy would choose; None where it would place the pod nowhere. Raises BudgetSpent."""
+        requirements = requirements_of(pod, before, policy)
+        if not isinstance(requirements, PodRequirements) or requirements.node_selectors:
+            return None
+        budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
+        budget.mark_progress()
+        context, ranking = self._evaluator.evaluation_context(snapshot, budget), self._rankings.get_or_create(requirements)
+        if not ranking.update(snapshot, context):
+            raise CallBudgetSpent
+        nodes = self._cache.store.nodes_of({PoolKey(r.device.driver, r.device.pool) for r in given_back}) - {ALL_NODES}
+        own = without_own_holds(snapshot, given_back, nodes)
+        found = [(name, placement) for name, placement in ranking.best(None, 1 + len(own)) if name not in own]
+        for name, node_info in own.items():
+            status = evaluate(node_info, requirements.for_node(node_info.node), context)
+            found += [(name, status)] if isinstance(status, Placement) else []
+        if not found:
+            return None
+        name, placement = min(found, key=lambda one: (-one[1].score, one[0]))
+        return scored_node(own.get(name) or snapshot.node_infos[name], placement, snapshot)

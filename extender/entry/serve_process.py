@@ -1,0 +1,116 @@
+"""`berth serve`: answers kube-scheduler, alone or, at a desk, with the console in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials, load_credentials
+from extender.entry.listening import Tls, check_certificates, serve_all, server, watch_certificates
+from extender.extension.outbox import Post
+from extender.extension.poster import Poster
+from extender.extension.service import Service
+from extender.extension.tracing import Traces, no_span
+from extender.policy import Policy
+from extender.runtime.policy_reload import PolicyFile, in_this_loop, read_policy, watch_policies
+from extender.runtime.supervisor import Supervisor
+from extender.sockets import listen_on
+from extender.web.http_limits import PROBES, VERBS, RefusalLog
+from extender.web.serve_app import Probes, ServeApp
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where Berth listens: at `verbs` for kube-scheduler, with TLS where given, and at `probes` for kubelet and
+    Prometheus, without; where that is None the verbs' address serves these too."""
+
+    verbs: tuple[str, int]
+    probes: tuple[str, int] | None = None
+    tls: Tls | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsTo:
+    """Where records go: the console's URL, a file with a token for it, and a file with the authority of its
+    certificate."""
+
+    url: str
+    token: Path | None = None
+    ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The console in the same process: then an explanation delays a filter request that comes meanwhile."""
+
+    address: tuple[str, int]
+    candidate: Path | None = None  # a policy to compare with
+    token: Path | None = None  # a file with the token that the pages ask for
+    hosts: tuple[str, ...] = ()  # further names by which the pages may be asked for
+
+
+def serve(
+    kubeconfig: Path | None, listen: Listen, policy: Path | None = None, console: RecordsTo | Desk | None = None,
+    traces: Traces | None = None,
+) -> None:
+    """Serve until a signal ends the process."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(load_credentials(kubeconfig), listen, policy, console, traces))
+    if traces is not None:
+        traces.close()
+
+
+async def run(
+    credentials: Credentials, listen: Listen, policy_file: Path | None = None,
+    console: RecordsTo | Desk | None = None, traces: Traces | None = None, supervisor: Supervisor | None = None,
+) -> None:
+    """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
+    known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
+    check_certificates(listen.tls)
+    span, refusals = traces.span if traces else no_span, RefusalLog()
+    sockets = [listen_on("--listen", *listen.verbs)]
+    sockets += [listen_on("--probes", *listen.probes)] if listen.probes is not None else []
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(ApiClient(credentials))
+        desk = None
+        post: Post | None = None
+        if isinstance(console, RecordsTo):
+            post = await stack.enter_async_context(Poster(console.url, console.token, console.ca))
+        elif console is not None:
+            from extender.entry.desk import DeskConsole  # only here: berth serve alone loads nothing of the console
+
+            desk = DeskConsole(console)
+            post = desk.post
+        service = await stack.enter_async_context(Service(client, policy, span=span, supervisor=supervisor, post=post))
+        probes = Probes(service)
+        app = ServeApp(service, probes if listen.probes is None else None, traces, refusals=refusals)
+        servers = [server(app, listen.verbs, VERBS, listen.tls, refusals)]
+        servers += [server(probes, listen.probes, PROBES, refusals=refusals)] if listen.probes is not None else []
+        if listen.tls is not None:
+            held = [path.read_bytes() for path in listen.tls.files]
+            service.supervisor.start("certificates", partial(watch_certificates, servers, listen.tls, held))
+        if policy_file is not None:
+            filter_service = service.filter_service
+            file = PolicyFile(policy_file, in_this_loop(filter_service.use_policy), in_this_loop(filter_service.refuse_policy), known)
+            service.supervisor.start("policies", partial(watch_policies, file))
+        running = dict(zip(servers, sockets, strict=True))
+        if desk is not None:
+            running |= await desk.start(stack, service, policy, policy_file, known, refusals)
+        await serve_all(running)
+
+
+@asynccontextmanager
+async def application(
+    api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
+) -> AsyncIterator[ServeApp]:
+    """The ASGI application against an API server without credentials, without a console."""
+    credentials = Credentials(api_url, None, lambda: None)
+    async with ApiClient(credentials) as client, Service(client, policy or Policy(), supervisor=supervisor) as service:
+        yield ServeApp(service, Probes(service))

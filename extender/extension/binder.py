@@ -1,0 +1,325 @@
+"""Carrying out a bind: decide and assume in one stretch, then write, look back, and bind the pod.
+
+Order of writes: finalizer, then status, for each claim; the write barrier; the Binding. Each write to a claim pushes what takes
+it back on the undo stack of the bind. Success is never answered before the Binding, an error never after it. A repeated
+call for the same pod waits for the first; a pod that is bound already to this node is success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from extender.cache.cluster_cache import ClusterCache
+from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster.writer import Writer
+from extender.extension.binding_cycle import (
+    BindError,
+    BindingCycle,
+    BindOutcomeUnknown,
+    BindPending,
+    ConditionsFailed,
+    decision_annotation,
+    same_writer,
+    unchanged,
+)
+from extender.extension.claim_writes import ClaimWrites, Planned
+from extender.extension.filter_service import FilterService
+from extender.extension.pod_group_reader import pod_group_of
+from extender.extension.tracing import SpanFactory, no_span
+from extender.extension.undo_stack import UndoStack
+from extender.extension.write_barrier import WriteBarrier
+from extender.model.berth_errors import BerthError
+from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.reasons import Code, Reason
+from extender.records import Bound, Record
+from extender.runtime.supervisor import Supervisor
+from extender.runtime.watch_progress import WatchProgress
+from extender.scheduling.binding_conditions import Readiness, readiness
+from extender.scheduling.decision import Decision, ScoredNode, scored_node
+from extender.scheduling.evaluate import Unschedulable
+from extender.scheduling.pod_requirements import (
+    Pending,
+    PodRequirements,
+    PreFilterResult,
+    Skip,
+    UnschedulableAndUnresolvable,
+    requirements_of,
+)
+from extender.scheduling.shortlist import plan
+from extender.wire.core import decode_pod
+
+_IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
+_UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
+_RETRY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class BinderDependencies:
+    """What the binder takes from outside: time and identifiers."""
+
+    now_rfc3339: Callable[[], str]
+    age_seconds: Callable[[Claim], float]  # since the claim was allocated
+    new_share: Callable[[], str]
+    put: Callable[[Record], None]  # a record for the console
+    supervisor: Supervisor
+    span: SpanFactory = no_span
+
+
+class Binder:
+    """Binds pods. One bind per pod at a time."""
+
+    def __init__(
+        self, cache: ClusterCache, filter_service: FilterService, writer: Writer, progress: WatchProgress, write_barrier: WriteBarrier,
+        dependencies: BinderDependencies,
+    ) -> None:
+        self._cache = cache
+        self._filter_service = filter_service
+        self._writer = writer
+        self._progress = progress
+        self.write_barrier = write_barrier
+        self._dependencies = dependencies
+        self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._claims = ClaimWrites(writer, dependencies.now_rfc3339)
+        self._draining = False
+        self._log = structlog.get_logger("berth.bind")
+
+    async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        """Bind a pod to a node. Raises BerthError with the text for the scheduler."""
+        while (running := self._running.get(uid)) is not None:
+            if running[0] == node:
+                await asyncio.shield(running[1])
+                return
+            await asyncio.wait([running[1]])
+        task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node), expected=BerthError)
+        self._running[uid] = (node, task)
+        task.add_done_callback(lambda done: self._done(uid, done))
+        # The scheduler may hang up; the writes still have to come to an end.
+        await asyncio.shield(task)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for binds in flight, at most so long. A bind that only waits for its drivers ends: the scheduler asks
+        again."""
+        self._draining = True
+        self._progress.notify()
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    def _done(self, uid: str, task: asyncio.Task[None]) -> None:
+        if self._running.get(uid, ("", None))[1] is task:
+            del self._running[uid]
+        if not task.cancelled():
+            task.exception()  # every waiter may have hung up: the outcome counts as seen
+
+    async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        started = asyncio.get_running_loop().time()
+        pod = await self._pod(key, uid)
+        if isinstance(self._demand(pod), Pending):  # the watch does not show the pod yet as filter was shown it
+            pod = await self._read_pod(key, uid)
+        if pod.node_name == node:
+            return
+        if pod.node_name:
+            raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+        group = await pod_group_of(self._writer, pod, self._demand(pod))
+        cycle = BindingCycle(pod, node, started, UndoStack(key), group)
+        requirements = await self._wait_for_other_binds(pod)
+        released = self._cache.release(uid)
+        try:
+            await self._carry_out(cycle, requirements)
+        finally:  # also where the pod is bound: the scheduler may have chosen another node than the held one
+            if released:
+                self._cache.freed()
+        self._filter_service.forget_pod(uid)
+
+    async def _carry_out(self, cycle: BindingCycle, requirements: PreFilterResult) -> None:
+        match requirements:
+            case Skip():
+                await self._bind_pod(cycle, [], {})
+            case Pending():
+                raise BindError(requirements.message)
+            case UnschedulableAndUnresolvable():
+                raise BindError(str(requirements.reason))
+            case PodRequirements():
+                await self._bind_with_claims(cycle, requirements)
+
+    def _demand(self, pod: Pod) -> PreFilterResult:
+        return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
+
+    async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
+        """What the pod asks for once no other bind writes a claim of it; nothing may be awaited until the claims are
+        assumed. The hold of a claim that another pod was filtered with ends: this bind is the first to arrive, and the
+        other pod's bind will find the claim allocated."""
+        requirements = self._demand(pod)
+        while isinstance(requirements, PodRequirements) and requirements.promised_claims:
+            for claim in requirements.promised_claims:
+                if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _IN_FLIGHT_SECONDS):
+                    raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
+            for claim in requirements.promised_claims:
+                self._cache.release_claim(claim.uid)
+            requirements = self._demand(pod)
+        return requirements
+
+    def _is_not_in_flight(self, claim_uid: str) -> bool:
+        """Whether no bind writes the claim."""
+        return claim_uid not in self._cache.reservations.in_flight
+
+    async def _pod(self, key: ObjectKey, uid: str) -> Pod:
+        known = self._cache.store.pods.get(uid)
+        if known is not None and known.key == key and not known.deleting:
+            return known
+        return await self._read_pod(key, uid)
+
+    async def _read_pod(self, key: ObjectKey, uid: str) -> Pod:
+        try:
+            pod = decode_pod(await self._writer.read_pod(key))
+        except NotFound as error:
+            raise BindError(f"pod {key} does not exist any more") from error
+        if pod.uid != uid:
+            raise BindError(f"pod {key} was recreated: its UID is {pod.uid}, not {uid}")
+        if pod.deleting:
+            raise BindError(f"pod {key} is being deleted")
+        return pod
+
+    # -- with claims -----------------------------------------------------------------------------------------
+
+    async def _bind_with_claims(self, cycle: BindingCycle, requirements: PodRequirements) -> None:
+        pod = cycle.pod
+        requirements, planned, chosen = self._plan_and_assume(cycle, requirements)
+        try:
+            with self._dependencies.span(pod.uid, "write claims"):
+                claims = await self._claims.write(cycle, requirements, planned)
+            with self._dependencies.span(pod.uid, "fence"):
+                await self._wait_for_write_barrier(claims)
+                self._finish_assumed(pod, planned, self._cache.confirm)
+            await self._wait_for_binding_conditions(cycle, claims, requirements)
+            self._check_conflicts(claims)  # drivers may have taken long
+            # The claim of a PodGroup may be taken back while no member is bound, see deallocate_unused.
+            await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            second = self._filter_service.runner_up(pod.uid, cycle.node)
+            with self._dependencies.span(pod.uid, "write binding"):
+                await self._bind_pod(cycle, claims, decision_annotation(chosen, second))
+        except (BindOutcomeUnknown, BindPending):
+            raise  # what was written stays: the Binding may have landed, or the next call goes on
+        except BerthError as error:
+            await cycle.undo.unwind(error)
+            raise
+        finally:
+            self._finish_assumed(pod, planned, self._cache.forget)
+            self._progress.notify()
+        decision = Decision(self._dependencies.now_rfc3339(), chosen, *second)
+        self._dependencies.put(Bound(pod.key, pod.uid, decision))
+        seconds = round(asyncio.get_running_loop().time() - cycle.started, 4)
+        self._log.info(
+            "bound", pod=str(pod.key), node=cycle.node, claims=[str(claim.key) for claim in claims],
+            devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps,
+            generation=self._cache.snapshot().version, seconds=seconds,
+        )
+
+    def _plan_and_assume(self, cycle: BindingCycle, requirements: PodRequirements) -> tuple[PodRequirements, Planned, ScoredNode]:
+        """Choose the devices and assume them, with nothing in between."""
+        node, snapshot = cycle.node, self._cache.snapshot()
+        status = self._filter_service.evaluate_node(requirements, node, snapshot)
+        if isinstance(status, Unschedulable):
+            # Others may only hold what they will never bind here: the scheduler chose this node for this pod.
+            self._cache.release_node(node)
+            snapshot = self._cache.snapshot()
+            status = self._filter_service.evaluate_node(requirements, node, snapshot)
+        if status is None:
+            raise BindError(f"node {node} is not known yet")
+        if isinstance(status, Unschedulable):
+            raise BindError(f"node {node}: {status.reason}")
+        node_info = snapshot.node_infos[node]
+        if not all(pin.matches(node_info.node.name, node_info.node.labels) for pin in requirements.node_selectors):
+            raise BindError(f"node {node}: claim is allocated for other nodes")
+        requirements = requirements.for_node(node_info.node)
+        planned = plan(node_info, requirements, status, self._filter_service.evaluation_context(snapshot), self._dependencies.new_share)
+        for claim, allocation in planned:
+            self._cache.assume(claim.uid, cycle.pod.uid, node, allocation.results)
+        return requirements, planned, scored_node(node_info, status, snapshot)
+
+    def _finish_assumed(self, pod: Pod, planned: Planned, finish: Callable[[str], None]) -> None:
+        """End what is still assumed for this bind. The watch may have confirmed it before, and another bind may write
+        the claim by now."""
+        for claim, _ in planned:
+            if self._cache.reservations.in_flight.get(claim.uid) == pod.uid:
+                finish(claim.uid)
+
+    async def _wait_for_write_barrier(self, claims: list[Claim]) -> None:
+        """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
+        that was found is judged too: the process that made it may have died before its own write barrier."""
+        await self.write_barrier.wait_until_visible(claims)
+        self._check_conflicts(claims)
+
+    def _check_conflicts(self, claims: list[Claim]) -> None:
+        """Raise BindError where the watch shows a claim taken over, taken back, or with a device that was lost."""
+        for claim in claims:
+            cached = self._cache.store.claims.get(claim.key)
+            if cached is not None and cached.uid == claim.uid:
+                same_writer(claim, cached, self._writer.identity)
+                unchanged(claim, cached)
+            self.write_barrier.check(claim)
+
+    async def _wait_for_binding_conditions(self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements) -> None:
+        """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in
+        time for this call, the scheduler asks again: it must not have given up the node when the Binding is sent."""
+        end = cycle.started + requirements.policy.binding_wait_seconds
+        for claim in claims:
+            left = requirements.policy.binding_timeout_seconds - self._dependencies.age_seconds(claim)
+            seconds = min(left, end - asyncio.get_running_loop().time())
+            await self._progress.wait_for(partial(self._conditions_decided, claim), max(seconds, 0.0))
+            state = readiness(self._current(claim))
+            if state is Readiness.READY:
+                continue
+            if state is Readiness.WAITING and (self._draining or seconds < left):
+                raise BindPending(f"waiting for binding conditions of claim {claim.key}")
+            why = "timed out" if state is Readiness.WAITING else "failed"
+            raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
+
+    def _conditions_decided(self, claim: Claim) -> bool:
+        """Whether the drivers have said that a claim's devices are ready, or that they failed; or this process ends."""
+        return self._draining or readiness(self._current(claim)) is not Readiness.WAITING
+
+    def _current(self, claim: Claim) -> Claim:
+        return self._cache.store.claims.get(claim.key, claim)
+
+    # -- the Binding -----------------------------------------------------------------------------------------
+
+    async def _bind_pod(self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str]) -> None:
+        pod = cycle.pod
+        try:
+            await self._writer.bind_pod(pod.key, pod.uid, cycle.node, note)
+        except (Conflict, Unavailable, TooMany) as error:
+            await self._confirm_binding(cycle, claims, note, error)
+
+    async def _confirm_binding(
+        self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], error: ClusterError
+    ) -> None:
+        """Find out what became of a Binding whose answer was no answer. Returns if the pod is on the node. Before the
+        Binding is sent again, the claims are read: by now another process may have taken them over, and back."""
+        key, uid, node = cycle.pod.key, cycle.pod.uid, cycle.node
+        deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                pod = decode_pod(await self._writer.read_pod(key))
+                if pod.uid == uid and pod.node_name == node:
+                    return
+                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
+                    raise BindError(f"binding pod {key}: {error}")
+                await self._claims.still_reserved(cycle, claims)
+                await self._writer.bind_pod(key, uid, node, note)
+                return
+            except NotFound:
+                raise BindError(f"pod {key} does not exist any more") from None
+            except (Conflict, Unavailable, TooMany) as again:
+                error = again
+                await asyncio.sleep(again.retry_after if isinstance(again, TooMany) else _RETRY_SECONDS * 5)
+        raise BindOutcomeUnknown(f"binding pod {key}: {error}")

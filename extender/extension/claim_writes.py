@@ -1,0 +1,133 @@
+"""The writes of a bind to its claims: each is guarded, repeated after a conflict, and pushes what takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from weakref import WeakValueDictionary
+
+from extender.cluster.api_errors import Conflict, TooMany, Unavailable
+from extender.cluster.writer import Writer
+from extender.extension.binding_cycle import (
+    BindError,
+    BindingCycle,
+    check_stored,
+    is_same_write,
+    same_writer,
+    unchanged,
+)
+from extender.extension.rollback import Compensations
+from extender.extension.special_claims import SpecialClaims
+from extender.model.claim import Allocation, Claim, Consumer, ObjectKey
+from extender.scheduling.pod_requirements import PodRequirements
+
+_TRIES = 5  # per write, as client-go's DefaultRetry
+_RETRY_SECONDS = 0.1
+
+Planned = list[tuple[Claim, Allocation]]
+
+
+class ClaimWrites:
+    """Allocates and reserves the claims of binds. Every method raises BindError or ClusterError."""
+
+    def __init__(self, writer: Writer, now_rfc3339: Callable[[], str]) -> None:
+        self._writer = writer
+        self._now = now_rfc3339
+        self._special = SpecialClaims(writer)
+        self._compensations = Compensations(writer, self._special)
+        self._reserving: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
+
+    async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
+        """Allocate what was planned and reserve what was found allocated; the claims of the pod, as this bind relies on
+        them: as it wrote them, or as it knew them where it added a reservation alone."""
+        group = requirements.group[1] if requirements.group is not None else ""
+        claims = []
+        for claim, allocation in planned:
+            stamped = replace(allocation, timestamp=self._now())
+            if claim.extended:
+                made = await self._create_special(cycle, claim)
+                claims.append(await self._allocate(cycle, made, stamped, group))
+                await self._special.map(cycle.pod, made, requirements.mappings)
+            else:
+                claims.append(await self._allocate(cycle, claim, stamped, group))
+        return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
+
+    async def still_reserved(self, cycle: BindingCycle, claims: list[Claim]) -> None:
+        """Raise BindError unless a fresh read shows each claim with the allocation, the reservation and the mark that
+        this bind relies on."""
+        for claim in claims:
+            await self._check(claim, cycle.consumer(claim))
+
+    async def _create_special(self, cycle: BindingCycle, placeholder: Claim) -> Claim:
+        """The claim of the pod's extended resources."""
+        made = await self._writer.create_special_claim(cycle.pod, placeholder.spec)
+        cycle.undo.push(partial(self._compensations.of_special_claim, cycle, made))
+        return made
+
+    async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, group: str) -> Claim:
+        """Finalizer and status. After a conflict or a lost reply it goes on only if nothing else changed."""
+        consumer = cycle.consumer(claim)
+
+        async def put(claim: Claim) -> Claim:
+            if claim.writer == self._writer.identity and is_same_write(claim, allocation, consumer):
+                cycle.undo.push(partial(self._compensations.of_allocation, cycle, claim))
+                return claim  # the reply was lost, the write was not
+            if claim.allocation is not None:
+                raise BindError(f"claim {claim.key} was allocated elsewhere in the meantime")
+            if claim.deleting:
+                raise BindError(f"claim {claim.key} got deleted in the meantime")
+            stored = await self._writer.allocate(await self._writer.add_finalizer(claim, group), allocation, consumer)
+            cycle.undo.push(partial(self._compensations.of_allocation, cycle, stored))
+            check_stored(allocation, stored)
+            return stored
+
+        return await self._retried(claim, put, lambda _, fresh: fresh)
+
+    async def _use_allocated(self, cycle: BindingCycle, claim: Claim) -> Claim:
+        """Reserve a claim that has its devices already. One that is reserved for this very pod may be about to be taken
+        back by the process that wrote it, so that either has to see the other; or this process has taken it back, and
+        the watch has not shown it yet (docs/decisions/0015)."""
+        cycle.undo.push(partial(self._compensations.of_found_allocation, cycle, claim))
+        consumer = cycle.consumer(claim)
+        if not claim.is_reserved_for(consumer.uid):
+            await self._reserve(claim, consumer)
+            cycle.undo.push(partial(self._compensations.of_reservation, cycle, claim))
+        elif claim.ours:
+            return await self._retried(claim, self._writer.take_over, partial(unchanged, consumer=consumer))
+        else:
+            await self._check(claim, consumer)
+        return claim
+
+    async def _reserve(self, claim: Claim, consumer: Consumer) -> None:
+        """The binds of pods that share a claim reserve it one after the other: each such write makes the version that
+        the others know too old."""
+        lock = self._reserving.setdefault(claim.key, asyncio.Lock())
+        async with lock:
+            await self._retried(claim, lambda known: self._writer.reserve(known, consumer), unchanged)
+
+    async def _retried(
+        self, claim: Claim, write: Callable[[Claim], Awaitable[Claim]], refreshed: Callable[[Claim, Claim], Claim]
+    ) -> Claim:
+        """What the write stored. After a fault that passes, it is tried again with what `refreshed` makes of the claim
+        as known and as just read."""
+        for attempt in range(1, _TRIES):
+            try:
+                return await write(claim)
+            except (Conflict, Unavailable, TooMany) as error:
+                passing = error
+            pause = passing.retry_after if isinstance(passing, TooMany) else _RETRY_SECONDS * (attempt - 1)
+            await asyncio.sleep(pause)
+            claim = refreshed(claim, await self._read_again(claim))
+        return await write(claim)
+
+    async def _check(self, claim: Claim, consumer: Consumer) -> None:
+        fresh = unchanged(claim, await self._read_again(claim), consumer)
+        same_writer(claim, fresh, self._writer.identity)
+
+    async def _read_again(self, claim: Claim) -> Claim:
+        fresh = await self._writer.read_claim(claim.key)
+        if fresh.uid != claim.uid:
+            raise BindError(f"claim {claim.key} was recreated")
+        return fresh

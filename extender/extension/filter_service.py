@@ -1,0 +1,318 @@
+"""Deciding on the live picture: demands, rankings, shortlists. Nothing here waits, so nothing can come between."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cachetools import LRUCache
+
+from extender.allocation.node_info import NodeInfo, Snapshot
+from extender.cache.cluster_cache import ClusterCache
+from extender.extension.decisions import FilterSink, NoSink
+from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
+from extender.extension.queueing_hints import QueueingHints
+from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
+from extender.extension.unschedulable_pods import UnschedulablePods
+from extender.model.call_budget import UNLIMITED, CallBudget
+from extender.model.claim import Pod
+from extender.model.reasons import Code, Reason
+from extender.policy import Policy
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evaluate
+from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.node_ranking import NodeRanking
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_group_proximity import proximity_of
+from extender.scheduling.pod_requirements import (
+    Pending,
+    PodRequirements,
+    Skip,
+    UnschedulableAndUnresolvable,
+    leftover_claim,
+    requirements_of,
+)
+from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling.shortlist import held_by_claim, scores, shortlist
+from extender.wire.node_names import estimated_len
+
+_REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """What filter tells the scheduler. `passed` None means that every name passes untouched."""
+
+    passed: list[str] | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+class FilterService:
+    """Answers filter and prioritize from the cache, and keeps the holds that filter places."""
+
+    def __init__(
+        self, cache: ClusterCache, policy: Policy, evaluator: Evaluator, clock: Callable[[], float],
+        sink: FilterSink | None = None, remembered_pods: int = _REMEMBERED_PODS, rankings: RankingCache | None = None, limits: EvaluationLimits | None = None,
+    ) -> None:
+        self._cache = cache
+        self._clock = clock
+        self._sink = sink or NoSink()
+        self._evaluator = evaluator
+        self.rankings = rankings if rankings is not None else RankingCache()
+        self.unschedulable_reasons: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
+        self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
+        self._unschedulable = UnschedulablePods(remembered_pods)
+        self.limits = limits or EvaluationLimits()
+        self.throttle = EvaluationThrottle(self.limits, clock)
+        self._unfinished = UnfinishedEvaluations(remembered_pods)
+        self.queueing_hints = QueueingHints(cache, self._unschedulable, self.rankings, self._evaluation, self._postpone)
+        self.policy_generation = 0
+        self.policy_problem = ""  # why the newest policy file is not in force
+        self.use_policy(policy)
+
+    def use_policy(self, policy: Policy) -> None:
+        """From now on decide by this policy."""
+        self.policy = policy
+        self.policy_digest = policy.digest
+        self.policy_generation += 1
+        self.policy_problem = ""
+        self._cache.believe_agents_for(policy.live_memory_seconds)
+        self.rankings.clear()
+        self._unfinished.clear()
+
+    def refuse_policy(self, problem: str) -> None:
+        """The newest policy is wrong; the last good one stays in force."""
+        self.policy_problem = problem
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        """Where the pod's claims can be served: the best few nodes, the first of them held."""
+        if not pod.may_need_devices:
+            return FilterResult()
+        self._cache.expire(self._clock())
+        released = self._cache.release(pod.uid)
+        answer = self._filter(pod, names)
+        if released:  # the pod may hold other devices now
+            self._cache.freed()
+        return answer
+
+    def _filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        snapshot = self._cache.snapshot()
+        requirements = requirements_of(pod, snapshot, self.policy)
+        match requirements:
+            case Skip():
+                return FilterResult()
+            case Pending():
+                return FilterResult(error=requirements.message)
+            case UnschedulableAndUnresolvable():
+                text = str(requirements.reason)
+                leftover = leftover_claim(pod, snapshot)
+                if requirements.reason.code is Code.EXTENDED_STALE and leftover is not None:
+                    self._sink.stale_special(leftover)
+                self._sink.attempted(pod, 0, len(names), [(text, len(names))])
+                self.unschedulable_reasons[requirements.reason.code.name] += 1
+                return FilterResult([], dict.fromkeys(names, text))
+            case PodRequirements():
+                return self._filter_with_requirements(pod, requirements, snapshot, names)
+
+    def _filter_with_requirements(self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]) -> FilterResult:
+        ranking = self.rankings.get_or_create(requirements)
+        if not self._update(pod, requirements, ranking, snapshot):
+            text = str(_unfinished(ranking, snapshot))
+            self._sink.attempted(pod, 0, len(names), [(text, len(names))])
+            return FilterResult(error=f"pod {pod.key}: {text}")
+        found = shortlist(ranking, requirements, snapshot, names)
+        if not found.nodes:
+            self.queueing_hints.add(pod.uid, requirements, snapshot.version)
+            self._report_unsuitable(pod, requirements, snapshot, names)
+            self._sink.attempted(pod, 0, len(names), ranking.unschedulable_counts().items())
+            self.unschedulable_reasons[(ranking.main_reason() or Code.ELSEWHERE).name] += 1
+            return FilterResult([], found.reasons)
+        self._unschedulable.remove(pod.uid)
+        self._shortlists[pod.uid] = {name: placement.score for name, placement in found.nodes}
+        self._sink.attempted(pod, len(found.nodes), estimated_len(names))
+        self._hold(pod, requirements, snapshot, *found.nodes[0])
+        # Pods that share a claim follow its hold: kube-scheduler must not prefer another node for the first of them.
+        shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
+        return FilterResult([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
+
+    def _update(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
+        """Judge every node within the budget of a call; False where that was not enough, or lately was not."""
+        namespace, seconds, known = pod.key.namespace, self.policy.evaluation_seconds, self._unfinished.get(requirements)
+        if known is not None and known.gave_up and self._clock() < known.retry_at:
+            self._unfinished.add(requirements, pod.uid)
+            return False
+        budget = self.throttle.budget(namespace, seconds, seconds)
+        done = ranking.update(snapshot, self.evaluation_context(snapshot, budget))
+        self.throttle.charge(namespace, budget, seconds)
+        if not done:
+            self._postpone(requirements, [pod.uid])
+        elif ranking.stale:
+            self._unfinished.add(requirements, pod.uid).gave_up = False
+            self._sink.unfinished()
+        elif known is not None:
+            self._unfinished.done(requirements)
+        return done
+
+    def _postpone(self, requirements: PodRequirements, uids: Sequence[str]) -> None:
+        """A budget ended before the demand of these pods was evaluated: that goes on in slices."""
+        for uid in uids:
+            left = self._unfinished.add(requirements, uid)
+            left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
+        self._sink.unfinished()
+
+    def continue_evaluation(self) -> bool:
+        """One slice of work on what calls left unfinished; whether some of it is still left."""
+        one = self._unfinished.next(self._may_continue)
+        if one is None:
+            return bool(self._unfinished)
+        for uid in [uid for uid in one.pods if uid not in self._cache.store.pods]:  # filtered after they had gone
+            self._unfinished.forget_pod(uid)
+        if one.pods:
+            self._continue(one)
+        return bool(self._unfinished)
+
+    def _may_continue(self, one: UnfinishedEvaluation) -> bool:
+        return not one.gave_up or self.throttle.has_tokens(one.namespace, self.policy.evaluation_seconds)
+
+    def _continue(self, one: UnfinishedEvaluation) -> None:
+        seconds, snapshot = self.policy.evaluation_seconds, self._cache.snapshot()
+        ranking = self.rankings.get_or_create(one.requirements)
+        budget = self.throttle.budget(one.namespace, self.limits.slice_seconds, seconds)
+        if not one.gave_up:
+            budget = CallBudget(self.limits.slice_seconds, self.limits.steps, self._clock)
+        context = self.evaluation_context(snapshot, budget)
+        done = ranking.update(snapshot, context)
+        if one.gave_up:
+            self.throttle.charge(one.namespace, budget, seconds)
+        if done and one.gave_up:
+            one.gave_up = False
+            if any(uid in self._unschedulable for uid in one.pods) and ranking.best(None, 1):
+                self._sink.fits()
+        if done and ranking.refresh(snapshot, context):
+            self._unfinished.done(one.requirements)
+
+    def _report_unsuitable(self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]) -> None:
+        """A claim that only this pod or its PodGroup uses, allocated where the pod cannot go, is given back (in-tree:
+        PostFilter).
+
+        A single name may be the scheduler asking about a nominated node: that says nothing about the others.
+        """
+        if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
+            return
+        node_infos = [node_info for name in names if (node_info := snapshot.node_infos.get(name)) is not None]
+        for claim in requirements.allocated_claims:
+            pin = claim.allocation.node_selector if claim.allocation is not None else None
+            # The orphan collector finds out whether a member of the PodGroup is bound.
+            own = all(c.uid == pod.uid or (c.resource, c.name) == ("podgroups", pod.group) for c in claim.reserved_for)
+            if pin is not None and own and not any(pin.matches(v.node.name, v.node.labels) for v in node_infos):
+                self._sink.unsuitable(claim)
+
+    def _hold(self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement) -> None:
+        deadline = self._clock() + requirements.policy.hold_seconds
+        node_info = snapshot.node_infos[node]
+        for claim, results in zip(requirements.for_node(node_info.node).pending_claims, held_by_claim(node_info, placement), strict=True):
+            self._cache.hold(claim.uid, pod.uid, node, results, deadline)
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
+        """0..10 per node. Answered from the pod's last filter, whose hold would otherwise count against its own node."""
+        known = self._shortlists.get(pod.uid)
+        if known is not None and all(name in known for name in names):
+            return scores(known, names)
+        snapshot = self._cache.snapshot()
+        requirements = requirements_of(pod, snapshot, self.policy)
+        if not isinstance(requirements, PodRequirements):
+            return [(name, 0) for name in names]
+        ranking = self.rankings.get_or_create(requirements)
+        if not self._update(pod, requirements, ranking, snapshot):
+            return [(name, 0) for name in names]
+        return scores({name: placement.score for name, placement in ranking.best(set(names), len(names))}, names)
+
+    def runner_up(self, uid: str, node: str) -> tuple[str, float]:
+        """The best other node when the pod was filtered last, and how much less it was worth; ('', 0) where there was none."""
+        known = self._shortlists.get(uid, {})
+        others = [(score, name) for name, score in known.items() if name != node]
+        if node not in known or not others:
+            return "", 0.0
+        score, name = max(others, key=lambda other: other[0])
+        return name, known[node] - score
+
+    def evaluate_node(self, requirements: PodRequirements, node: str, snapshot: Snapshot) -> FilterStatus | None:
+        """The status of one node on the newest snapshot, for bind; None for an unknown node. Raises BudgetSpent."""
+        node_info = snapshot.node_infos.get(node)
+        if node_info is None:
+            return None
+        proximity, seconds = proximity_of(requirements, snapshot), self.policy.evaluation_seconds
+        # A whole budget, whatever the namespace has left: filter let the pod pass.
+        budget = CallBudget(seconds, self.limits.steps, self._clock)
+        try:
+            status = self._evaluate(requirements, node_info, self.evaluation_context(snapshot, budget))
+        finally:
+            self.throttle.charge(requirements.namespace, budget, seconds)
+        return proximity.with_proximity(status, node_info, requirements) if proximity is not None and isinstance(status, Placement) else status
+
+    @contextmanager
+    def _evaluation(self, requirements: PodRequirements) -> Iterator[EvaluationContext]:
+        """The rules for one step of a look, with a budget of a call."""
+        seconds = self.policy.evaluation_seconds
+        budget = self.throttle.budget(requirements.namespace, seconds, seconds)
+        try:
+            yield self.evaluation_context(self._cache.snapshot(), budget)
+        finally:
+            self.throttle.charge(requirements.namespace, budget, seconds)
+
+    def _evaluate(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+        ranking = self.rankings.peek(requirements)
+        return ranking.evaluate(node_info, context) if ranking is not None else evaluate(node_info, requirements.for_node(node_info.node), context)
+
+    @property
+    def unfinished_demands(self) -> int:
+        """Demands whose evaluation goes on in the background."""
+        return len(self._unfinished)
+
+    def forget_deleted(self) -> None:
+        """Drop masks of slices, and what is known of pods, that are gone."""
+        store = self._cache.store
+        self._evaluator.forget_slices(store.gone_slices)
+        for uid in store.gone_pods:
+            self.forget_pod(uid)
+        store.gone_slices.clear()
+        store.gone_pods.clear()
+
+    def unschedulable_pods(self) -> list[str]:
+        """UIDs of the pods whose last filter was refused, the longest waiting first; without those filtered after they had gone."""
+        for uid in self._unschedulable.uids():
+            if uid not in self._cache.store.pods:
+                self._unschedulable.remove(uid)
+        return self._unschedulable.uids()
+
+    @property
+    def unschedulable_count(self) -> int:
+        """Pods whose last filter was refused."""
+        return len(self._unschedulable)
+
+    def forget_pod(self, uid: str) -> None:
+        """The pod is bound or gone."""
+        self._unschedulable.remove(uid)
+        self._shortlists.pop(uid, None)
+        self._unfinished.forget_pod(uid)
+
+    def remembered(self) -> dict[str, int]:
+        """How much of everything is kept in memory."""
+        return {
+            "rankings": len(self.rankings),
+            "ranking_bytes": self.rankings.estimated_bytes,
+            "verdicts": self.rankings.groups,
+            "shortlists": len(self._shortlists),
+            "rejected": len(self._unschedulable),
+            **self._evaluator.remembered(),
+        }
+
+    def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
+        """What statuses on a snapshot depend on, and how much work they may take."""
+        return self._evaluator.evaluation_context(snapshot, budget)
+
+
+def _unfinished(ranking: NodeRanking, snapshot: Snapshot) -> Reason:
+    return Reason(Code.UNFINISHED, (str(min(ranking.nodes, len(snapshot.node_infos))), str(len(snapshot.node_infos))))

@@ -1,0 +1,141 @@
+"""Taking back what nobody uses: allocations on nodes that no longer fit, allocations of ours that were never reserved,
+special claims of attempts that ended half way. The reference's PostFilter does the first; nobody does the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from extender.cache.cluster_cache import ClusterCache
+from extender.cluster.api_errors import ClusterError, NotFound
+from extender.cluster.writer import Writer
+from extender.extension.live_reads import deallocate_unused, read_unchanged
+from extender.extension.special_claims import SpecialClaims
+from extender.model.claim import Claim, ObjectKey
+from extender.runtime.supervisor import Supervisor
+
+_GRACE_SECONDS = 60.0  # far longer than a bind, whose own time-out is 30 s
+_ROUND_SECONDS = 5.0
+
+
+class OrphanCollector:
+    """Runs beside the service. Each claim is worked on once at a time."""
+
+    def __init__(
+        self, cache: ClusterCache, writer: Writer, clock: Callable[[], float], supervisor: Supervisor,
+        grace_seconds: float = _GRACE_SECONDS,
+    ) -> None:
+        self._cache = cache
+        self._supervisor = supervisor
+        self._writer = writer
+        self._clock = clock
+        self._grace = grace_seconds
+        self._since: dict[str, float] = {}
+        self._special = SpecialClaims(writer)
+        self._leftovers: dict[str, tuple[ObjectKey, float]] = {}  # by claim UID: since when
+        self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
+        self._log = structlog.get_logger("berth.collect")
+        self.deallocated = 0  # allocations on nodes that no longer fit
+        self.collected = 0  # allocations of ours that nobody reserved
+        self.removed = 0  # special claims of attempts that ended half way
+        self.skipped = 0  # claims that a fresh read showed to be changed or in use
+
+    @property
+    def busy(self) -> int:
+        """Claims that are worked on now."""
+        return len(self._busy)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Collect allocations of ours that stayed unreserved for the grace period."""
+        now = self._clock()
+        waiting = {}
+        for key in self._cache.store.unreserved:
+            claim = self._cache.store.claims[key]
+            if not claim.ours or claim.uid in self._cache.reservations.in_flight:
+                continue
+            waiting[claim.uid] = since = self._since.get(claim.uid, now)
+            if now - since >= self._grace:
+                self._start(key, self._collect(claim))
+        self._since = waiting
+        self._leftovers = {uid: known for uid, known in self._leftovers.items() if self._leftover(known[0], uid)}
+        for key, _ in list(self._leftovers.values()):
+            self.remove_stale_special(key)
+
+    def deallocate_unsuitable(self, claim: Claim) -> None:
+        """A pod's claim is allocated where the pod cannot go, and nobody else uses it."""
+        if claim.uid not in self._cache.reservations.in_flight:
+            self._start(claim.key, self._deallocate(claim))
+
+    def remove_stale_special(self, key: ObjectKey) -> None:
+        """A special claim is left of an attempt that ended half way. Where another process of Berth made it, that
+        process may still bind the pod: it has the grace period for that."""
+        claim = self._cache.store.claims.get(key)
+        if claim is None or not claim.special_for or claim.special_for in self._cache.reservations.in_flight.values():
+            return
+        _, since = self._leftovers.setdefault(claim.uid, (key, self._clock()))
+        if claim.writer in ("", self._writer.identity) or self._clock() - since >= self._grace:
+            self._start(key, self._remove(claim))
+
+    def _leftover(self, key: ObjectKey, uid: str) -> bool:
+        """Whether the claim still is the special claim of a pod that the cache knows."""
+        claim = self._cache.store.claims.get(key)
+        return claim is not None and claim.uid == uid and claim.special_for in self._cache.store.pods
+
+    def _start(self, key: ObjectKey, work: Coroutine[Any, Any, None]) -> None:
+        if key in self._busy:
+            work.close()
+            return
+        task = self._supervisor.spawn("take-back", self._safely(key, work))
+        self._busy[key] = task
+        task.add_done_callback(lambda _: self._busy.pop(key, None))
+
+    async def _safely(self, key: ObjectKey, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except NotFound:
+            pass  # gone already: that is what was wanted
+        except ClusterError as error:
+            self._log.warning("could not take back", claim=str(key), problem=str(error))
+
+    async def _deallocate(self, claim: Claim) -> None:
+        fresh = await read_unchanged(self._writer, claim)
+        if fresh is None or not await deallocate_unused(self._writer, fresh):
+            self._skip(claim)
+            if fresh is not None and any(consumer.resource != "pods" for consumer in fresh.reserved_for):
+                await asyncio.sleep(min(_ROUND_SECONDS, self._grace))  # listing pods is costly; waiting pods ask often
+            return
+        self.deallocated += 1
+        self._log.info("deallocated: the pod cannot go where the claim is allocated", claim=str(claim.key))
+
+    async def _collect(self, claim: Claim) -> None:
+        fresh = await read_unchanged(self._writer, claim)
+        if fresh is None or not fresh.ours:
+            self._skip(claim)
+            return
+        await self._writer.deallocate(fresh)
+        self.collected += 1
+        self._log.info("collected an allocation that nobody reserved", claim=str(claim.key))
+
+    async def _remove(self, claim: Claim) -> None:
+        (consumer,) = claim.reserved_for
+        pod = ObjectKey(claim.key.namespace, consumer.name)
+        unchanged = await read_unchanged(self._writer, claim) is not None
+        if not unchanged or not await self._special.remove(claim, pod, consumer.uid):
+            self._skip(claim)
+            return
+        self.removed += 1
+        self._log.info("deleted the special claim of an earlier attempt", claim=str(claim.key), pod=str(pod))
+
+    def _skip(self, claim: Claim) -> None:
+        self.skipped += 1
+        self._log.info("not taken back: changed or in use by now", claim=str(claim.key))

@@ -1,0 +1,179 @@
+"""Sends records to the console. Serve never waits for it: without a console, records are lost and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import structlog
+
+from extender.cluster.backoff import Backoff, Delays
+from extender.model.berth_errors import BerthError
+from extender.model.request_mix import RequestMix
+from extender.records.codec import MAX_BODY, encode_parts, encode_record
+from extender.records.schema import Batch, PolicyState, Record, Reserved
+
+_BATCH = 256  # records of one batch
+_STRETCH = 16  # records that are encoded before the event loop has other work: about 0.3 ms
+_FRAME = 128 * 1024  # bytes that a batch may take besides its records
+_DELAYS = Delays(first=0.5, most=10.0)
+
+Post = Callable[[bytes], Awaitable[None]]
+"""Sends a batch. Raises NotDelivered or Refused."""
+
+
+class NotDelivered(BerthError):
+    """The console did not take a batch; it may take the same batch later."""
+
+
+class Refused(BerthError):
+    """The console will never take this batch."""
+
+
+class _Waiting(NamedTuple):
+    record: Record
+    since: float  # in seconds of the outbox's clock
+
+
+class Outbox:
+    """Records that wait for the console, in their order: at most `limit`, besides those of the batch under way.
+
+    `post` sends a batch and raises NotDelivered or Refused. `state` gives the policy and the request mix in force.
+    `clock`, `period`, `heartbeat` are in seconds. Records are numbered from 1 in the order in which they were put. A
+    record that is dropped leaves its number unused, so that the console sees the gap.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        replica: str,
+        state: Callable[[], tuple[PolicyState, RequestMix]],
+        clock: Callable[[], float],
+        *,
+        limit: int = 2048,
+        period: float = 0.1,
+        heartbeat: float = 5.0,
+        delays: Delays = _DELAYS,
+    ) -> None:
+        self._post = post
+        self._replica = replica
+        self._state = state
+        self._clock = clock
+        self._limit = limit
+        self._period = period
+        self._heartbeat = heartbeat
+        self._backoff = Backoff(delays)
+        self._waiting: deque[_Waiting] = deque()
+        self._put = 0  # the number of the newest record
+        self._arrived = asyncio.Event()
+        self._failing = False
+        self._log = structlog.get_logger("berth.outbox")
+        self.epoch = str(uuid.uuid4())
+        self.lost = 0  # records dropped before the console took them
+        self.failures = 0  # batches that the console did not take
+        self.sent = 0  # records that the console took
+
+    def __len__(self) -> int:
+        """Records that wait."""
+        return len(self._waiting)
+
+    def put(self, record: Record) -> None:
+        """Send a record soon. The oldest that waits goes where there is no room."""
+        self._put += 1
+        self._waiting.append(_Waiting(record, self._clock()))
+        self._trim()
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Send batches until cancelled. The first, perhaps empty, tells the console that a new process serves."""
+        while True:
+            await asyncio.sleep(await self._send())
+            if not self._waiting:
+                self._arrived.clear()
+                await self._something()
+
+    async def _something(self) -> None:
+        """Until a record was put, or a heartbeat is due."""
+        try:
+            async with asyncio.timeout(self._heartbeat):
+                await self._arrived.wait()
+        except TimeoutError:
+            pass
+
+    async def _send(self) -> float:
+        """Send one batch; the answer is how many seconds to wait before the next."""
+        taken = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        first = self._put - len(self._waiting) - len(taken) + 1
+        done = 0  # records of those taken that need not be sent any more
+        try:
+            parts = await self._encoded(taken)
+            if taken and not parts:
+                done = 1
+                return self._dropped_one(taken[0].record)
+            batch = Batch(self._replica, self.epoch, first, self.lost, *self._state())
+            done = await self._delivered(encode_parts(batch, parts), len(parts))
+        finally:  # the others return to the front: without a gap, as the deque drops nothing before it is full
+            self._waiting.extendleft(reversed(taken[done:]))
+            self._trim()
+        return self._period if not self._failing else self._backoff.next()
+
+    async def _delivered(self, body: bytes, records: int) -> int:
+        """Send a batch of so many records; the answer is how many of them need not be sent again."""
+        try:
+            await self._post(body)
+        except Refused as error:
+            self.lost += records
+            self._failed(error, dropped=records)
+            return records
+        except NotDelivered as error:
+            self._failed(error)
+            return 0
+        self.sent += records
+        if self._failing:
+            self._failing = False
+            self._log.info("the console takes records again", lost=self.lost, failures=self.failures)
+        return records
+
+    async def _encoded(self, taken: list[_Waiting]) -> list[bytes]:
+        """The records as JSON: as many as fit a batch, up to the first that has no JSON."""
+        parts: list[bytes] = []
+        left = MAX_BODY - _FRAME
+        for waiting in taken:
+            try:
+                part = encode_record(self._present(waiting))
+            except TypeError:
+                break
+            left -= len(part) + 1
+            if left < 0:
+                break
+            parts.append(part)
+            if len(parts) % _STRETCH == 0:
+                await asyncio.sleep(0)
+        return parts
+
+    def _present(self, waiting: _Waiting) -> Record:
+        """The record as it is now: a hold that waited ends sooner."""
+        record = waiting.record
+        if not isinstance(record, Reserved):
+            return record
+        return replace(record, seconds=max(0.0, record.seconds - (self._clock() - waiting.since)))
+
+    def _trim(self) -> None:
+        while len(self._waiting) > self._limit:
+            self._waiting.popleft()
+            self.lost += 1
+
+    def _dropped_one(self, record: Record) -> float:
+        self.lost += 1
+        self._log.error("a record cannot be sent", kind=type(record).__name__, problem="it has no JSON, or too much")
+        return 0.0
+
+    def _failed(self, error: Refused | NotDelivered, dropped: int = 0) -> None:
+        self.failures += 1
+        if not self._failing:
+            self._failing = True
+            self._log.warning("the console does not take records", problem=str(error), dropped=dropped)

@@ -1,0 +1,26 @@
+"""The PodGroup that a bind reserves claims for, as the API server has it."""
+
+from __future__ import annotations
+
+from extender.cluster.writer import Writer
+from extender.extension.binding_cycle import BindError
+from extender.model.claim import ObjectKey, Pod, PodGroup
+from extender.scheduling.pod_requirements import PodRequirements, PreFilterResult
+from extender.wire.core import decode_pod_group
+
+
+async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) -> PodGroup | None:
+    """The pod's PodGroup, where a claim of the pod may be the group's. Raises BindError where a claim says that it is
+    of a group that does not exist: a tenant writes owners, and the claim controller ends a reservation for such a
+    group."""
+    claims = (*requirements.pending_claims, *requirements.allocated_claims, *requirements.promised_claims) if isinstance(requirements, PodRequirements) else ()
+    owned = [claim for claim in claims if claim.owner_group is not None and claim.owner_group.name == pod.group]
+    if not pod.group or not (owned or any(entry.claim_name for entry in pod.claims)):
+        return None
+    found = await writer.read_pod_group(ObjectKey(pod.key.namespace, pod.group))
+    group = None if found is None else decode_pod_group(found)
+    for claim in owned:
+        if claim.owner_group is not None and (group is None or claim.owner_group != group.consumer):
+            uid = claim.owner_group.uid
+            raise BindError(f"owner of claim {claim.key}: PodGroup {pod.group} with UID {uid} does not exist")
+    return group

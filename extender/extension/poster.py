@@ -1,0 +1,82 @@
+"""Posts batches of records to the console."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from extender.extension.outbox import NotDelivered, Refused
+from extender.files import name_of, read_mounted
+from extender.model.berth_errors import WireError
+from extender.model.text_limits import one_line
+
+_SECONDS = 5.0  # of one request
+_CONNECT_SECONDS = 2.0
+_MOST_TOKEN = 16 * 1024  # bytes of the token's file; a service account's token has one or two thousand
+_MOST_TOLD = 512  # bytes of what the console says about a refusal
+_LATER = (401, 408, 429)  # of the 4xx; a 401 ends when the kubelet has renewed the token
+
+
+class Poster:
+    """An async context manager around one connection. `url` is the console's base URL. The token's file is read for
+    each batch, since the kubelet renews it; the authorities of `ca_file` are read once, at the start."""
+
+    def __init__(self, url: str, token_file: Path | None = None, ca_file: Path | None = None) -> None:
+        self._url = url.rstrip("/") + "/v1/records"
+        self._token_file = token_file
+        self._ca_file = ca_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=1, ssl=True if self._ca_file is None else _trusting(self._ca_file)),
+            timeout=aiohttp.ClientTimeout(total=_SECONDS, sock_connect=_CONNECT_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "berth", "Content-Type": "application/json"},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def __call__(self, body: bytes) -> None:
+        """Post one batch. Raises NotDelivered, or Refused where the console will never take it."""
+        assert self._session is not None, "the poster is used outside its context"
+        try:
+            async with self._session.post(
+                self._url, data=body, headers=await self._authorization(), allow_redirects=False
+            ) as response:
+                if response.status >= 300:  # noqa: PLR2004 - anything but success
+                    raise _error(response.status, await response.content.read(_MOST_TOLD))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, WireError) as error:
+            raise NotDelivered(one_line(str(error) or type(error).__name__, _MOST_TOLD)) from error
+
+    async def _authorization(self) -> dict[str, str]:
+        if self._token_file is None:
+            return {}
+        content = await asyncio.to_thread(read_mounted, self._token_file, _MOST_TOKEN)
+        token = content.decode("ascii", "replace").strip()
+        if not token.isascii() or not token.isprintable() or not token:
+            raise WireError(name_of(self._token_file), "holds no token")
+        return {"Authorization": f"Bearer {token}"}
+
+
+def _error(status: int, said: bytes) -> NotDelivered | Refused:
+    text = f"the console answers {status}: {one_line(said.decode('utf-8', 'replace'), _MOST_TOLD)}"
+    refused = 400 <= status < 500 and status not in _LATER  # noqa: PLR2004 - client errors
+    return Refused(text) if refused else NotDelivered(text)
+
+
+def _trusting(ca_file: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(ca_file))
+    # Python 3.13 on refuses authorities without the key usage extension, which many clusters' own authorities lack.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context

@@ -1,0 +1,139 @@
+"""`berth serve` as one object: keeps the cache, answers the verbs, binds, requeues, and ends in order."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Self
+
+from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache
+from extender.cluster.client import ApiClient
+from extender.cluster.writer import Writer
+from extender.extension.background_evaluation import BackgroundEvaluator
+from extender.extension.binder import Binder, BinderDependencies
+from extender.extension.call_metrics import CallDurations
+from extender.extension.decisions import ReservationSink, ServeSink
+from extender.extension.evaluation_throttle import EvaluationLimits
+from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.orphans import OrphanCollector
+from extender.extension.outbox import Outbox, Post
+from extender.extension.requeue import Requeuer
+from extender.extension.tracing import SpanFactory, no_span
+from extender.extension.write_barrier import WriteBarrier
+from extender.model.claim import Claim, ObjectKey, Pod
+from extender.model.request_mix import RequestMix
+from extender.policy import Policy
+from extender.records import PolicyState
+from extender.runtime.hold_expiry import HoldExpirer
+from extender.runtime.informers import Informers
+from extender.runtime.supervisor import Supervisor
+from extender.scheduling.evaluator import Evaluator
+
+_DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
+_SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events that can help a rejected pod and do not wake it
+
+
+class Service:
+    """Use as an async context manager. Its supervisor runs all background tasks, those of others too, until it ends.
+    Without `post` there is no console, and no record is kept; else `post` sends one encoded batch of records.
+    `replica` names this process to the console: of two processes of one name, the console takes one to have ended."""
+
+    def __init__(
+        self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic, span: SpanFactory = no_span,
+        supervisor: Supervisor | None = None, post: Post | None = None, replica: str = "",
+    ) -> None:
+        self.supervisor = supervisor or Supervisor()
+        self.client = client
+        self.clock = clock
+        self.calls = CallDurations()
+        self.outbox = Outbox(post, replica or _replica(), self._state, clock) if post is not None else None
+        put = self.outbox.put if self.outbox is not None else lambda _: None
+        writer, features, limits = Writer(client, f"berth-{uuid.uuid4()}"), Features(), EvaluationLimits()
+        self.requeuer = Requeuer(writer, _now_rfc3339)
+        self.expirer = HoldExpirer(clock)
+        self.cache = ClusterCache(features, listener=ReservationSink(put, clock, self.requeuer, self.expirer))
+        self.orphans = OrphanCollector(self.cache, writer, clock, self.supervisor)
+        self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
+        self.evaluator = Evaluator(features)
+        sink = ServeSink(put, _now_rfc3339, self.requeuer, self.background_evaluator, self.orphans)
+        self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
+        self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _SUPPLY | {"pods"})
+        claims = self.informers.reflectors["resourceclaims"]
+        self.binder = Binder(
+            self.cache, self.filter_service, writer, self.informers.progress,
+            WriteBarrier(self.cache, self.informers.progress, lambda: claims.version),
+            BinderDependencies(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), put, self.supervisor, span),
+        )
+
+    async def __aenter__(self) -> Self:
+        self.informers.start()
+        start = self.supervisor.start
+        start("waker", partial(self.requeuer.run, self.filter_service.queueing_hints.find_schedulable))
+        start("expirer", partial(self.expirer.run, self.cache))
+        start("collector", self.orphans.run)
+        start("continuation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
+        if self.outbox is not None:
+            start("records", self.outbox.run)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.binder.drain(_DRAIN_SECONDS)
+        finally:
+            await self.supervisor.stop()
+
+    def cached_pod(self, uid: str, resource_version: str) -> Pod | None:
+        """The pod as the watch showed it, where that is exactly this version of it."""
+        pod = self.cache.store.pods.get(uid)
+        return pod if pod is not None and pod.resource_version == resource_version else None
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        """See FilterService.filter. A pod without devices passes even while Berth is not ready."""
+        if not pod.may_need_devices:
+            return FilterResult()
+        refusal = self.informers.refusal
+        return FilterResult(error=refusal) if refusal else self.filter_service.filter(pod, names)
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
+        """See FilterService.prioritize."""
+        if self.informers.not_ready or not pod.may_need_devices:
+            return [(name, 0) for name in names]
+        return self.filter_service.prioritize(pod, names)
+
+    async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
+        """See Binder.bind."""
+        await self.binder.bind(key, uid, node)
+
+    def _applied(self, kind: str) -> None:
+        """An event of this kind was applied: what is gone is forgotten, and new supply may help a rejected pod."""
+        self.filter_service.forget_deleted()
+        if kind in _SUPPLY:
+            self.requeuer.supply_changed()
+
+    def _state(self) -> tuple[PolicyState, RequestMix]:
+        """What every batch of records says of this process."""
+        filter_service = self.filter_service
+        return PolicyState(filter_service.policy_generation, filter_service.policy_digest, filter_service.policy_problem), self.cache.mix
+
+
+def _replica() -> str:
+    """The name of the pod, or of the machine; with the process, since a machine may run two."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _age_seconds(claim: Claim) -> float:
+    """By the wall clock, as the timestamp is; 0 where the server keeps none."""
+    stamp = claim.allocation.timestamp if claim.allocation is not None else ""
+    if not stamp:
+        return 0.0
+    return (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(stamp)).total_seconds()
+
+
+def _now_rfc3339() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat()[:19] + "Z"  # a tenth of what strftime takes

@@ -1,0 +1,81 @@
+"""The special claim of a pod's extended resources: there is one at a time, however many processes bind the pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from extender.cluster.api_errors import Conflict, NotFound, TooMany, Unavailable
+from extender.cluster.writer import Writer
+from extender.extension.binding_cycle import BindError
+from extender.extension.live_reads import read_pod
+from extender.model.claim import Claim, ObjectKey, Pod
+from extender.wire.core import decode_pod
+
+_TRIES = 5  # per write, as client-go's DefaultRetry
+_RETRY_SECONDS = 0.1
+
+
+class SpecialClaims:
+    """Maps special claims in their pods' status, and removes them."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def map(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
+        """Name the claim in the pod's status, guarded by the pod's resourceVersion. Raises BindError where the pod is
+        bound, or has a special claim of another process: of two binds of one pod the first to write its status goes
+        on."""
+        wanted = tuple(mappings)
+        for attempt in range(_TRIES):
+            try:
+                if pod.extended_claim not in ("", claim.key.name):
+                    await self._refuse_second(pod, claim)
+                await self._writer.map_special_claim(pod, claim, wanted)
+                return
+            except (Conflict, Unavailable, TooMany):
+                if attempt == _TRIES - 1:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS * attempt)
+                fresh = decode_pod(await self._writer.read_pod(pod.key))
+                if fresh.uid != pod.uid or fresh.deleting or fresh.node_name:
+                    raise BindError(f"pod {pod.key} was bound, deleted or recreated in the meantime") from None
+                pod = fresh
+
+    async def _refuse_second(self, pod: Pod, claim: Claim) -> None:
+        named = ObjectKey(pod.key.namespace, pod.extended_claim)
+        try:
+            other = await self._writer.read_claim(named)
+        except NotFound:
+            return  # of an attempt that ended
+        if other.uid != claim.uid and other.special_for == pod.uid:
+            raise BindError(f"pod {pod.key} has the extended-resource claim {named} of another process")
+
+    async def remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
+        """Take back the allocation of a pod's special claim and delete it; False where the claim is in use. Raises
+        ClusterError where that fails again and again."""
+        for attempt in range(_TRIES):
+            try:
+                return await self._remove(claim, pod_key, pod_uid)
+            except NotFound:
+                return True
+            except (Conflict, Unavailable, TooMany):
+                if attempt == _TRIES - 1:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS * (attempt + 1))
+        raise AssertionError("the last try returns or raises")
+
+    async def _remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
+        """The claim is the pod's by its UID, or by its status. The pod uses it where the pod has a node and its status
+        names the claim; other pods may have it reserved by its name."""
+        fresh = await self._writer.read_claim(claim.key)
+        pod = await read_pod(self._writer, pod_key, pod_uid)
+        name = claim.key.name
+        uses = pod is not None and (pod.names(name) or (pod.node_name and pod.extended_claim == name))
+        if fresh.uid != claim.uid or uses:
+            return False
+        if any(consumer.uid != pod_uid for consumer in fresh.reserved_for):
+            await self._writer.unreserve(fresh, pod_uid)
+            return False
+        await self._writer.delete_claim(fresh)
+        return True

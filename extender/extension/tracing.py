@@ -1,0 +1,112 @@
+"""Optional OpenTelemetry traces. The trace of a pod has the pod's UID as its id, whichever replica answered: who knows
+the pod finds its filters, scores and binds in one place. Without `--traces` nothing of this is on any path."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from extender import __version__
+from extender.extension.filter_service import FilterResult
+from extender.model.berth_errors import BerthError, WireError
+from extender.model.claim import ObjectKey, Pod
+from extender.wire.node_names import estimated_len
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from extender.extension.service import Service
+
+SpanFactory = Callable[[str, str], AbstractContextManager[object]]  # (pod UID, name) -> the span's time
+
+_EXPORT_SECONDS = 3.0  # a collector that does not answer must not keep a process from ending
+
+
+def no_span(uid: str, name: str) -> AbstractContextManager[object]:
+    """What stands where no traces are wanted."""
+    del uid, name
+    return nullcontext()
+
+
+class Traces:
+    """Spans of pods, sent in batches by a thread of their own."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is a collector's OTLP/HTTP address. Raises BerthError where it is none or the packages are missing."""
+        if not url.startswith(("http://", "https://")):
+            raise WireError("--traces", f"must be http://HOST:PORT or https://HOST:PORT, is {url!r}")
+        try:
+            from opentelemetry import trace
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise BerthError(f"--traces needs more packages ({error}): pip install 'berth[traces]'") from error
+        exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=_EXPORT_SECONDS)
+        self._api = trace
+        self._provider = TracerProvider(resource=Resource.create({"service.name": "berth", "service.version": __version__}))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("berth", __version__)
+
+    @contextmanager
+    def span(self, uid: str, name: str) -> Iterator[Span]:
+        """A span below the running one, or right below the pod. What is raised inside becomes its status."""
+        running = self._api.get_current_span()
+        above = None if running.get_span_context().is_valid else self._api.set_span_in_context(self._pod(uid))
+        with self._tracer.start_as_current_span(name, above) as span:
+            yield span
+
+    def _pod(self, uid: str) -> Span:
+        """A stand-in for the pod itself, which nobody reports: trace and span id are made of its UID."""
+        try:
+            number = uuid.UUID(uid).int
+        except ValueError:
+            return self._api.INVALID_SPAN
+        flags = self._api.TraceFlags(self._api.TraceFlags.SAMPLED)
+        return self._api.NonRecordingSpan(self._api.SpanContext(number, number & (1 << 64) - 1, is_remote=True, trace_flags=flags))
+
+    def failed(self, span: Span, why: str) -> None:
+        span.set_status(self._api.StatusCode.ERROR, why)
+
+    def close(self) -> None:
+        """Send what is left, for a few seconds at most."""
+        self._provider.shutdown()
+
+
+class TracedService:
+    """The verbs of a Service, each as a span."""
+
+    def __init__(self, service: Service, traces: Traces) -> None:
+        self._service = service
+        self._traces = traces
+        self.cached_pod = service.cached_pod
+        self.calls = service.calls
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        with self._traces.span(pod.uid, "filter") as span:
+            _name(span, pod.key)
+            answer = self._service.filter(pod, names)
+            passed = estimated_len(names) if answer.passed is None else len(answer.passed)
+            span.set_attributes({"berth.nodes.asked": estimated_len(names), "berth.nodes.passed": passed})
+            if answer.error:
+                self._traces.failed(span, answer.error)
+            return answer
+
+    def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
+        with self._traces.span(pod.uid, "prioritize") as span:
+            _name(span, pod.key)
+            span.set_attribute("berth.nodes.asked", estimated_len(names))
+            return self._service.prioritize(pod, names)
+
+    async def bind(self, pod: ObjectKey, uid: str, node: str) -> None:
+        with self._traces.span(uid, "bind") as span:
+            _name(span, pod)
+            span.set_attribute("k8s.node.name", node)
+            await self._service.bind(pod, uid, node)
+
+
+def _name(span: Span, pod: ObjectKey) -> None:
+    span.set_attributes({"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name})

@@ -1,0 +1,156 @@
+"""Berth's own ResourceSlice (driver fabric.berth.dev) to a Fabric and back to attributes.
+
+One device per GPU, named gpu-<position>. Attributes, all of domain fabric.berth.dev:
+
+uuid, productName, pciBusID, clique, note   strings
+numaNode, pcieGeneration, nvlinkVersion     integers
+linkMBps                                    integer: nominal rate of one link, one direction
+switchLinks                                 integer: working links into an NVSwitch
+links                                       string: 'peer:count,peer:count', working links to other GPUs
+distances                                   string: one letter per peer, position in DISTANCES as a digit, '-' unknown
+memoryTotalMiB, memoryFreeMiB               integers; free in coarse steps
+memoryReservedMiB                           integer: held by the driver itself
+nvlinkErrors                                integer: errors of all links since the driver was loaded
+xid                                         integer: the last critical XID since the agent started, 0 for none
+migEnabled                                  boolean
+readAt                                      integer: minute (Unix time / 60) of the write, so that readers see an agent alive
+healthy, stale                              booleans; a stale slice is not believed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from extender.fabric.bounds import MAX_GPUS, AgentFacts
+from extender.fabric.products import link_gbps, pcie_gbps
+from extender.model.device import Device
+from extender.model.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+
+DRIVER = "fabric.berth.dev"
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the agent, or the sandbox in its place, knows of one GPU."""
+
+    uuid: str
+    product: str
+    pci_bus_id: str = ""
+    numa: int = 0
+    links: tuple[tuple[int, int], ...] = ()  # (peer position, working links)
+    switch_links: int = 0
+    link_mbps: int = 0
+    nvlink_version: int = 0
+    pcie_generation: int = 0
+    distances: tuple[int, ...] = ()
+    memory_total_bytes: int = 0
+    memory_free_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    mig: bool = False
+    nvlink_errors: int = 0
+    xid: int = 0
+    clique: str = ""
+    healthy: bool = True
+    note: str = ""
+
+
+def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
+    """The attributes that a reading is published as; empty ones are left out."""
+    found: dict[str, str | int | bool] = {
+        "uuid": reading.uuid,
+        "productName": reading.product[:64],
+        "pciBusID": reading.pci_bus_id,
+        "numaNode": reading.numa,
+        "links": ",".join(f"{peer}:{count}" for peer, count in reading.links),
+        "switchLinks": reading.switch_links,
+        "linkMBps": reading.link_mbps,
+        "nvlinkVersion": reading.nvlink_version,
+        "pcieGeneration": reading.pcie_generation,
+        "distances": "".join("-" if d == UNKNOWN_DISTANCE else str(d) for d in reading.distances),
+        "memoryTotalMiB": reading.memory_total_bytes // _MIB,
+        "clique": reading.clique,
+        "healthy": reading.healthy,
+        "note": reading.note[:64],
+    }
+    if reading.memory_free_bytes is not None:
+        found["memoryFreeMiB"] = reading.memory_free_bytes // _MIB
+    if reading.memory_reserved_bytes is not None:
+        found["memoryReservedMiB"] = reading.memory_reserved_bytes // _MIB
+    if reading.mig:
+        found["migEnabled"] = True
+    found |= {name: value for name, value in (("nvlinkErrors", reading.nvlink_errors), ("xid", reading.xid)) if value}
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def fabric_of(devices: Sequence[Device]) -> Fabric | None:
+    """The fabric that a slice describes, or None where it contradicts itself beyond repair."""
+    return read_fabric(devices)[0]
+
+
+def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ...]]:
+    """The fabric that a slice describes, and what in it cannot be, at most MAX_PROBLEMS sentences.
+
+    None where the slice contradicts itself beyond repair, or says of itself that it is stale.
+    """
+    ordered = sorted(devices, key=lambda device: (len(device.name), device.name))
+    count = len(ordered)
+    if not 0 < count <= MAX_GPUS:
+        return None, (f"{count} devices, where a node has 1 to {MAX_GPUS} GPUs",)
+    problems: list[str] = []
+    stats = [AgentFacts(device, problems) for device in ordered]
+    uuids = [fact.text("uuid") for fact in stats]
+    if "" in uuids or len(set(uuids)) < count:
+        return None, ("two devices have one uuid, or a device has none",)
+    if any(fact.says("stale", value=True) for fact in stats):
+        return None, ()
+    fabric = Fabric(
+        _graph(stats),
+        tuple(_state(uuid, fact) for uuid, fact in zip(uuids, stats, strict=True)),
+        Source.LIVE,
+        stats[0].text("clique"),
+        stats[0].text("productName"),
+    )
+    return fabric, tuple(problems)
+
+
+def _graph(stats: Sequence[AgentFacts]) -> Graph:
+    count = len(stats)
+    rows = [fact.peers(i, count) for i, fact in enumerate(stats)]
+    switched = tuple(fact.count("switchLinks") for fact in stats)
+    rates = [
+        link_gbps(fact.count("nvlinkVersion"), fact.count("linkMBps"))
+        for fact, row, links in zip(stats, rows, switched, strict=True)
+        if links or any(row)
+    ]
+    return Graph(
+        links=_symmetric(rows),
+        switch_links=switched,
+        link_gbps=min(rates, default=0.0),
+        pcie_gbps=min(pcie_gbps(fact.count("pcieGeneration") or 4) for fact in stats),  # the most common
+        distance=tuple(fact.distances(i, count, UNKNOWN_DISTANCE) for i, fact in enumerate(stats)),
+        numa=tuple(fact.count("numaNode") for fact in stats),
+    )
+
+
+def _symmetric(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    """Both ends must see a link: the smaller count holds."""
+    size = range(len(rows))
+    return tuple(tuple(0 if i == j else min(rows[i][j], rows[j][i]) for j in size) for i in size)
+
+
+def _state(uuid: str, fact: AgentFacts) -> GpuState:
+    total = fact.count("memoryTotalMiB")
+    return GpuState(
+        uuid,
+        total * _MIB,
+        _bytes(fact.memory_mib("memoryFreeMiB", total)),
+        _bytes(fact.memory_mib("memoryReservedMiB", total)),
+        healthy=not fact.says("healthy", value=False),
+        note=fact.text("note"),
+    )
+
+
+def _bytes(mib: int | None) -> int | None:
+    return mib * _MIB if mib is not None else None

@@ -1,0 +1,68 @@
+"""Which kinds are watched and how their events reach the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from extender.cache.cluster_cache import ClusterCache
+from extender.cluster.reflector import Json, WatchedResource
+from extender.model.claim import ObjectKey
+from extender.model.device import Slice
+from extender.wire.core import decode_labels, decode_node, decode_pod
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
+
+_GROUP = "/apis/resource.k8s.io/v1"
+
+
+def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> list[WatchedResource]:
+    """All kinds that must be listed before Berth is ready. `clock` says when an agent was heard, in seconds."""
+    slices = SliceDecoder()
+
+    def apply_slice(name: str, new: Slice | None) -> None:
+        cache.apply_slice(name, new, clock())
+
+    return [
+        WatchedResource("resourceslices", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)),
+        # v1 and on from 1.37, v1beta2 and off in 1.36; where neither is served there are no rules.
+        WatchedResource(
+            "devicetaintrules", f"{_GROUP}/devicetaintrules", _plain(cache.apply_rule, decode_taint_rule),
+            optional=True, older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
+        ),
+        WatchedResource("deviceclasses", f"{_GROUP}/deviceclasses", _plain(cache.apply_class, decode_class)),
+        WatchedResource("resourceclaims", f"{_GROUP}/resourceclaims", _claims(cache, listed=False), listed=_claims(cache, listed=True)),
+        WatchedResource("nodes", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
+        WatchedResource("namespaces", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)),
+        # Only pods that wait: once bound, a pod leaves this watch as a deletion, and its claims speak for it.
+        WatchedResource("pods", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
+    ]
+
+
+def _plain(put: Callable[..., None], decode: Callable[[Json], object]) -> Callable[[str, Json | None], None]:
+    return lambda key, obj: put(key, None if obj is None else decode(obj))
+
+
+def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None], None]:
+    def apply(key: str, obj: Json | None) -> None:
+        namespace, _, name = key.partition("/")
+        cache.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
+
+    return apply
+
+
+class _Pods:
+    """Pods are known by UID, events by name: a pod recreated under its name is another pod."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._uids: dict[str, str] = {}
+
+    def __call__(self, key: str, obj: Json | None) -> None:
+        known = self._uids.get(key)
+        pod = decode_pod(obj) if obj is not None else None
+        if known is not None and (pod is None or pod.uid != known):
+            self._cache.apply_pod(known, None)
+            del self._uids[key]
+        if pod is not None:
+            self._uids[key] = pod.uid
+            self._cache.apply_pod(pod.uid, pod)

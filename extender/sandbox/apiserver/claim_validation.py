@@ -1,0 +1,102 @@
+"""Validation of ResourceClaims as the real API server does it (pkg/apis/resource/validation; 1.36)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from extender.sandbox.apiserver.status_errors import ApiError, invalid
+
+Json = dict[str, Any]
+
+_RESOURCE = "resourceclaims"
+_MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+def check_spec_update(old: Json, new: Json) -> None:
+    """The spec of a claim is immutable."""
+    if old.get("spec") != new.get("spec"):
+        raise _bad(new, "spec", "field is immutable")
+
+
+def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:
+    """What a write to the status subresource must keep to. Raises ApiError."""
+    before, after = old.get("status") or {}, new.get("status") or {}
+    allocation = after.get("allocation")
+    if before.get("allocation") is not None and allocation is not None and before["allocation"] != allocation:
+        raise _bad(new, "status.allocation", "field is immutable")
+    _check_reservations(new, before.get("reservedFor") or [], after)
+    if allocation is not None and before.get("allocation") is None:
+        _check_allocation(new, allocation, namespace_labels)
+
+
+def _check_reservations(new: Json, before: list[Json], after: Json) -> None:
+    reserved = after.get("reservedFor") or []
+    if reserved and after.get("allocation") is None:
+        raise _bad(new, "status.reservedFor", "may not be specified when `allocated` is not set")
+    uids = [entry.get("uid") for entry in reserved]
+    if len(set(uids)) < len(uids):
+        raise _bad(new, "status.reservedFor", "duplicate uid")
+    if len(uids) > _MAX_RESERVED:
+        raise _bad(new, "status.reservedFor", f"must have at most {_MAX_RESERVED} items")
+    for position, entry in enumerate(reserved):
+        for field in ("uid", "name", "resource"):
+            if not entry.get(field):
+                raise _bad(new, f"status.reservedFor[{position}].{field}", "Required value")
+    added = set(uids) - {entry.get("uid") for entry in before}
+    if added and new["metadata"].get("deletionTimestamp"):
+        raise _bad(new, "status.reservedFor", "new entries may not be added while `deletionTimestamp` is set")
+
+
+def _check_allocation(new: Json, allocation: Json, namespace_labels: dict[str, str]) -> None:
+    devices = allocation.get("devices") or {}
+    results, config = devices.get("results") or [], devices.get("config") or []
+    if len(results) > _MAX_RESULTS:
+        raise _bad(new, "status.allocation.devices.results", f"must have at most {_MAX_RESULTS} items")
+    if len(config) > _MAX_CONFIG:
+        raise _bad(new, "status.allocation.devices.config", f"must have at most {_MAX_CONFIG} items")
+    known = _request_names(new)
+    for position, result in enumerate(results):
+        _check_result(new, f"status.allocation.devices.results[{position}]", result, known, namespace_labels)
+    for position, entry in enumerate(config):
+        path = f"status.allocation.devices.config[{position}]"
+        if entry.get("source") not in ("FromClass", "FromClaim"):
+            raise _bad(new, f"{path}.source", "Unsupported value")
+        if not (entry.get("opaque") or {}).get("driver"):
+            raise _bad(new, f"{path}.opaque", "Required value")
+
+
+def _request_names(claim: Json) -> set[str]:
+    found: set[str] = set()
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or []:
+        found.add(request["name"])
+        found.update(f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or [])
+    return found
+
+
+def _check_result(new: Json, path: str, result: Json, known: set[str], namespace_labels: dict[str, str]) -> None:
+    if result.get("request") not in known:
+        raise _bad(new, f"{path}.request", f"Invalid value: {result.get('request')!r}: must be a request of the claim")
+    checks = (("driver", _SUBDOMAIN, 63), ("device", _LABEL, 63))
+    for field, pattern, limit in checks:
+        value = str(result.get(field) or "")
+        if not pattern.fullmatch(value) or len(value) > limit:
+            raise _bad(new, f"{path}.{field}", f"Invalid value: {value!r}")
+    if not all(_SUBDOMAIN.fullmatch(part) for part in str(result.get("pool") or "").split("/")):
+        raise _bad(new, f"{path}.pool", f"Invalid value: {result.get('pool')!r}")
+    share = result.get("shareID")
+    if share is not None and not _UUID.fullmatch(str(share)):
+        raise _bad(new, f"{path}.shareID", f"Invalid value: {share!r}: must be a lowercase UUID")
+    wanted, failing = result.get("bindingConditions") or [], result.get("bindingFailureConditions") or []
+    if bool(wanted) != bool(failing) or max(len(wanted), len(failing)) > _MAX_CONDITIONS:
+        raise _bad(new, f"{path}.bindingConditions", "binding and failure conditions come together, at most 4 each")
+    if result.get("adminAccess") and namespace_labels.get(ADMIN_LABEL) != "true":
+        raise ApiError(403, "Forbidden", f"{path}.adminAccess: admin access requires the `{ADMIN_LABEL}: true` label on the namespace")
+
+
+def _bad(claim: Json, field: str, why: str) -> ApiError:
+    return invalid(_RESOURCE, claim["metadata"]["name"], f"{field}: {why}")

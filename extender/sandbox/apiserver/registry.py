@@ -1,0 +1,186 @@
+"""What the sandbox serves, and the rules of writing that all resources share."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+import uuid
+from dataclasses import dataclass
+
+from extender.sandbox.apiserver import claim_validation, patch
+from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
+from extender.sandbox.apiserver.versioned_store import Json, Key, ObjectStore
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit
+_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vowels
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object."""
+
+    name: str
+    group: str
+    version: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+_DRA = ("resource.k8s.io", "v1")
+RESOURCES = {
+    (resource.group, resource.name): resource
+    for resource in (
+        Resource("pods", "", "v1", "Pod", True),
+        Resource("nodes", "", "v1", "Node", False),
+        Resource("namespaces", "", "v1", "Namespace", False),
+        Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
+        Resource("events", "", "v1", "Event", True),
+        Resource("events", "events.k8s.io", "v1", "Event", True),
+        Resource("configmaps", "", "v1", "ConfigMap", True),
+        Resource("resourceslices", *_DRA, "ResourceSlice", False),
+        Resource("deviceclasses", *_DRA, "DeviceClass", False),
+        Resource("devicetaintrules", "resource.k8s.io", "v1beta2", "DeviceTaintRule", False),
+        Resource("resourceclaims", *_DRA, "ResourceClaim", True),
+        Resource("resourceclaimtemplates", *_DRA, "ResourceClaimTemplate", True),
+    )
+}
+
+
+class Registry:
+    """Create, update, patch, delete: one path for all resources, with the special rules of claims and pods."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self._names = itertools.count(1)
+
+    def create(self, resource: Resource, namespace: str, obj: Json) -> Json:
+        metadata = dict(obj.get("metadata") or {})
+        prefix = str(metadata.get("generateName") or "")
+        if prefix and not _SUBDOMAIN.fullmatch(prefix.removesuffix("-")):
+            raise invalid(resource.name, prefix, f"metadata.generateName: Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required")
+        name = metadata.get("name") or self._generated(prefix)
+        if not name:
+            raise invalid(resource.name, "", "metadata.name: Required value: name or generateName is required")
+        key = (namespace if resource.namespaced else "", name)
+        if self.store.get(resource.name, key) is not None:
+            raise ApiError(409, "AlreadyExists", f'{resource.name} "{name}" already exists')
+        if resource.namespaced:
+            metadata["namespace"] = namespace
+        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+        stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
+        if resource.name in ("pods", "resourceclaims"):
+            stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
+        return self.store.put(resource.name, key, stored)
+
+    def get(self, resource: Resource, key: Key) -> Json:
+        found = self.store.get(resource.name, key)
+        if found is None:
+            raise not_found(resource.name, key[1])
+        return found
+
+    def replace(self, resource: Resource, key: Key, obj: Json, subresource: str) -> Json:
+        """PUT. The stored half that the path does not address stays."""
+        old = self.get(resource, key)
+        self._guard(resource, old, obj.get("metadata") or {})
+        return self._write(resource, key, old, obj, subresource)
+
+    def patch(self, resource: Resource, key: Key, change: Json, subresource: str, *, strategic: bool) -> Json:
+        """PATCH, by merge patch or strategic merge patch."""
+        old = self.get(resource, key)
+        self._guard(resource, old, change.get("metadata") or {})
+        new = patch.strategic(old, change) if strategic else patch.merge(old, change)
+        return self._write(resource, key, old, new, subresource)
+
+    def delete(self, resource: Resource, key: Key, preconditions: Json | None = None) -> Json:
+        """Objects with finalizers are marked, others go at once. `preconditions` are a uid and a resourceVersion."""
+        old = self.get(resource, key)
+        self._guard(resource, old, preconditions or {})
+        if old["metadata"].get("finalizers"):
+            if old["metadata"].get("deletionTimestamp"):
+                return old
+            marked = {**old, "metadata": {**old["metadata"], "deletionTimestamp": _now()}}
+            return self.store.put(resource.name, key, marked)
+        return self.store.remove(resource.name, key)
+
+    def bind(self, key: Key, binding: Json) -> None:
+        """pods/binding: once, for the right UID, not while deleting; annotations reach the pod."""
+        pods = RESOURCES["", "pods"]
+        pod = self.get(pods, key)
+        metadata = binding.get("metadata") or {}
+        if metadata.get("uid") and metadata["uid"] != pod["metadata"]["uid"]:
+            raise conflict("pods/binding", key[1], f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {pod['metadata']['uid']}")
+        if pod["metadata"].get("deletionTimestamp"):
+            raise conflict("pods/binding", key[1], f"pod {key[1]} is being deleted, cannot be assigned to a host")
+        spec = pod.get("spec") or {}
+        if spec.get("nodeName"):
+            raise conflict("pods/binding", key[1], f"pod {key[1]} is already assigned to node \"{spec['nodeName']}\"")
+        if spec.get("schedulingGates"):
+            raise conflict("pods/binding", key[1], f"pod {key[1]} has non-empty .spec.schedulingGates")
+        node = (binding.get("target") or {}).get("name")
+        if not node:
+            raise invalid("Binding", key[1], "target.name: Required value")
+        annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
+        bound = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}, "spec": {**spec, "nodeName": node}}
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": _now()}
+        bound["status"] = {**(pod.get("status") or {}), "conditions": [condition]}
+        bound["status"].pop("nominatedNodeName", None)
+        self.store.put("pods", key, bound)
+
+    def _write(self, resource: Resource, key: Key, old: Json, new: Json, subresource: str) -> Json:
+        keep = {field: old["metadata"].get(field) for field in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")}
+        metadata = {k: v for k, v in {**(new.get("metadata") or {}), **keep}.items() if v is not None}
+        if subresource == "status":
+            written = {**old, "status": new.get("status") or {}}
+            if resource.name == "resourceclaims":
+                claim_validation.check_status(old, written, self._labels(key[0]))
+        else:
+            written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
+            if resource.name == "resourceclaims":
+                claim_validation.check_spec_update(old, written)
+            if "status" in old and resource.name in ("pods", "resourceclaims"):
+                written["status"] = old["status"]
+        if _same(written, old):
+            return old
+        if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
+            return self.store.remove(resource.name, key)
+        return self.store.put(resource.name, key, written)
+
+    def _guard(self, resource: Resource, old: Json, metadata: Json) -> None:
+        """resourceVersion and uid are preconditions where they are sent."""
+        name, current = old["metadata"]["name"], old["metadata"]
+        if metadata.get("uid") and metadata["uid"] != current["uid"]:
+            raise conflict(resource.name, name, "Precondition failed: UID in precondition does not match")
+        if metadata.get("resourceVersion") and metadata["resourceVersion"] != current["resourceVersion"]:
+            raise conflict(resource.name, name, "the object has been modified; please apply your changes to the latest version and try again")
+
+    def _labels(self, namespace: str) -> dict[str, str]:
+        found = self.store.get("namespaces", ("", namespace)) or {}
+        return (found.get("metadata") or {}).get("labels") or {}
+
+    def _generated(self, prefix: str) -> str:
+        if not prefix:
+            return ""
+        number, suffix = next(self._names) * 7919 + 12345, ""  # any spread will do: names only need to differ
+        for _ in range(5):
+            number, digit = divmod(number, len(_SUFFIX_ALPHABET))
+            suffix += _SUFFIX_ALPHABET[digit]
+        return f"{prefix[:_PREFIX_LENGTH]}{suffix}"
+
+
+def _same(new: Json, old: Json) -> bool:
+    """A write that changes nothing makes no event."""
+    def without_version(obj: Json) -> Json:
+        metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
+        return {**obj, "metadata": metadata}
+
+    return without_version(new) == without_version(old)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

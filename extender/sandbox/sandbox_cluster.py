@@ -1,0 +1,87 @@
+"""The sandbox as a whole: store, API server, controllers and fleet, served on a port of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+
+from extender.sandbox.apiserver.api_server import ApiServer
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.tokens import TokenUser
+from extender.sandbox.apiserver.versioned_store import ObjectStore
+from extender.sandbox.controllers import ClaimController
+from extender.sandbox.machines import Machine, fabric_slice, gpu_slice, node_object
+from extender.sockets import listen_on
+
+Json = dict[str, Any]
+
+_KINDS = {resource.kind: resource for resource in RESOURCES.values()}
+GPU_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"},
+    "spec": {
+        "selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"}}],
+        "extendedResourceName": "nvidia.com/gpu",
+    },
+}
+MARKER_CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "berth.dev"},
+    "spec": {"selectors": [{"cel": {"expression": "false"}}]},
+}
+
+
+class Cluster:
+    """A cluster to write to directly; `serving` puts it on HTTP."""
+
+    def __init__(self, *, bookmark_seconds: float = 5.0, tokens: Mapping[str, TokenUser] | None = None) -> None:
+        self.store = ObjectStore()
+        self.api = ApiServer(self.store, bookmark_seconds=bookmark_seconds, tokens=tokens)
+        self.controller = ClaimController(self.api.registry)
+        self.apply({"kind": "Namespace", "metadata": {"name": "default"}})
+        self.apply(GPU_CLASS)
+        self.apply(MARKER_CLASS)
+
+    def apply(self, obj: Json) -> Json:
+        """Create an object of any kind the sandbox serves."""
+        resource = _KINDS.get(str(obj.get("kind")))
+        if resource is None:
+            raise ValueError(f"the sandbox does not serve kind {obj.get('kind')!r}")
+        namespace = (obj.get("metadata") or {}).get("namespace") or "default"
+        return self.api.registry.create(resource, namespace, obj)
+
+    def add_node(self, name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> None:
+        """A node with its GPU slice and the fabric slice of the agent."""
+        self.apply(node_object(name, machine, dict(labels or {})))
+        self.apply(gpu_slice(name, machine))
+        self.apply(fabric_slice(name, machine))
+
+    @asynccontextmanager
+    async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+        """The API server's URL while it runs."""
+        async with listening(self.api, host, port, "--api-port") as url:
+            try:
+                yield url
+            finally:
+                self.store.cut_watches()
+
+
+@asynccontextmanager
+async def listening(app: Any, host: str, port: int, option: str = "--listen") -> AsyncIterator[str]:
+    """Serve an ASGI application; the answer is its URL. Port 0 takes a free one. Raises WireError naming the option and
+    the address that cannot be had."""
+    listener, *others = listen_on(option, host, port)
+    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # the caller owns the signals
+    serving = server._serve(sockets=[listener, *others])  # noqa: SLF001 - serve() would catch the caller's signals
+    task = asyncio.create_task(serving)
+    while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn offers no event
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,76 @@
+"""What a demand can see of a node: nodes that look the same to it share a status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extender.allocation.constraints import attribute_values
+from extender.allocation.node_info import NodeInfo
+from extender.cel import CompileError
+from extender.model.berth_errors import InvalidClaim
+from extender.model.device import is_identity
+from extender.scheduling.evaluate import EvaluationContext, problem_for
+from extender.scheduling.pod_requirements import PodRequirements
+
+
+def ignores_identity(requirements: PodRequirements, context: EvaluationContext) -> bool:
+    """Whether a demand looks at no identity of a device, such as its UUID. Raises BudgetSpent."""
+    return IdentityCheck(requirements).ignores_identity(context)
+
+
+class IdentityCheck:
+    """Whether a demand looks at no identity of a device; after BudgetSpent it goes on where it was."""
+
+    def __init__(self, requirements: PodRequirements) -> None:
+        constraints = [constraint.attribute for spec in requirements.specs for constraint in spec.constraints]
+        self._ignored = not any(map(is_identity, constraints))
+        self._selectors = [text for class_ in requirements.classes for text in class_.selectors]
+        for spec in requirements.specs:
+            options = (option for request in spec.requests for option in request.alternatives)
+            self._selectors += [text for option in options for text in option.selectors]
+
+    def ignores_identity(self, context: EvaluationContext) -> bool:
+        """The answer. Raises BudgetSpent."""
+        while self._ignored and self._selectors:
+            selector = context.masks.selector(self._selectors[-1], context.budget)
+            self._ignored = isinstance(selector, CompileError) or not any(map(_is_identity, selector.reads))
+            self._selectors.pop()
+        return self._ignored
+
+
+def _is_identity(path: str) -> bool:
+    """Of what a selector reads; all attributes together name a device, too."""
+    return (path.startswith("attributes:") and path.endswith("*")) or is_identity(path)
+
+
+def equivalence_key(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Iterator[object]:
+    """What the demand's selectors and constraints see of a node."""
+    problem = problem_for(node_info, requirements, context)
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        for request in spec.requests:
+            for alternative in request.alternatives:
+                try:
+                    selection = problem.select(name, alternative)
+                except InvalidClaim as error:
+                    yield str(error)
+                    return
+                yield selection.match
+                yield selection.unsupported
+                yield selection.error
+        for constraint in spec.constraints:
+            yield _pattern(node_info, constraint.attribute, context)
+
+
+def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) -> tuple[object, ...]:
+    """Values of an attribute, renamed by first occurrence: nodes that group their devices alike are alike."""
+    numbers: dict[object, int] = {}
+    found: list[object] = []
+    for place in node_info.inventory.places:
+        values = attribute_values(place.device, attribute, place.id.driver, lists=context.features.list_attributes)
+        if values is None:
+            found.append(-1)
+        elif len(values[1]) == 1:
+            found.append(numbers.setdefault(values, len(numbers)))
+        else:
+            found.append(values)
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""One evaluator for every verb: a demand on a node gives devices and score parts, or the reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from extender.allocation.choose import choose, choose_plain
+from extender.allocation.fast_path import FastPath, fast_path
+from extender.allocation.features import Features
+from extender.allocation.node_info import FleetBaseline, NodeInfo
+from extender.allocation.problem import Problem, Selection, Solution
+from extender.allocation.search import Search
+from extender.allocation.search_observer import NULL_OBSERVER, CauseRecorder
+from extender.allocation.selection import find_class, select
+from extender.cel.dra import Masks
+from extender.fabric.ring import is_joined
+from extender.fabric.sets import bandwidth
+from extender.model.berth_errors import InvalidClaim, OutOfBudget
+from extender.model.call_budget import UNLIMITED, CallBudget
+from extender.model.claim import DeviceRequest
+from extender.model.reasons import Code, Reason
+from extender.scheduling.placements import Placement, PlacementCache, placement_key
+from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.unschedulable_reason import unschedulable_reason
+from extender.scoring.parts import DeviceChoice, achieved_gbps, memory_bytes, parts, total
+from extender.scoring.preference import ByTopology
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedulable:
+    """The node cannot serve the demand. `text` is made once, because thousands of nodes share it."""
+
+    reason: Reason
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", str(self.reason))
+
+
+FilterStatus = Placement | Unschedulable
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationContext:
+    """What statuses depend on besides the node and the demand."""
+
+    masks: Masks
+    features: Features
+    baseline: FleetBaseline
+    placements: PlacementCache | None = None  # those of equal states of nodes, where signatures of views mean something
+    budget: CallBudget = UNLIMITED  # decides when a status is found, never which
+
+
+def problem_for(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Problem:
+    """The allocation problem of a demand on a node."""
+    classes = {class_.name: class_ for class_ in requirements.classes}
+    remembered: dict[tuple[str, str], Selection] = {}
+
+    def selection(claim: str, request: DeviceRequest) -> Selection:
+        known = remembered.get((claim, request.name))
+        if known is None:
+            class_ = find_class(claim, request, classes.get)
+            known = select(claim, request, class_, node_info.inventory, context.masks, context.features, context.budget)
+            unwanted = excluded_devices(node_info, requirements)
+            if unwanted and not request.admin_access:
+                known = known._replace(match=known.match & ~unwanted)
+            remembered[claim, request.name] = known
+        return known
+
+    return Problem(node_info.inventory, requirements.claim_names, requirements.specs, node_info.allocated_state, selection, node_info.busy, context.features)
+
+
+def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
+    """Devices that the policy or the pod's annotation rules out, whatever selectors say, as a mask."""
+    found = node_info.drift if requirements.policy.drift == "filter" else 0
+    if requirements.expected_bytes:
+        for bit in node_info.gpu_bits:
+            if bit >= 0 and 0 < memory_bytes(node_info, bit) < requirements.expected_bytes:
+                found |= 1 << bit
+    return found
+
+
+def evaluate(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, recorder: CauseRecorder | None = None) -> FilterStatus:
+    """The status of one node. What users wrote wrongly is a refusal with its reason. A `recorder` hears why the search
+    left devices aside; the status is the same without one. Raises BudgetSpent."""
+    if not requirements.pending_claims:
+        return Placement(Solution((), ()), (), 0.0, 0.0)
+    problem = problem_for(node_info, requirements, context)
+    try:
+        fast_path_ = fast_path(problem) if recorder is None else None
+        if fast_path_ is not None:
+            return _without_search(node_info, requirements, context, problem, fast_path_)
+        return _by_search(node_info, requirements, context, problem, recorder)
+    except InvalidClaim as error:
+        return Unschedulable(Reason(Code.INVALID, (str(error),)))
+    except OutOfBudget:
+        return Unschedulable(Reason(Code.OUT_OF_BUDGET))
+
+
+def _without_search(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, problem: Problem, fast_path_: FastPath) -> FilterStatus:
+    asked = placement_key(node_info, requirements, fast_path_) if context.placements is not None else None
+    known = context.placements.get(asked, context.baseline) if context.placements is not None and asked is not None else None
+    if known is not None:
+        return known.for_request(fast_path_.request)
+    context.budget.check()
+    solution = choose_plain(fast_path_, problem, ByTopology(node_info, requirements.policy))
+    if solution is None:  # numbers of devices tell why
+        return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), requirements.expected_bytes))
+    status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
+    if context.placements is not None and asked is not None and isinstance(status, Placement):
+        context.placements.put(asked, context.baseline, status)
+    return status
+
+
+def _by_search(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, problem: Problem, recorder: CauseRecorder | None) -> FilterStatus:
+    context.budget.check()
+    solution = choose(
+        problem,
+        ByTopology(node_info, requirements.policy),
+        budget=requirements.policy.search_steps,
+        observer=recorder if recorder is not None else NULL_OBSERVER,
+        call_budget=context.budget,
+    )
+    if solution is not None:
+        return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
+    if recorder is None:  # search once more with a recorder: placements, which are the rule, do without
+        recorder = CauseRecorder()
+        Search(problem, budget=requirements.policy.search_steps, observer=recorder, call_budget=context.budget).run()
+    return Unschedulable(unschedulable_reason(node_info, problem, recorder, requirements.expected_bytes))
+
+
+def _scored(choice: DeviceChoice, requirements: PodRequirements, context: EvaluationContext) -> FilterStatus:
+    unwanted = _topology(choice, requirements)
+    if unwanted is not None:
+        return Unschedulable(unwanted)
+    found = parts(choice, context.baseline, requirements.policy, requirements.expected_bytes)
+    if requirements.topology == "none":
+        found = tuple(part for part in found if part.name != "link")
+    return Placement(choice.solution, found, total(found, requirements.policy), achieved_gbps(choice))
+
+
+def _topology(choice: DeviceChoice, requirements: PodRequirements) -> Reason | None:
+    mask = choice.gpus
+    if mask and choice.node_info.partitions is not None and mask not in choice.node_info.partitions:
+        return Reason(Code.PARTITION, (str(mask.bit_count()),))
+    if mask.bit_count() < 2:  # noqa: PLR2004 - one GPU needs no link
+        return None
+    graph = choice.node_info.fabric.graph if choice.node_info.fabric is not None else None
+    if requirements.topology == "required" and (graph is None or not is_joined(graph, mask)):
+        return Reason(Code.TOPOLOGY)
+    if requirements.min_gbps and (graph is None or bandwidth(graph, mask) < requirements.min_gbps):
+        return Reason(Code.BANDWIDTH)
+    return None

@@ -1,0 +1,322 @@
+"""What a pod asks of devices, in a form that equal pods share.
+
+`requirements_of` answers with one of four things: NOT_OURS (no devices asked: pass through), NotReady (ask again),
+Blocked (no node can serve it now, with the reason), or a Demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from extender.allocation.node_info import Snapshot
+from extender.model.claim import (
+    GROUP_ANNOTATION,
+    IMPLICIT_RESOURCE_PREFIX,
+    MAX_RESERVATIONS,
+    Allocation,
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    Node,
+    ObjectKey,
+    Pod,
+)
+from extender.model.node_selector import NodeSelector, only_node
+from extender.model.quantity import parse_quantity
+from extender.model.reasons import Code, Reason
+from extender.model.reservation import Reservation, ReservationState
+from extender.model.text_limits import cut, shown
+from extender.policy import Policy
+from extender.scheduling.extended_resources import RequestMapping, special_claim
+
+ANNOTATION_PREFIX = "berth.dev/"
+_TOPOLOGY = ANNOTATION_PREFIX + "topology"
+_BANDWIDTH = ANNOTATION_PREFIX + "min-bandwidth-gbps"
+_MEMORY = ANNOTATION_PREFIX + "expected-memory"
+_CHOICES = ("required", "preferred", "none")
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Berth does not know enough yet; kube-scheduler should ask again."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnschedulableAndUnresolvable:
+    """No node can serve the pod, whatever it offers."""
+
+    reason: Reason
+
+
+class Skip:
+    """The pod asks for no devices."""
+
+
+SKIP = Skip()
+
+
+class IdentityKey:
+    """An object as part of a key: equal to itself alone, and alive as long as the key is."""
+
+    __slots__ = ("_hash", "_of")
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+        self._hash = id(of)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and other._of is self._of
+
+
+SPECIAL_NAME = "<extended-resources>"
+MAX_EXTENDED_REQUESTS = 64  # a claim has at most 32 requests, one for each long-lived container and resource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtendedResources:
+    """Extended resources of a pod that classes stand for: which of them need a claim differs by node."""
+
+    pod: Pod
+    classes: Mapping[str, str]  # resource to class
+    variants: dict[frozenset[str], PodRequirements] = field(default_factory=dict)
+
+    def needed(self, node: Node) -> frozenset[str]:
+        """The resources that this node's kubelet does not offer by a device plugin."""
+        return frozenset(name for name in self.classes if name not in node.allocatable)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodRequirements:
+    """The claims of a pod that need devices, those that have them already, and those that have them promised: another pod
+    that shares the claim was filtered or is being bound, and its node and devices are the claim's.
+
+    With extended resources, ask `on(node)` for what it comes to on a node: its last open claim may be the special one.
+    """
+
+    pending_claims: tuple[Claim, ...]
+    allocated_claims: tuple[Claim, ...]
+    promised_claims: tuple[Claim, ...]  # each with the allocation that is promised
+    claim_names: tuple[str, ...]  # of the open claims, as the pod calls them: pods of one template share what is said of them
+    specs: tuple[ClaimSpec, ...]
+    classes: tuple[DeviceClass, ...]
+    topology: str
+    min_gbps: float
+    key: tuple[object, ...]  # equal keys mean equal statuses
+    policy: Policy  # with the overrides for this pod
+    expected_bytes: int = 0  # memory that each GPU must have, by the pod's annotation
+    group: tuple[str, str] | None = None  # namespace and name of the pods that want to be near each other
+    extended: ExtendedResources | None = None
+    mappings: tuple[RequestMapping, ...] = ()  # of the special claim
+
+    def for_node(self, node: Node) -> PodRequirements:
+        """The demand as this node has to serve it."""
+        if self.extended is None:
+            return self
+        needed = self.extended.needed(node)
+        found = self.extended.variants.get(needed)
+        if found is None:
+            found = self.extended.variants[needed] = self._with_special(self.extended, needed)
+        return found
+
+    def _with_special(self, extended: ExtendedResources, needed: frozenset[str]) -> PodRequirements:
+        key = (*self.key, needed)
+        if not needed:
+            return replace(self, extended=None, key=key)
+        pod = extended.pod
+        spec, mappings = special_claim(pod.containers, {name: extended.classes[name] for name in needed})
+        claim = Claim(ObjectKey(pod.key.namespace, SPECIAL_NAME), f"extended/{pod.uid}", spec=spec, extended=True)
+        return replace(
+            self, pending_claims=(*self.pending_claims, claim), claim_names=(*self.claim_names, SPECIAL_NAME), specs=(*self.specs, spec), extended=None, mappings=mappings, key=key
+        )
+
+    @property
+    def namespace(self) -> str:
+        """That of the pod."""
+        if self.extended is not None:
+            return self.extended.pod.key.namespace
+        return next((claim.key.namespace for claim in (*self.pending_claims, *self.allocated_claims)), "")
+
+    @property
+    def node_selectors(self) -> tuple[NodeSelector, ...]:
+        """Where the settled and the promised claims can be used."""
+        shared = (*self.allocated_claims, *self.promised_claims)
+        found = (claim.allocation.node_selector for claim in shared if claim.allocation is not None)
+        return tuple(selector for selector in found if selector is not None)
+
+
+PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
+
+
+def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
+    """What the pod asks for."""
+    extended = _extended_resources(pod, snapshot)
+    if not pod.claims and not extended:
+        return SKIP
+    if extended and (places := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:
+        text = f"its containers ask for extended resources in {places} places, more than {MAX_EXTENDED_REQUESTS}"
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+    if extended and leftover_claim(pod, snapshot) is not None:
+        return UnschedulableAndUnresolvable(Reason(Code.EXTENDED_STALE))
+    claims = _claims(pod, snapshot)
+    if isinstance(claims, Pending):
+        return claims
+    blocked = next((r for claim in claims.values() if (r := _unresolvable_reason(claim, pod, snapshot)) is not None), None)
+    if blocked is not None:
+        return UnschedulableAndUnresolvable(blocked)
+    return _requirements(pod, claims, extended, snapshot, policy)
+
+
+def leftover_claim(pod: Pod, snapshot: Snapshot) -> ObjectKey | None:
+    """The special claim that an earlier attempt to bind the pod left: reserved for this pod alone, which does not ask
+    for it by name."""
+    key = snapshot.special_claims.get((pod.key.namespace, pod.uid))
+    return None if key is None or pod.names(key.name) else key
+
+
+def _count_extended_requests(pod: Pod, extended: Mapping[str, str]) -> int:
+    """How often containers ask for an extended resource; what is made of them grows with its square."""
+    return sum(name in extended and amount > 0 for container in pod.containers for name, amount in container.requests)
+
+
+def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
+    """Resource to class, for every container resource that a DeviceClass stands for."""
+    found: dict[str, str] = {}
+    for container in pod.containers:
+        for name, amount in container.requests:
+            class_name = class_of_resource(name, snapshot) if amount else None
+            if class_name is not None:
+                found[name] = class_name
+    return found
+
+
+def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
+    """The DeviceClass behind an extended resource, by its explicit or implicit name."""
+    if name.startswith(IMPLICIT_RESOURCE_PREFIX):
+        implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
+        return implicit if implicit in snapshot.classes else None
+    return snapshot.extended_resources.get(name)
+
+
+def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
+    """The pod's claims by the pod's names for them, each claim once, in pod order."""
+    found: dict[ObjectKey, tuple[str, Claim]] = {}
+    for entry in pod.claims:
+        name: str | None = entry.claim_name
+        if not name:
+            if entry.name not in pod.claim_statuses:
+                return Pending(f"pod {pod.key}: claim {entry.name} is not created from its template yet")
+            name = pod.claim_statuses[entry.name]
+            if name is None:
+                continue
+        key = ObjectKey(pod.key.namespace, name)
+        claim = snapshot.claims.get(key)
+        if claim is None:
+            return Pending(f"pod {pod.key}: claim {key} is not known yet")
+        if entry.template_name and claim.owner_pod_uid != pod.uid and not _is_of_group(claim, pod):
+            owner = f"the pod or its PodGroup {pod.group}" if pod.group else "the pod"
+            return Pending(f"pod {pod.key}: claim {key} is not owned by {owner}")
+        found.setdefault(key, (entry.name, claim))
+    return dict(found.values())
+
+
+def _is_of_group(claim: Claim, pod: Pod) -> bool:
+    return claim.owner_group is not None and claim.owner_group.name == pod.group
+
+
+def _unresolvable_reason(claim: Claim, pod: Pod, snapshot: Snapshot) -> Reason | None:
+    if claim.problem:
+        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))}: {claim.problem}",))
+    if claim.deleting and not claim.is_reserved_for(pod.uid):
+        return Reason(Code.INVALID, (f"claim {cut(str(claim.key))} is being deleted",))
+    if claim.allocation is None:
+        return _admin_access(claim, snapshot)
+    if len(claim.reserved_for) >= MAX_RESERVATIONS and not claim.is_reserved_for(pod.uid):
+        return Reason(Code.CLAIM_FULL, (str(claim.key),))
+    return None
+
+
+def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
+    asks = any(a.admin_access for r in claim.spec.requests for a in r.alternatives)
+    labels = snapshot.namespaces.get(claim.key.namespace, {})
+    if asks and labels.get(ADMIN_LABEL) != "true":
+        return Reason(Code.ADMIN_ACCESS, (claim.key.namespace,))
+    return None
+
+
+def _requirements(
+    pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
+) -> PodRequirements | UnschedulableAndUnresolvable:
+    in_promise = ((claim.key, _promised(claim, pod, snapshot.reservations)) for claim in claims.values())
+    promised = {key: claim for key, claim in in_promise if claim is not None}
+    names = tuple(name for name, claim in claims.items() if claim.allocation is None and claim.key not in promised)
+    wanted = tuple(claims[name] for name in names)
+    settled = tuple(claim for claim in claims.values() if claim.allocation is not None)
+    specs = tuple(claim.spec for claim in wanted)
+    classes = {name: snapshot.classes[name] for name in extended.values()}
+    for claim in wanted:
+        for request in claim.spec.requests:
+            for alternative in request.alternatives:
+                class_ = snapshot.classes.get(alternative.class_name)
+                if class_ is None:
+                    text = f"claim {cut(str(claim.key))}, request {cut(alternative.name)}: device class {cut(alternative.class_name)} does not exist"
+                    return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+                classes[class_.name] = class_
+    policy = policy.effective(pod.key.namespace, frozenset(classes))
+    topology = pod.annotations.get(_TOPOLOGY, policy.defaults.topology)
+    if topology not in _CHOICES:
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod annotation {_TOPOLOGY}: {shown(topology)} is not one of {', '.join(_CHOICES)}",)))
+    least = _min_gbps(pod)
+    if least is None:
+        text = f"pod annotation {_BANDWIDTH}: {shown(pod.annotations[_BANDWIDTH])} is not a number of GB/s"
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+    expected = _expected_bytes(pod)
+    if expected is None:
+        text = f"pod annotation {_MEMORY}: {shown(pod.annotations[_MEMORY])} is not an amount of memory such as 60Gi"
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+    asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
+    contents = tuple(spec.content for spec in specs)
+    key = (names, contents, snapshot.classes_version, topology, least, expected, IdentityKey(policy), asked)
+    ask = ExtendedResources(pod, extended) if extended else None
+    name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
+    group = (pod.key.namespace, name) if name else None
+    return PodRequirements(
+        wanted, settled, tuple(promised.values()), names, specs, tuple(classes.values()), topology, least, key, policy,
+        expected, group, extended=ask,
+    )
+
+
+def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
+    """The claim as it will be allocated for another pod, or by a bind of this pod; None where nothing is promised."""
+    found = reservations.get(claim.uid)
+    if found is None or claim.allocation is not None or (found.state is ReservationState.HELD and found.pod_uid == pod.uid):
+        return None
+    return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))
+
+
+def _expected_bytes(pod: Pod) -> int | None:
+    text = pod.annotations.get(_MEMORY)
+    if text is None:
+        return 0
+    try:
+        amount = parse_quantity(text).ceil()
+    except ValueError:
+        return None
+    return amount if amount >= 0 else None
+
+
+def _min_gbps(pod: Pod) -> float | None:
+    text = pod.annotations.get(_BANDWIDTH)
+    if text is None:
+        return 0.0
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None

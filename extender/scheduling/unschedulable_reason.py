@@ -1,0 +1,108 @@
+"""From what the search met to the one reason that is told."""
+
+from __future__ import annotations
+
+from extender.allocation.node_info import NodeInfo
+from extender.allocation.problem import Problem, Selection
+from extender.allocation.search_observer import CauseRecorder
+from extender.allocation.unsupported_devices import field_of
+from extender.model.bits import lowest, members
+from extender.model.claim import DeviceRequest
+from extender.model.quantity import NANO, readable
+from extender.model.reasons import Code, Reason
+from extender.scoring.parts import memory_bytes
+
+# Which cause is told when devices fail for several: the one that a person can do most about comes first.
+_TOLD = (
+    ("constraint", Code.CONSTRAINT),
+    ("counters", Code.COUNTERS),
+    ("capacity", Code.CAPACITY),
+    ("undefined-capacity", Code.CAPACITY),
+    ("tainted", Code.TAINTED),
+)
+_LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatable": Code.NODE_ALLOCATABLE}
+
+
+def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseRecorder, expected_bytes: int) -> Reason:
+    """The reason why no solution exists, by the first request that cannot be served alone."""
+    inventory = node_info.inventory
+    troubled = next((pool for pool in inventory.pools if pool.trouble), None)
+    if troubled is not None:
+        return Reason(Code.POOL_INVALID, (troubled.trouble,))
+    if not inventory.places:
+        updating = any(pool.incomplete for pool in inventory.pools)
+        return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
+    most = max((memory_bytes(node_info, bit) for bit in node_info.gpu_bits if bit >= 0), default=0) if expected_bytes else 0
+    if 0 < most < expected_bytes:
+        return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
+    for name, spec in zip(problem.names, problem.specs, strict=True):
+        for request in spec.requests:
+            reason = _request(node_info, problem, name, request.alternatives[-1], recorder)
+            if reason is not None:
+                return reason
+    return _by_cause(recorder)
+
+
+def _request(
+    node_info: NodeInfo, problem: Problem, claim: str, request: DeviceRequest, recorder: CauseRecorder
+) -> Reason | None:
+    selection = problem.select(claim, request)
+    needed = request.count if request.mode == "ExactCount" else 1
+    matching = selection.match
+    left_out = _left_out(node_info, selection, request, needed)
+    if left_out is not None:
+        return left_out
+    if not matching:
+        return Reason(Code.NO_MATCH, (request.name,))
+    if matching.bit_count() < needed:
+        return Reason(Code.TOO_FEW, (request.name,))
+    too_small = _too_small(node_info, matching, request)
+    if too_small is not None:
+        return too_small
+    if request.admin_access:
+        return None
+    if (matching & ~node_info.busy).bit_count() < needed:
+        only_held = (matching & ~(node_info.busy & ~node_info.held)).bit_count() >= needed
+        return Reason(Code.HELD) if only_held else Reason(Code.IN_USE, (request.name,))
+    return _by_own_cause(request, recorder, (matching & ~node_info.busy).bit_count() - needed)
+
+
+def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest, needed: int) -> Reason | None:
+    """Devices that match and are never allocated, where the request fails for want of them."""
+    free, more = selection.match & ~node_info.busy, selection.unsupported & ~node_info.busy
+    wanting = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
+    if not selection.unsupported or not wanting:
+        return None
+    bit = lowest(selection.unsupported)
+    code = next(_LEFT_OUT[cause] for cause, mask in node_info.inventory.unsupported if mask >> bit & 1)
+    return Reason(code, (request.name, field_of(node_info.inventory, bit)))
+
+
+def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:
+    """A capacity that none of the matching devices has, even empty: waiting cannot help."""
+    devices = [node_info.inventory.places[bit].device for bit in members(matching)]
+    for name, asked in sorted((request.capacity or {}).items()):
+        most = max((d.capacity[name].value.nanos for d in devices if name in d.capacity), default=0)
+        if 0 < most < asked.nanos:
+            return Reason(Code.TOO_SMALL, (f"{readable(asked.nanos)} of {name}", readable(most)))
+    return None
+
+
+def _by_own_cause(request: DeviceRequest, recorder: CauseRecorder, spare: int) -> Reason | None:
+    """A cause that rules out so many free devices that too few remain."""
+    for cause, code in _TOLD[1:]:
+        hit = sum(1 for (name, _), (found, _) in recorder.causes.items() if name == request.name and found == cause)
+        if hit > spare:
+            return Reason(code, (request.name,))
+    return None
+
+
+def _by_cause(recorder: CauseRecorder) -> Reason:
+    details = dict(sorted(recorder.causes.values()))
+    if "constraint" in details:
+        return Reason(Code.CONSTRAINT, (details["constraint"],))
+    requests = {cause: name for (name, _), (cause, _) in sorted(recorder.causes.items())}
+    for cause, code in _TOLD[1:]:
+        if cause in requests:
+            return Reason(code, (requests[cause],))
+    return Reason(Code.COMBINATION)

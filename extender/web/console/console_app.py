@@ -1,0 +1,74 @@
+"""The ASGI application of `berth console`: who may ask, then FastAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response
+
+from extender import __version__
+from extender.console.console_service import Console
+from extender.web.access_control import Access, header
+from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send
+from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
+from extender.web.console.console_metrics import READINGS
+from extender.web.http_limits import PAGES, HttpLimits, RefusalLog
+from extender.web.metrics import scrape
+from extender.web.probes import PROBES, probe
+
+# Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
+_OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
+
+
+class ConsoleApp:
+    """Probes, metrics, explain, the page. `access` tells which requests are answered; without it, those that loopback
+    gets."""
+
+    def __init__(
+        self, console: Console, access: Access | None = None, limits: HttpLimits = PAGES, refusals: RefusalLog | None = None
+    ) -> None:
+        self.console = console
+        self._access = access or Access()
+        self._bodies = BodyReader(limits)
+        self._refusals = refusals or RefusalLog()
+        self._app: Any = _routes(console)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        answer = await self._shortcut(scope, receive)
+        if answer is not None:
+            await answer.to(send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
+        """What is refused, and what has limits that FastAPI does not know."""
+        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
+        if reads and path in PROBES:  # kubelet may ask by any name
+            return probe(path, self.console.informers)
+        refused = self._access.refusal(scope, open_to_all=path in _OPEN)
+        if refused is not None:
+            host = header(scope, b"host").decode("latin-1")
+            self._refusals.note("page not allowed", status=refused.status, host=host)
+            return refused
+        if reads and path == "/metrics":
+            return scrape(READINGS, self.console)
+        if path == "/v1/explain" and scope["method"] == "POST":
+            return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
+        return None
+
+
+def _routes(console: Console) -> FastAPI:
+    app = FastAPI(title="Berth", version=__version__, docs_url=None, redoc_url=None)
+
+    @app.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": __version__})
+
+    app.include_router(explain_routes.router(console))
+    app.include_router(fleet_routes.router(console))
+    app.include_router(policy_routes.router(console))
+    app.include_router(page_routes.router())
+    return app

@@ -1,0 +1,53 @@
+"""The figures of `berth console`: the fleet, what auditing found, and the records that came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from extender.console.console_service import Console
+from extender.diagnosis.consistency import KINDS
+from extender.diagnosis.fleet_stats import FleetStats
+from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
+
+
+def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapping[tuple[str, ...], Value]]:
+    return lambda s: {(product,): read(stats) for product, stats in s.surveyor.stats.items()}
+
+
+READINGS: tuple[MetricSource[Console], ...] = (
+    *COMMON,
+    MetricSource("berth_serve_processes", GAUGE, "Processes of berth serve that sent records within the last 30 s",
+            lambda s: s.ingest.heard),
+    MetricSource("berth_records_taken_total", COUNTER, "Records of berth serve that the console took up", lambda s: s.ingest.taken),
+    MetricSource("berth_records_requests_total", COUNTER,
+            "Requests with records, by the HTTP status of the answer (version: the records were of an unknown version)",
+            lambda s: {(answer,): float(count) for answer, count in s.record_requests.items()}, ("answer",)),
+    MetricSource("berth_records_faults_total", COUNTER,
+            "Faults in what was sent: records that came twice or are missing, gaps, batches of ended processes, processes forgotten",
+            lambda s: {(fault,): float(count) for fault, count in s.ingest.counts.items()}, ("fault",)),
+    MetricSource("berth_events_total", COUNTER, "Events written on pods whose reason to wait changed", lambda s: s.teller.events),
+    MetricSource("berth_agents", GAUGE, "Nodes with a fabric slice of the agent", lambda s: len(s.cache.store.fabric)),
+    MetricSource("berth_agents_silent", GAUGE, "Agents not heard of for so long that their word on memory is ignored",
+            lambda s: len(s.cache.store.silent_agents)),
+    MetricSource("berth_agent_age_seconds", GAUGE, "Seconds since the quietest agent that is still believed was heard of",
+            lambda s: s.cache.oldest_agent(s.clock())),
+    MetricSource("berth_gpus", GAUGE, "Whole GPUs, by product", _by_product(lambda f: f.gpus), ("product",)),
+    MetricSource("berth_gpus_free", GAUGE, "GPUs that nothing holds, not even a share, by product", _by_product(lambda f: f.free), ("product",)),
+    MetricSource("berth_gpus_drifting", GAUGE, "GPUs whose memory is in use though no claim holds them, by product",
+            _by_product(lambda f: f.drifting), ("product",)),
+    MetricSource("berth_gpus_unhealthy", GAUGE, "GPUs that their agent reports trouble of, by product", _by_product(lambda f: f.unhealthy), ("product",)),
+    MetricSource("berth_largest_free_nvlink_set", GAUGE, "Free GPUs that NVLink joins in one ring on the best node, by product",
+            _by_product(lambda f: f.largest_set), ("product",)),
+    MetricSource("berth_gpu_memory_unclaimed_bytes", GAUGE, "Memory that no claim holds, by product", _by_product(lambda f: f.unclaimed_bytes), ("product",)),
+    MetricSource("berth_gpu_memory_live_free_bytes", GAUGE, "Memory that agents say is free, by product", _by_product(lambda f: f.live_free_bytes), ("product",)),
+    MetricSource("berth_gpus_stranded", GAUGE, "GPUs, counted in parts, that are free and that the typical job of late cannot use where they are, by product",
+            _by_product(lambda f: f.stranded), ("product",)),
+    MetricSource("berth_bandwidth_ratio", SUMMARY, "Ring bandwidth of pods bound with several GPUs over the best of any set of that size in the fleet",
+            lambda s: (s.history.joined, s.history.joined_share)),
+    *(
+        MetricSource(f"berth_audit_{kind.replace('-', '_')}", GAUGE, f"Audit: {sentence}",
+                lambda s, kind=kind: s.auditor.by_kind()[kind])  # type: ignore[misc] # the default binds the kind
+        for kind, sentence in KINDS.items()
+    ),
+    MetricSource("berth_audit_drift", GAUGE, "Audit: claims that the watch had wrong when last compared with a fresh list", lambda s: s.auditor.drifted),
+)

@@ -1,0 +1,109 @@
+"""GET and POST /v1/explain: why a pod waits, where it went, or where one that does not exist yet would go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from extender.console.console_service import Console
+from extender.console.explainer import UnknownPod
+from extender.diagnosis.scenario import Scenario, devices_of
+from extender.model.berth_errors import BerthError, WireError
+from extender.model.claim import ObjectKey, Result
+from extender.model.text_limits import shown
+from extender.policy import Policy, faults_of, load_policy
+from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
+from extender.wire.documents import json_value
+from extender.wire.manifests import hypothetical_pods
+
+Json = dict[str, Any]
+_MAX_BODY = 1024 * 1024  # bytes; etcd takes objects of at most 1.5 MiB
+
+
+class Question(BaseModel):
+    """The body of POST /v1/explain."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
+    pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
+    policy: str | None = Field(
+        None, description="a policy to decide by, as YAML of at most 16 KiB; the active one where absent"
+    )
+    without: list[str] = Field([], description="nodes to leave out")
+    free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
+    narrate: str = Field("", description="a node whose search is told line by line")
+
+
+def router(console: Console) -> APIRouter:
+    """The route of GET; POST has a limited body, see explain_hypothetical."""
+    routes = APIRouter(prefix="/v1/explain")
+
+    @routes.get("/{namespace}/{pod}")
+    async def explain_pod(namespace: str, pod: str, without: str = "", free: str = "") -> Response:
+        answer = await _explained(console, ObjectKey(namespace, pod), _words(without), _words(free))
+        return Response(answer.body, answer.status, media_type="application/json")
+
+    return routes
+
+
+async def _explained(console: Console, key: ObjectKey, without: list[str], free: list[str]) -> Answer:
+    if console.informers.refusal:
+        return problem(503, console.informers.refusal)
+    try:
+        return Answer(200, orjson.dumps(await console.explainer.pod(key, _scenario(console, without, free))))
+    except UnknownPod as error:
+        return problem(404, str(error))
+    except BerthError as error:
+        return problem(400, str(error))
+
+
+async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> Answer:
+    """The answer to POST /v1/explain, whose body is a Question."""
+    if console.informers.refusal:
+        return problem(503, console.informers.refusal)
+    try:
+        question, policy = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
+        scenario = _scenario(console, question.without, question.free)
+        if question.pod is not None:
+            found = [await console.explainer.pod(console.explainer.named(question.pod), scenario, policy, question.narrate)]
+        else:
+            pods = hypothetical_pods(question.objects)
+            found = [console.explainer.hypothetical(pod, claims, scenario, policy, question.narrate) for pod, claims in pods]
+        return Answer(200, orjson.dumps(found))
+    except UnknownPod as error:
+        return problem(404, str(error))
+    except ValidationError as error:
+        return problem(400, faults_of(error, {}))
+    except TooLarge as error:
+        return problem(413, str(error))
+    except TooManyBodies as error:
+        return problem(503, str(error))
+    except BerthError as error:
+        return problem(400, str(error))
+
+
+def _read(body: bytes) -> tuple[Question, Policy | None]:
+    """The question of a body and its policy, in a thread: it may be long. Raises ValidationError or BerthError."""
+    question = Question.model_validate(json_value(body, "body"))
+    return question, load_policy(question.policy) if question.policy is not None else None
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _scenario(console: Console, without: list[str], free: list[str]) -> Scenario:
+    snapshot = console.cache.snapshot()
+    for name in without:
+        if name not in snapshot.node_infos:
+            raise WireError("without", f"node {shown(name)} is not known")
+    given_back: list[Result] = []
+    for text in free:
+        given_back += devices_of(snapshot, text)
+    return Scenario(frozenset(without), tuple(given_back))

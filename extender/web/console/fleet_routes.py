@@ -1,0 +1,73 @@
+"""What the page and the fleet commands read: nodes, claims, one node in full, and updates as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from extender.console.console_service import Console
+from extender.console.explainer import to_json
+from extender.console.fleet_overview import MOST_WATCHERS
+
+Json = dict[str, Any]
+_WORTH_PACKING = 16 * 1024  # bytes
+
+
+def router(console: Console) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(prefix="/v1")
+
+    @routes.get("/fleet")
+    async def fleet(request: Request) -> Response:
+        if console.informers.refusal:
+            return _problem(503, console.informers.refusal)
+        return await _packed(request, orjson.dumps(console.overview.fleet()))
+
+    @routes.get("/nodes/{name}")
+    async def node(name: str) -> Response:
+        found = console.overview.node(name)
+        return Response(orjson.dumps(found), media_type="application/json") if found else _problem(404, f"node {name!r} is not known")
+
+    @routes.get("/claims")
+    async def claims(request: Request) -> Response:
+        return await _packed(request, orjson.dumps(console.overview.claims()))
+
+    @routes.get("/audit")
+    async def audit() -> Response:
+        return Response(orjson.dumps(to_json(sorted(console.auditor.findings))), media_type="application/json")
+
+    @routes.get("/processes")
+    async def processes() -> Response:
+        return Response(orjson.dumps(to_json(console.ingest.streams())), media_type="application/json")
+
+    @routes.get("/updates")
+    async def updates() -> Response:
+        if console.overview.is_full:
+            return _problem(503, f"{MOST_WATCHERS} pages are open already")
+        events = _events(console.overview.updates())
+        return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    return routes
+
+
+async def _events(stream: AsyncIterator[object]) -> AsyncIterator[bytes]:
+    yield b": connected\n\n"
+    async for update in stream:
+        yield b"data: " + orjson.dumps(update) + b"\n\n"
+
+
+async def _packed(request: Request, content: bytes) -> Response:
+    headers = {}
+    if len(content) > _WORTH_PACKING and "gzip" in request.headers.get("accept-encoding", ""):
+        content, headers = await asyncio.to_thread(gzip.compress, content, 1), {"Content-Encoding": "gzip"}  # it leaves the interpreter to others
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def _problem(status: int, text: str) -> Response:
+    return Response(orjson.dumps({"error": text}), status, media_type="application/json")

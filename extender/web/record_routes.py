@@ -1,0 +1,99 @@
+"""POST /v1/records as ASGI: batches of records from serve processes. Nothing is read before the sender is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+
+import structlog
+
+from extender.console.authentication import TokenReviewer, Verdict
+from extender.console.ingest import StaleEpoch
+from extender.model.berth_errors import BerthError, WireError
+from extender.records import Batch
+from extender.records.codec import MAX_BODY, UnknownVersion, decode
+from extender.web.access_control import header
+from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
+from extender.web.http_limits import RECORDS, HttpLimits, RefusalLog
+
+PATH = "/v1/records"
+_UNAUTHENTICATED = ((b"www-authenticate", b"Bearer"),)
+_BY_VERDICT = {
+    Verdict.UNAUTHENTICATED: 401,
+    Verdict.FORBIDDEN: 403,
+    Verdict.BUSY: 429,
+    Verdict.UNAVAILABLE: 503,
+}
+_BY_ERROR: dict[type[BerthError], int] = {  # the first that fits
+    UnknownVersion: 400,
+    WireError: 400,
+    StaleEpoch: 409,
+    TooLarge: 413,
+    TooManyBodies: 503,
+}
+_TAKEN = 204  # no content
+
+
+class Records:
+    """Takes batches. `counts` are requests by the HTTP status of their answers; those of a version that is not known
+    count as `version`. They are counted where the caller wants them."""
+
+    def __init__(
+        self, reviewer: TokenReviewer, take: Callable[[Batch], None], limits: HttpLimits = RECORDS,
+        refusals: RefusalLog | None = None, counts: Counter[str] | None = None,
+    ) -> None:
+        self._reviewer = reviewer
+        self._take = take
+        self._bodies = BodyReader(limits)
+        self._refusals = refusals or RefusalLog()
+        self._log = structlog.get_logger("berth.web")
+        self.counts: Counter[str] = Counter() if counts is None else counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        refused = await self._refusal(scope) or await self._taken(scope, receive)
+        if refused is not None:
+            await refused.to(send)
+            return
+        self.counts[str(_TAKEN)] += 1
+        await send({"type": "http.response.start", "status": _TAKEN, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _refusal(self, scope: Scope) -> Answer | None:
+        """The answer to a request that need not be read."""
+        if scope["path"] != PATH:
+            return self._refused(404, f"here is only {PATH}")
+        if scope["method"] != "POST":
+            return self._refused(405, f"{PATH} takes POST, not {scope['method']}")
+        if header(scope, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
+            return self._refused(415, "the Content-Type of the request must be application/json")
+        review = await self._reviewer.review(_token(scope))
+        if review.verdict is Verdict.ALLOWED:
+            return None
+        return self._refused(_BY_VERDICT[review.verdict], review.verdict.value, review.detail)
+
+    async def _taken(self, scope: Scope, receive: Receive) -> Answer | None:
+        """Take the batch; the answer to one that is not taken."""
+        try:
+            self._take(decode(await self._bodies.read(scope, receive, MAX_BODY)))
+        except tuple(_BY_ERROR) as error:
+            status = next(status for kind, status in _BY_ERROR.items() if isinstance(error, kind))
+            return self._refused(status, str(error), count="version" if isinstance(error, UnknownVersion) else "")
+        except Exception:  # noqa: BLE001 - a bug of the console must not look as if a batch was taken
+            self._log.exception("records cannot be applied")
+            return self._refused(500, "the console failed: its log says how")
+        return None
+
+    def _refused(self, status: int, text: str, detail: str = "", count: str = "") -> Answer:
+        """Count and log a refusal; `detail` is for the log alone."""
+        self.counts[count or str(status)] += 1
+        self._refusals.note(f"records: {HTTPStatus(status).phrase}", path=PATH, status=status, problem=detail or text)
+        answer = problem(status, text)
+        return answer._replace(more=_UNAUTHENTICATED) if status == HTTPStatus.UNAUTHORIZED else answer
+
+
+def _token(scope: Scope) -> str:
+    scheme, _, token = header(scope, b"authorization").partition(b" ")
+    return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""

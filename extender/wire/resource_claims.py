@@ -1,0 +1,388 @@
+"""ResourceClaim and DeviceClass to model, and allocations back to JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import orjson
+from cachetools import LRUCache
+
+from extender.model.berth_errors import WireError
+from extender.model.claim import (
+    EXTENDED_CLAIM_ANNOTATION,
+    GROUP_ANNOTATION,
+    OURS_ANNOTATION,
+    Allocation,
+    Claim,
+    ClaimSpec,
+    Config,
+    Constraint,
+    Consumer,
+    DeviceClass,
+    DeviceRequest,
+    DeviceStatus,
+    ObjectKey,
+    PodGroup,
+    Request,
+    Result,
+    Toleration,
+)
+from extender.model.device import DeviceId
+from extender.model.quantity import Quantity
+from extender.model.text_limits import REASON_BYTES, cut
+from extender.wire.fields import (
+    Json,
+    dumped,
+    encode_node_selector,
+    get,
+    many,
+    need,
+    node_selector,
+    quantities,
+    strings,
+)
+
+T = TypeVar("T")
+_SPEC_BYTES = 8 << 20  # of all specs remembered: three thousand usual ones
+_SPEC_OBJECT_BYTES = 2048  # of one spec besides its text
+_ALWAYS = 4  # fields that every result of an allocation has; most have no other
+
+
+def decode_claim(obj: Json) -> Claim:
+    """A claim. One whose spec or status cannot be read carries `problem` with the field's path."""
+    metadata = get(obj, "metadata", dict, "", {})
+    key = ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata"))
+    uid = get(metadata, "uid", str, "metadata", "")
+    try:
+        return _claim(obj, metadata, key, uid)
+    except WireError as error:
+        version = get(metadata, "resourceVersion", str, "metadata", "")
+        allocation, reserved_for = _occupied(_inner(obj, "status"))
+        return Claim(key, uid, version, allocation=allocation, reserved_for=reserved_for, problem=cut(str(error), REASON_BYTES))
+
+
+def _occupied(status: Json) -> tuple[Allocation | None, tuple[Consumer, ...]]:
+    """What a claim that cannot be used holds all the same, because another allocator may have read more of it: the
+    results and consumers that can be read."""
+    allocation = _inner(status, "allocation")
+    results = _readable(_inner(allocation, "devices"), "results", _occupant)
+    return (Allocation(results) if allocation else None), _readable(status, "reservedFor", _consumer)
+
+
+def _inner(obj: Json, key: str) -> Json:
+    value = obj.get(key)
+    return value if type(value) is dict else {}
+
+
+def _readable(obj: Json, key: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
+    """The objects of a list that can be read."""
+    items = obj.get(key)
+    found: list[T] = []
+    for item in items if type(items) is list else ():
+        with suppress(WireError):
+            found += many({key: [item]}, key, "", read)
+    return tuple(found)
+
+
+def _occupant(obj: Json, path: str) -> Result:
+    """A result, or the whole device where no more than the device can be read."""
+    try:
+        return _result(obj, path)
+    except WireError:
+        return Result("", _device_id(obj, path))
+
+
+def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
+    status = get(obj, "status", dict, "", {})
+    annotations = get(metadata, "annotations", dict, "metadata", {})
+    return Claim(
+        key, uid, get(metadata, "resourceVersion", str, "metadata", ""),
+        spec=_SPECS.decode(dumped(get(obj, "spec", dict, "", {}), "spec", orjson.OPT_SORT_KEYS)),
+        allocation=_allocation(status) if status.get("allocation") is not None else None,
+        reserved_for=many(status, "reservedFor", "status", _consumer),
+        devices=many(status, "devices", "status", _device_status),
+        finalizers=strings(metadata, "finalizers", "metadata"),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        owner_pod_uid=_controller(metadata, "Pod").uid,
+        owner_group=_controlling_group(metadata),
+        writer=get(annotations, OURS_ANNOTATION, str, "metadata.annotations", ""),
+        group=get(annotations, GROUP_ANNOTATION, str, "metadata.annotations", ""),
+        extended=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
+    )
+
+
+class SpecCache:
+    """Specs by content, bounded by its bytes: thousands of claims are made from one template and share one object.
+    What a spec takes besides its content grows with it; one too large for the cache is decoded each time."""
+
+    def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
+        self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def content_bytes(self) -> int:
+        """Of all specs."""
+        return sum(map(len, self._known))
+
+    def decode(self, content: bytes) -> ClaimSpec:
+        """The spec of this JSON."""
+        known = self._known.get(content)
+        if known is None:
+            known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
+            if _spec_bytes(known) <= self._known.maxsize:
+                self._known[content] = known
+        return known
+
+
+def _spec_bytes(spec: ClaimSpec) -> int:
+    """Estimated: the content, as much again decoded, and the objects."""
+    return 2 * len(spec.content) + _SPEC_OBJECT_BYTES
+
+
+_SPECS = SpecCache()
+
+
+def _controller(metadata: Json, kind: str) -> Consumer:
+    """UID and name of the controlling owner, if it is of this kind; both '' otherwise."""
+    for owner in get(metadata, "ownerReferences", list, "metadata", []):
+        if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == kind:
+            path = "metadata.ownerReferences"
+            return Consumer(get(owner, "uid", str, path, ""), get(owner, "name", str, path, ""))
+    return Consumer("", "")
+
+
+def _controlling_group(metadata: Json) -> Consumer | None:
+    owner = _controller(metadata, "PodGroup")
+    return PodGroup(owner.name, owner.uid).consumer if owner.uid else None
+
+
+def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
+    """spec of a ResourceClaim or of a ResourceClaimTemplate."""
+    devices = get(spec, "devices", dict, path, {})
+    where = f"{path}.devices"
+    return ClaimSpec(
+        requests=many(devices, "requests", where, _request),
+        constraints=many(devices, "constraints", where, _constraint),
+        config=many(devices, "config", where, _config),
+    )
+
+
+def _request(obj: Json, path: str) -> Request:
+    name = need(obj, "name", path)
+    alternatives = many(obj, "firstAvailable", path, lambda item, where: _sub_request(item, where, name))
+    if alternatives:
+        return Request(name, alternatives, prioritized=True)
+    exactly = get(obj, "exactly", dict, path, {})
+    if not exactly:
+        raise WireError(path, "needs `exactly` or `firstAvailable` (unsupported request type?)")
+    return Request(name, (_device_request(exactly, f"{path}.exactly", name),))
+
+
+def _sub_request(obj: Json, path: str, parent: str) -> DeviceRequest:
+    return _device_request(obj, path, f"{parent}/{need(obj, 'name', path)}")
+
+
+def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
+    mode = get(obj, "allocationMode", str, path, "ExactCount") or "ExactCount"
+    wanted = get(obj, "capacity", dict, path, {})
+    has_requests = wanted.get("requests") is not None
+    return DeviceRequest(
+        name, get(obj, "deviceClassName", str, path, ""),
+        selectors=many(obj, "selectors", path, _selector),
+        mode=mode,
+        count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
+        admin_access=get(obj, "adminAccess", bool, path, False),
+        tolerations=many(obj, "tolerations", path, _toleration),
+        capacity=_Frozen(quantities(wanted, "requests", f"{path}.capacity")) if has_requests or wanted else None,
+    )
+
+
+class _Frozen(dict[str, Quantity]):
+    """A map of quantities that can be part of a key; never changed after decoding."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:  # type: ignore[override] # dict declares None
+        return hash(frozenset(self.items()))
+
+
+def _selector(obj: Json, path: str) -> str:
+    cel = get(obj, "cel", dict, path, {})
+    expression = cel.get("expression")
+    if type(expression) is not str:
+        raise WireError(f"{path}.cel.expression", "must be a CEL expression (unsupported selector type?)")
+    return expression
+
+
+def _toleration(obj: Json, path: str) -> Toleration:
+    seconds = obj.get("tolerationSeconds")
+    return Toleration(
+        get(obj, "key", str, path, ""), get(obj, "operator", str, path, ""), get(obj, "value", str, path, ""),
+        get(obj, "effect", str, path, ""), seconds if isinstance(seconds, int) else None,
+    )
+
+
+def _constraint(obj: Json, path: str) -> Constraint:
+    requests = strings(obj, "requests", path)
+    for kind, key in (("match", "matchAttribute"), ("distinct", "distinctAttribute")):
+        attribute = get(obj, key, str, path, "")
+        if attribute:
+            return Constraint(kind, attribute, requests)
+    return Constraint("", requests=requests)
+
+
+def _config(obj: Json, path: str) -> Config:
+    opaque = obj.get("opaque")
+    source = get(obj, "source", str, path, "")
+    requests = strings(obj, "requests", path)
+    if type(opaque) is not dict:
+        return Config("", "", requests, source, known=False)
+    parameters = dumped(opaque.get("parameters"), f"{path}.opaque.parameters").decode()
+    return Config(get(opaque, "driver", str, path, ""), parameters, requests, source)
+
+
+def _allocation(status: Json) -> Allocation:
+    path = "status.allocation"
+    allocation = get(status, "allocation", dict, "status", {})
+    devices = get(allocation, "devices", dict, path, {})
+    return Allocation(
+        results=many(devices, "results", f"{path}.devices", _result),
+        config=many(devices, "config", f"{path}.devices", _config),
+        node_selector=node_selector(allocation, "nodeSelector", path),
+        timestamp=get(allocation, "allocationTimestamp", str, path, ""),
+    )
+
+
+def _device_id(obj: Json, path: str) -> DeviceId:
+    return DeviceId(need(obj, "driver", path), need(obj, "pool", path), need(obj, "device", path))
+
+
+def _result(obj: Json, path: str) -> Result:
+    if len(obj) == _ALWAYS:
+        return Result(need(obj, "request", path), _device_id(obj, path))
+    consumed = quantities(obj, "consumedCapacity", path)
+    return Result(
+        need(obj, "request", path), _device_id(obj, path),
+        admin_access=get(obj, "adminAccess", bool, path, False),
+        tolerations=many(obj, "tolerations", path, _toleration),
+        share_id=get(obj, "shareID", str, path, ""),
+        consumed=consumed or None,
+        binding_conditions=strings(obj, "bindingConditions", path),
+        binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
+        skip_node_operations=strings(obj, "skipNodeOperations", path),
+    )
+
+
+def _consumer(obj: Json, path: str) -> Consumer:
+    return Consumer(
+        get(obj, "uid", str, path, ""), get(obj, "name", str, path, ""), get(obj, "resource", str, path, ""),
+        get(obj, "apiGroup", str, path, ""),
+    )
+
+
+def _device_status(obj: Json, path: str) -> DeviceStatus:
+    conditions = many(
+        obj, "conditions", path,
+        lambda c, _: (get(c, "type", str, path, ""), get(c, "status", str, path, "")),
+    )
+    return DeviceStatus(_device_id(obj, path), get(obj, "shareID", str, path, ""), conditions)
+
+
+def decode_class(obj: Json) -> DeviceClass:
+    """A DeviceClass; one that cannot be read carries `problem`."""
+    metadata = get(obj, "metadata", dict, "", {})
+    name = need(metadata, "name", "metadata")
+    created = get(metadata, "creationTimestamp", str, "metadata", "")
+    spec = get(obj, "spec", dict, "", {})
+    try:
+        return DeviceClass(
+            name,
+            selectors=many(spec, "selectors", "spec", _selector),
+            config=many(spec, "config", "spec", _config),
+            extended_resource=get(spec, "extendedResourceName", str, "spec", ""),
+            created=created,
+        )
+    except WireError as error:
+        return DeviceClass(name, created=created, problem=cut(str(error), REASON_BYTES))
+
+
+# -- model to JSON -------------------------------------------------------------------------------------------
+
+
+def encode_allocation(allocation: Allocation) -> Json:
+    """status.allocation as the API server stores it."""
+    devices: Json = {"results": [encode_result(result) for result in allocation.results]}
+    if allocation.config:
+        devices["config"] = [encode_config(config) for config in allocation.config]
+    found: Json = {"devices": devices}
+    if allocation.node_selector is not None:
+        found["nodeSelector"] = encode_node_selector(allocation.node_selector)
+    if allocation.timestamp:
+        found["allocationTimestamp"] = allocation.timestamp
+    return found
+
+
+def encode_result(result: Result) -> Json:
+    """One entry of status.allocation.devices.results."""
+    driver, pool, device = result.device
+    found: Json = {"request": result.request, "driver": driver, "pool": pool, "device": device}
+    if result.admin_access:
+        found["adminAccess"] = True
+    if result.tolerations:
+        found["tolerations"] = [_encode_toleration(t) for t in result.tolerations]
+    if result.share_id:
+        found["shareID"] = result.share_id
+    if result.consumed:
+        found["consumedCapacity"] = encode_quantities(result.consumed)
+    if result.binding_conditions:
+        found["bindingConditions"] = list(result.binding_conditions)
+    if result.binding_failure_conditions:
+        found["bindingFailureConditions"] = list(result.binding_failure_conditions)
+    if result.skip_node_operations:
+        found["skipNodeOperations"] = list(result.skip_node_operations)
+    return found
+
+
+def encode_quantities(values: Mapping[str, Quantity]) -> dict[str, str]:
+    return {name: str(values[name]) for name in sorted(values)}
+
+
+def _encode_toleration(toleration: Toleration) -> Json:
+    fields: dict[str, Any] = {
+        "key": toleration.key, "operator": toleration.operator, "value": toleration.value,
+        "effect": toleration.effect, "tolerationSeconds": toleration.seconds,
+    }
+    return {name: value for name, value in fields.items() if value not in ("", None)}
+
+
+def encode_config(config: Config) -> Json:
+    """One entry of status.allocation.devices.config."""
+    found: Json = {"source": config.source}
+    if config.requests:
+        found["requests"] = list(config.requests)
+    if config.known:
+        found["opaque"] = {"driver": config.driver, "parameters": orjson.loads(config.parameters)}
+    return found
+
+
+def encode_simple_spec(spec: ClaimSpec) -> Json:
+    """The spec of a special claim: class and count per request, nothing else."""
+    requests = [
+        {"name": r.name, "exactly": {"deviceClassName": a.class_name, "allocationMode": a.mode, "count": a.count}}
+        for r in spec.requests
+        for a in r.alternatives
+    ]
+    return {"devices": {"requests": requests}}
+
+
+def encode_consumer(consumer: Consumer) -> Json:
+    """An entry of status.reservedFor."""
+    found: Json = {"resource": consumer.resource, "name": consumer.name, "uid": consumer.uid}
+    if consumer.api_group:
+        found["apiGroup"] = consumer.api_group
+    return found

@@ -1,0 +1,235 @@
+"""ResourceSlice to model. Names, schemas and values that repeat are interned: see docs/performance.md."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any
+from weakref import WeakValueDictionary
+
+from cachetools import LRUCache
+
+from extender.model.berth_errors import WireError
+from extender.model.device import (
+    NO_ATTRIBUTES,
+    NO_CAPACITY,
+    Attributes,
+    Capacities,
+    Capacity,
+    CounterSet,
+    CounterUse,
+    Device,
+    NodeSelection,
+    PoolKey,
+    RequestPolicy,
+    Schema,
+    Slice,
+    Taint,
+    TaintRule,
+    Value,
+)
+from extender.model.quantity import Quantity
+from extender.model.semver import parse_semver
+from extender.model.text_limits import REASON_BYTES, cut
+from extender.wire.fields import Json, get, many, need, node_selector, quantities, quantity, strings, wrong
+
+_SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
+_LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
+_NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # of 1.37 and of 1.36
+_ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
+
+
+class SliceDecoder:
+    """Decodes slices; keeps the tables that let equal devices share memory, as long as some device is there."""
+
+    def __init__(self, orders: int = _ORDERS) -> None:
+        self._schemas: WeakValueDictionary[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = WeakValueDictionary()
+        self._capacities: WeakValueDictionary[frozenset[tuple[str, Capacity]], Capacities] = WeakValueDictionary()
+        self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = LRUCache(orders)
+
+    def interned(self) -> dict[str, int]:
+        """How many values of each kind are shared."""
+        return {"schemas": len(self._schemas), "capacities": len(self._capacities), "orders": len(self._orders)}
+
+    def decode(self, obj: Json) -> Slice:
+        """A slice. One that cannot be read becomes a slice with `problem`, so that its pool is known to be broken."""
+        metadata = get(obj, "metadata", dict, "", {})
+        name = need(metadata, "name", "metadata")
+        spec = get(obj, "spec", dict, "", {})
+        driver = intern(need(spec, "driver", "spec"))
+        pool = get(spec, "pool", dict, "spec", {})
+        key = PoolKey(driver, intern(need(pool, "name", "spec.pool")))
+        generation = get(pool, "generation", int, "spec.pool", 0)
+        count = get(pool, "resourceSliceCount", int, "spec.pool", 0)
+        version = get(metadata, "resourceVersion", str, "metadata", "")
+        try:
+            return Slice(
+                name, key, generation, count,
+                selection=_selection(spec, "spec"),
+                per_device=get(spec, "perDeviceNodeSelection", bool, "spec", False),
+                devices=many(spec, "devices", "spec", lambda item, path: self._device(item, path, driver)),
+                counter_sets=many(spec, "sharedCounters", "spec", _counter_set),
+                resource_version=version,
+                skip_node_operations=strings(spec, "skipNodeOperations", "spec"),
+            )
+        except WireError as error:
+            node = spec.get("nodeName")
+            selection = NodeSelection(node_name=node if isinstance(node, str) else "", all_nodes=not node)
+            return Slice(name, key, generation, count, selection, resource_version=version, problem=cut(str(error), REASON_BYTES))
+
+    def _device(self, obj: Json, path: str, driver: str) -> Device:
+        # In resource.k8s.io/v1 a device is flat; v1beta1 wrapped it in `basic`.
+        return Device(
+            name=intern(need(obj, "name", path)),
+            attributes=self._attributes(get(obj, "attributes", dict, path, {}), f"{path}.attributes", driver),
+            capacity=self._capacity(get(obj, "capacity", dict, path, {}), f"{path}.capacity"),
+            consumes=many(obj, "consumesCounters", path, _counter_use),
+            selection=_selection(obj, path),
+            binds_to_node=get(obj, "bindsToNode", bool, path, False),
+            taints=many(obj, "taints", path, _taint),
+            binding_conditions=strings(obj, "bindingConditions", path),
+            binding_failure_conditions=strings(obj, "bindingFailureConditions", path),
+            allow_multiple=get(obj, "allowMultipleAllocations", bool, path, False),
+            node_allocatable=next((name for name in _NODE_ALLOCATABLE if get(obj, name, dict, path, {})), ""),
+        )
+
+    def _attributes(self, obj: Json, path: str, driver: str) -> Attributes:
+        if not obj:
+            return NO_ATTRIBUTES
+        names, qualified = self._in_order(driver, obj)
+        kinds, values, problem = [], [], ""
+        for name in names:
+            kind, value, trouble = _attribute(obj[name], path, name)
+            kinds.append(kind)
+            values.append(value)
+            problem = problem or (f"attribute {name}: {trouble}" if trouble else "")
+        key = (qualified, tuple(kinds), problem)
+        schema = self._schemas.get(key)
+        if schema is None:
+            schema = self._schemas[key] = Schema(*key)
+        return Attributes(schema, tuple(values))
+
+    def _in_order(self, driver: str, obj: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of attributes by the alphabet, as they are and qualified."""
+        key = (driver, *obj)
+        known = self._orders.get(key)
+        if known is None:
+            names = tuple(sorted(obj))
+            known = names, tuple(intern(name if "/" in name else f"{driver}/{name}") for name in names)
+            self._orders[key] = known
+        return known
+
+    def _capacity(self, obj: Json, path: str) -> Capacities:
+        if not obj:
+            return NO_CAPACITY
+        capacity = {intern(name): _one_capacity(value, f"{path}[{name}]") for name, value in obj.items()}
+        key = frozenset(capacity.items())
+        known = self._capacities.get(key)
+        if known is None:
+            known = self._capacities[key] = Capacities(capacity)
+        return known
+
+
+def decode_taint_rule(obj: Json) -> TaintRule:
+    """A DeviceTaintRule. Selectors by class or CEL (alpha, gone since) are not known and make it match nothing."""
+    metadata, spec = get(obj, "metadata", dict, "", {}), get(obj, "spec", dict, "", {})
+    selector = get(spec, "deviceSelector", dict, "spec", {})
+    known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}
+    foreign = any(selector.get(field) for field in ("deviceClassName", "selectors"))
+    return TaintRule(
+        need(metadata, "name", "metadata"), _taint(get(spec, "taint", dict, "spec", {}), "spec.taint"), **known,
+        selective=any(known.values()) and not foreign,
+    )
+
+
+def _selection(obj: Json, path: str) -> NodeSelection:
+    return NodeSelection(
+        intern(get(obj, "nodeName", str, path, "")),
+        get(obj, "allNodes", bool, path, False),
+        node_selector(obj, "nodeSelector", path),
+    )
+
+
+def _attribute(obj: Any, path: str, name: str) -> tuple[str, Value, str]:
+    """(kind, value, why no expression may be evaluated on it)."""
+    if type(obj) is dict and len(obj) == 1:  # as nearly all are
+        ((kind, value),) = obj.items()
+        if type(value) is _SCALARS.get(kind):
+            return _versioned(kind, intern(value) if type(value) is str else value)
+    return _odd_attribute(obj, f"{path}[{name}]")
+
+
+def _odd_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
+    if type(obj) is not dict:
+        raise wrong(path, dict, obj)
+    for kind, wanted in _SCALARS.items():
+        value = obj.get(kind)
+        if value is not None:
+            if type(value) is not wanted:
+                raise wrong(f"{path}.{kind}", wanted, value)
+            return _versioned(kind, intern(value) if type(value) is str else value)
+    for kind, wanted in _LISTS.items():
+        items = obj.get(kind)
+        if items is not None:
+            if type(items) is not list or any(type(item) is not wanted for item in items):
+                raise WireError(f"{path}.{kind}", f"must be a list of {wanted.__name__} values")
+            parts = [_versioned(kind.removesuffix("s"), item) for item in items]
+            return kind, tuple(value for _, value, _ in parts), next((t for *_, t in parts if t), "")  # type: ignore[misc] # scalars only
+    return "unknown", "", "unsupported attribute value"
+
+
+def _versioned(kind: str, value: Any) -> tuple[str, Value, str]:
+    if kind != "version":
+        return kind, value, ""
+    try:
+        return kind, parse_semver(value), ""
+    except ValueError as error:
+        return kind, value, f"parse semantic version: {error}"
+
+
+def _one_capacity(obj: Any, path: str) -> Capacity:
+    if type(obj) is not dict:
+        raise wrong(path, dict, obj)
+    policy = get(obj, "requestPolicy", dict, path, {})
+    value = quantity(obj.get("value"), f"{path}.value")
+    return Capacity(value, _policy(policy, f"{path}.requestPolicy") if policy else None)
+
+
+def _policy(obj: Json, path: str) -> RequestPolicy:
+    limits = get(obj, "validRange", dict, path, {})
+    values = get(obj, "validValues", list, path, [])
+    return RequestPolicy(
+        default=_maybe(obj, "default", path),
+        valid_values=tuple(quantity(v, f"{path}.validValues[{i}]") for i, v in enumerate(values)),
+        range_min=_maybe(limits, "min", f"{path}.validRange"),
+        range_max=_maybe(limits, "max", f"{path}.validRange"),
+        range_step=_maybe(limits, "step", f"{path}.validRange"),
+        has_range=obj.get("validRange") is not None,
+    )
+
+
+def _maybe(obj: Json, key: str, path: str) -> Quantity | None:
+    value = obj.get(key)
+    return None if value is None else quantity(value, f"{path}.{key}")
+
+
+def _taint(obj: Json, path: str) -> Taint:
+    return Taint(need(obj, "key", path), get(obj, "value", str, path, ""), get(obj, "effect", str, path, ""))
+
+
+def _counter_use(obj: Json, path: str) -> CounterUse:
+    counters = tuple(sorted(_counters(obj, path).items()))
+    return CounterUse(intern(need(obj, "counterSet", path)), counters, strings(obj, "compatibilityGroups", path))
+
+
+def _counter_set(obj: Json, path: str) -> CounterSet:
+    return CounterSet(intern(need(obj, "name", path)), _counters(obj, path))
+
+
+def _counters(obj: Json, path: str) -> dict[str, int]:
+    items = get(obj, "counters", dict, path, {})
+    wrapped = {}
+    for name, item in items.items():
+        if type(item) is not dict:
+            raise wrong(f"{path}.counters[{name}]", dict, item)
+        wrapped[name] = item.get("value")
+    return {intern(n): q.nanos for n, q in quantities({"counters": wrapped}, "counters", path).items()}

@@ -1,0 +1,215 @@
+"""Take and give back are inverse; snapshots share what did not change; the reservations keeps to its table."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.allocation.node_info import ChangeLog
+from extender.allocation.problem import UNUSED
+from extender.cache.allocated_devices import AllocatedDevices
+from extender.cache.cluster_cache import ClusterCache
+from extender.cache.reservations import TRANSITIONS, Event, InvalidTransition, Reservations
+from extender.model.claim import Allocation, Claim, Node, ObjectKey, Result
+from extender.model.device import DeviceId, PoolKey
+from extender.model.quantity import from_int
+from extender.model.reservation import ReservationState
+from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.wire.core import decode_node
+from extender.wire.resource_slices import SliceDecoder
+
+POOL = PoolKey("d", "p")
+results = st.builds(
+    lambda device, share, amount: Result("r", DeviceId("d", "p", device), share_id=share, consumed={"memory": from_int(amount)} if share else None),
+    st.sampled_from("abc"), st.sampled_from(["", "s1", "s2"]), st.integers(0, 50),
+)
+steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, max_size=3)), max_size=12)
+
+
+@given(steps)
+def test_usage_ends_where_it_began(sequence: list) -> None:
+    """Whatever holders put, after each is dropped nothing is in use."""
+    book = AllocatedDevices()
+    for holder, held in sequence:
+        book.put(("claim", holder), held)
+    for holder in "123":
+        book.drop(("claim", holder))
+    assert book.pool(POOL) == UNUSED and not book.pools()
+
+
+@given(steps, st.randoms(use_true_random=False))
+def test_usage_does_not_depend_on_order(sequence: list, rng: random.Random) -> None:
+    """Only the last word of each holder counts, in whatever order they speak."""
+    last = dict(sequence)
+    first, second = AllocatedDevices(), AllocatedDevices()
+    for holder, held in sequence:
+        first.put(("claim", holder), held)
+    items = list(last.items())
+    rng.shuffle(items)
+    for holder, held in items:
+        second.put(("claim", holder), held)
+    assert first.pool(POOL) == second.pool(POOL)
+
+
+def filled() -> ClusterCache:
+    cache, decoder = ClusterCache(), SliceDecoder()
+    for name, kind in (("n1", "t4-4"), ("n2", "dgx1-v100"), ("n3", "t4-4")):
+        machine = carried_machines()[kind]
+        cache.apply_node(name, decode_node(node_object(name, machine, {})))
+        for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
+            slice_ = decoder.decode(obj)
+            cache.apply_slice(slice_.name, slice_)
+    return cache
+
+
+def held(device: str) -> tuple[Result, ...]:
+    return (Result("r", DeviceId("gpu.nvidia.com", "n1", device)),)
+
+
+def test_only_touched_views_are_built_again() -> None:
+    cache = filled()
+    before = cache.snapshot()
+    assert cache.snapshot() is before
+    version, node_infos = before.version, dict(before.node_infos)
+    cache.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-1"))))
+    after = cache.snapshot()
+    assert after.changed_since(version) == ["n1"]
+    assert after.node_infos["n2"] is node_infos["n2"] and after.node_infos["n1"] is not node_infos["n1"]
+    assert after.node_infos["n1"].busy == 0b10
+    cache.apply_claim(ObjectKey("x", "c"), None)
+    assert cache.snapshot().node_infos["n1"].state.allocation_class == node_infos["n1"].state.allocation_class
+
+
+def test_equal_nodes_have_equal_signatures() -> None:
+    node_infos = filled().snapshot().node_infos
+    assert node_infos["n1"].state.allocation_class == node_infos["n3"].state.allocation_class != node_infos["n2"].state.allocation_class
+
+
+def test_hold_and_bind_and_confirmation() -> None:
+    """A hold becomes a reservation, the watch confirms it by content, and the device is in use throughout."""
+    cache = filled()
+    cache.hold("u1", "pod", "n1", held("gpu-0"), 10.0)
+    assert cache.snapshot().node_infos["n1"].held == 1
+    cache.assume("u1", "pod", "n1", held("gpu-0"))
+    cache.release("pod")
+    assert cache.snapshot().node_infos["n1"].busy == 1 and cache.snapshot().node_infos["n1"].held == 0
+    cache.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-0"))))
+    assert not cache.reservations.in_flight
+    assert cache.snapshot().node_infos["n1"].busy == 1
+
+
+def test_holds_expire() -> None:
+    cache = filled()
+    cache.hold("c", "pod", "n1", held("gpu-0"), 10.0)
+    cache.expire(9.9)
+    assert cache.snapshot().node_infos["n1"].busy == 1
+    cache.expire(10.0)
+    assert cache.snapshot().node_infos["n1"].busy == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=12))
+def test_holds_end_at_their_deadline_in_whatever_order_they_came(steps: list[tuple[int, int, int]]) -> None:
+    cache, now, deadlines = filled(), 0.0, {}
+    for who, lasting, later in steps:
+        cache.release(f"pod-{who}")
+        cache.hold(f"claim-{who}", f"pod-{who}", "n1", held(f"gpu-{who}"), now + lasting)
+        deadlines[who] = now + lasting
+        now += later
+        cache.expire(now)
+        deadlines = {pod: deadline for pod, deadline in deadlines.items() if deadline > now}
+        assert cache.reservations.holds == len(deadlines)
+        assert cache.next_deadline <= min(deadlines.values(), default=float("inf"))
+
+
+def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
+    """Ten thousand holds that ended early: the next deadline is that of the one which is left."""
+    reservations = Reservations(AllocatedDevices())
+    reservations.hold("kept", "kept", "n1", held("gpu-0"), 5.0)
+    reservations.expire(4.0)
+    for number in range(10_000):
+        reservations.hold("c", "pod", "n1", held("gpu-1"), 20.0 + number)
+        reservations.release("pod")
+        assert len(reservations._deadlines) < 100
+    assert reservations.next_deadline == 5.0
+    reservations.expire(5.0)
+    assert reservations.holds == 0 and reservations.next_deadline == float("inf")
+
+
+def test_every_state_has_a_way_out() -> None:
+    """The table is closed: each state but NONE can end, and only known states are reached."""
+    assert set(TRANSITIONS.values()) <= set(ReservationState)
+    for state in (ReservationState.HELD, ReservationState.BINDING):
+        assert any(start is state and end is ReservationState.NONE for (start, _), end in TRANSITIONS.items())
+    assert {event for _, event in TRANSITIONS} <= set(Event)
+
+
+def in_state(state: ReservationState) -> Reservations:
+    reservations = Reservations(AllocatedDevices())
+    if state is ReservationState.HELD:
+        reservations.hold("c", "pod", "n1", held("gpu-0"), 10.0)
+    elif state is ReservationState.BINDING:
+        reservations.assume("c", "pod", "n1", held("gpu-0"))
+    return reservations
+
+
+@pytest.mark.parametrize("state", list(ReservationState))
+@pytest.mark.parametrize("event", list(Event))
+def test_the_table_is_what_runs(state: ReservationState, event: Event) -> None:
+    """Each event in each state: it leads where the table says, or it is an error, or there is nothing that it could
+    happen to."""
+    reservations = in_state(state)
+    happens = {
+        Event.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),
+        Event.ASSUME: lambda: reservations.assume("c", "other", "n2", held("gpu-1")),
+        Event.EXPIRE: lambda: reservations.expire(10.0), Event.RELEASE: lambda: reservations.release_claim("c"),
+        Event.CONFIRM: lambda: reservations.confirm("c"), Event.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
+        Event.FORGET: lambda: reservations.forget("c"),
+    }
+    after = TRANSITIONS.get((state, event))
+    if after is None and event in (Event.HOLD, Event.ASSUME):
+        with pytest.raises(InvalidTransition, match=event.value):
+            happens[event]()
+        after = state
+    else:
+        happens[event]()
+    assert reservations.state("c") is (after or state)
+    assert bool(reservations.in_flight) is (reservations.state("c") is ReservationState.BINDING)
+    assert reservations.holds == (reservations.state("c") is ReservationState.HELD)
+
+
+@given(st.permutations(range(6)))
+def test_order_of_events_does_not_matter(order: list[int]) -> None:
+    """The same objects in any order give the same views."""
+    machine = carried_machines()["a100-pcie-8-bridged"]
+    decoder = SliceDecoder()
+    node = decode_node(node_object("n", machine, {}))
+    claim = Claim(ObjectKey("x", "c"), "u", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-3")),)))
+    other = Claim(ObjectKey("x", "d"), "v", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-4")),)))
+    cache = ClusterCache()
+    gpus, fabric = decoder.decode(gpu_slice("n", machine)), decoder.decode(fabric_slice("n", machine))
+    events = [
+        lambda: cache.apply_node("n", node), lambda: cache.apply_slice(gpus.name, gpus), lambda: cache.apply_slice(fabric.name, fabric),
+        lambda: cache.apply_claim(claim.key, claim), lambda: cache.apply_claim(other.key, other), lambda: cache.apply_claim(other.key, None),
+    ]
+    if order.index(5) < order.index(4):
+        order = [*order, 5]
+    for position in order:
+        events[position]()
+        cache.snapshot()
+    node_info = cache.snapshot().node_infos["n"]
+    assert node_info.busy == 0b1000 and len(node_info.gpu_bits) == 8
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), max_size=30), st.integers(1, 8), st.integers(0, 30))
+def test_changes_are_known_or_said_to_be_unknown(noted: list[set[str]], kept: int, version: int) -> None:
+    changes = ChangeLog(known_since=0)
+    for number, nodes in enumerate(noted, 1):
+        changes.note(number, nodes)
+        changes.forget(kept)
+    found, truth = changes.since(version), set().union(*noted[version:])
+    assert found is None or (set(found) == truth and len(found) == len(truth))
+    assert found is not None or len(set().union(*noted)) > kept
+    assert ChangeLog().since(0) is None

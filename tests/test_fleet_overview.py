@@ -1,0 +1,63 @@
+"""`berth nodes`, `claims` and `top` against a Berth that serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+from typer.testing import CliRunner
+
+from extender.cli.main import commands
+from extender.model.claim import ObjectKey
+from tests.commands import berth_beside
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+
+cli = commands()
+
+
+async def command(b: Berthing, *args: str) -> tuple[int, str]:
+    """Exit code and what the command says, of both streams."""
+    code, out, errors = await berth_beside([*args, "--server", str(b.client.base_url).rstrip("/")])
+    return code, out + errors
+
+
+async def test_fleet_commands() -> None:
+    async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
+        for name, count in (("a", 4), ("b", 16)):
+            b.cluster.apply(claim(name, count))
+            b.cluster.apply(pod(name, name))
+        await b.settled()
+        node = (await b.filter("a"))["NodeNames"][0]
+        assert await b.bind("a", node) == ""
+        await b.settled()
+        await b.filter("b")
+        history = b.console.history
+        await eventually(lambda: history.newest(ObjectKey("default", "b")), "the record of the pod that waits")
+        code, out = await command(b, "nodes", "n1")
+        assert code == 0 and "n1" in out and "n2" not in out and "Tesla V100-SXM2-16GB" in out
+        code, out = await command(b, "nodes", "--output", "json")
+        assert sum(n["gpus"].count("u") for n in orjson.loads(out)) == 4
+        code, out = await command(b, "nodes", "nothing")
+        assert code == 1 and "0 nodes" in out
+        code, out = await command(b, "claims", "--output", "wide")
+        assert "default/a" in out and "berth" in out and "gpu.nvidia.com/" in out
+        code, out = await command(b, "top", "--once")
+        assert "1 pods wait" in out and "default/b" in out and "too few devices match" in out and "default/a" in out
+        code, out = await command(b, "explain", "pod", "default/b")
+        assert code == 1 and "too few devices match request gpu" in out and "no node has 16 free devices" in out
+        code, out = await command(b, "explain", "default/a")
+        assert code == 0 and f"pod default/a was bound to {node}" in out
+        code, out = await command(b, "explain", "default/nobody")
+        assert code == 2 and "default/nobody does not wait" in out
+
+
+def test_kubectl_finds_it_as_a_plugin() -> None:
+    assert 'kubectl-berth = "extender.cli.main:main"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    commands = ["serve", "console", "run", "agent", "fabric", "allocate", "select", "lint", "explain", "snapshot", "nodes", "claims", "top", "doctor", "policy check", "policy show", "policy status", "policy diff"]
+    for name in commands:
+        found = CliRunner().invoke(cli, [*name.split(), "--help"])
+        assert found.exit_code == 0 and "Example" in found.output, name

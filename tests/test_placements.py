@@ -1,0 +1,111 @@
+"""Placements that demands share: always what each would have got by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.allocation.features import Features
+from extender.cache.cluster_cache import ClusterCache
+from extender.cel.dra import Masks
+from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.policy import Policy, load_policy
+from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from extender.scheduling.evaluate import EvaluationContext, evaluate
+from extender.scheduling.placements import PlacementCache
+from extender.scheduling.pod_requirements import PodRequirements, requirements_of
+from extender.wire.core import decode_node
+from extender.wire.resource_claims import decode_claim, decode_class
+from extender.wire.resource_slices import SliceDecoder
+from tests.running_berth import claim
+
+_POLICIES = (Policy(), load_policy("headroom: roomy"), load_policy("packing: spread\nweights: {packing: 50}"))
+_SELECTORS = (
+    "",
+    'device.attributes["gpu.nvidia.com"].brand == "Nvidia"',
+    'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("20Gi")) >= 0',
+    'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0',
+    'device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"',
+    'device.attributes["gpu.nvidia.com"].nothing == 1',
+)
+_ANNOTATIONS = ({}, {"topology": "required"}, {"topology": "none"}, {"min-bandwidth-gbps": "100"}, {"expected-memory": "30Gi"})
+_ASKED = st.tuples(
+    st.integers(1, 4), st.sampled_from(_SELECTORS), st.sampled_from(_ANNOTATIONS), st.sampled_from(_POLICIES), st.sampled_from(["gpu", "card"])
+)
+
+
+def fleet(held: list[tuple[int, int]]) -> tuple[ClusterCache, Masks]:
+    """Four machines twice; of each node in turn, these devices are held."""
+    cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
+    cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+    for number, kind in enumerate(("hgx-h100-8", "dgx1-v100", "a100-pcie-8-bridged", "t4-4") * 2):
+        name = f"n{number}"
+        cache.apply_node(name, decode_node(node_object(name, machines[kind], {})))
+        cache.apply_slice(name, decoder.decode(gpu_slice(name, machines[kind])))
+    for number, (node, device) in enumerate(held):
+        one: dict[str, Any] = claim(f"held-{number}", 1)
+        one["metadata"]["uid"] = f"held-{number}"
+        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{node}", "device": f"gpu-{device}"}
+        found = decode_claim({**one, "status": {"allocation": {"devices": {"results": [result]}}}})
+        cache.apply_claim(found.key, found)
+    return cache, Masks()
+
+
+def demand(cache: ClusterCache, count: int, selector: str, annotations: dict[str, str], policy: Policy, request: str) -> PodRequirements:
+    asked = claim("asked", count, selector)
+    asked["spec"]["devices"]["requests"][0]["name"] = request
+    found = decode_claim(asked)
+    cache.apply_claim(found.key, found)
+    told = {f"berth.dev/{key}": value for key, value in annotations.items()}
+    made = requirements_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=told), cache.snapshot(), policy)
+    assert isinstance(made, PodRequirements)
+    return made
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=12, unique=True), st.lists(_ASKED, min_size=1, max_size=6))
+def test_a_shared_placement_is_what_the_pod_would_have_got_alone(held: list[tuple[int, int]], asked: list[tuple]) -> None:
+    cache, masks = fleet(held)
+    placements = PlacementCache()
+    for one in asked:
+        wanted, snapshot = demand(cache, *one), cache.snapshot()
+        alone, shared = EvaluationContext(masks, Features(), snapshot.baseline), EvaluationContext(masks, Features(), snapshot.baseline, placements)
+        for node_info in snapshot.node_infos.values():
+            assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
+
+
+def test_other_words_for_the_same_devices_are_not_judged_again() -> None:
+    cache, masks = fleet([(0, 1)])
+    placements, known = PlacementCache(), []
+    for selector, request in (("", "gpu"), (_SELECTORS[1], "card"), (_SELECTORS[4], "card")):
+        wanted, snapshot = demand(cache, 2, selector, {}, _POLICIES[0], request), cache.snapshot()
+        for node_info in snapshot.node_infos.values():
+            evaluate(node_info, wanted, EvaluationContext(masks, Features(), snapshot.baseline, placements))
+        known.append(len(placements))
+    assert known[0] == known[1] == 5, "four machines, one of them in two states"
+    assert known[2] > known[1], "fewer of the devices: something else"
+
+
+def test_placements_are_bounded() -> None:
+    cache, masks = fleet([(0, 1)])
+    placements, wanted, snapshot = PlacementCache(limit=3), demand(cache, 2, "", {}, _POLICIES[0], "gpu"), cache.snapshot()
+    for node_info in snapshot.node_infos.values():
+        evaluate(node_info, wanted, EvaluationContext(masks, Features(), snapshot.baseline, placements))
+    assert len(placements) == 3
+
+
+def test_what_others_are_compared_with_changed() -> None:
+    """Scores are relative to the fleet: what another fleet's nodes were granted is forgotten."""
+    cache, masks = fleet([])
+    placements = PlacementCache()
+    for more in ((), ("hgx-b200-8-degraded",)):
+        for kind in more:
+            machine = carried_machines()[kind]
+            cache.apply_node("more", decode_node(node_object("more", machine, {})))
+            cache.apply_slice("more", SliceDecoder().decode(gpu_slice("more", machine)))
+        wanted, snapshot = demand(cache, 2, "", {}, _POLICIES[0], "gpu"), cache.snapshot()
+        for node_info in snapshot.node_infos.values():
+            shared, alone = EvaluationContext(masks, Features(), snapshot.baseline, placements), EvaluationContext(masks, Features(), snapshot.baseline)
+            assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
+    assert len(placements) == 5

@@ -1,0 +1,259 @@
+"""Waking rejected pods: what changed is looked at in small steps, nothing is lost, and nobody is woken in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.fleet import Fleet
+from extender.cluster.api_errors import Unavailable
+from extender.extension.filter_service import FilterService
+from extender.extension.requeue import Requeuer
+from extender.extension.unschedulable_pods import UnschedulablePods
+from extender.model.claim import ObjectKey
+from tests.eventually import eventually
+
+
+def answer(filter_service: FilterService) -> bool:
+    """Of a whole look."""
+    return list(filter_service.queueing_hints.find_schedulable())[-1]
+
+
+def rejected(fleet: Fleet, shapes: int, count: int = 2) -> list[str]:
+    """Pods of so many shapes, each refused on every node."""
+    uids = [f"p{shape}" for shape in range(shapes)]
+    for shape, uid in enumerate(uids):
+        assert fleet.filter(fleet.pod(uid, shape, count)).passed == []
+    return uids
+
+
+def test_a_filter_of_many_live_shapes_is_not_a_first_one() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(5, 0.5)
+    pods = [fleet.pod(f"p{shape}", shape, 1) for shape in range(200)]
+    for pod in pods:
+        assert fleet.filter(pod).passed
+        fleet.mirror.release(pod.uid)
+    evaluations = fleet.judge.rankings.evaluations
+    for pod in pods:
+        assert fleet.filter(pod).passed
+        fleet.mirror.release(pod.uid)
+    assert fleet.judge.rankings.evaluations == evaluations, "every verdict is remembered"
+
+
+def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:
+    """A scan over all waiting shapes must not drop the rankings that filters use."""
+    fleet = Fleet("mixed")
+    fleet.fill(6, 1.0)
+    rejected(fleet, 100, count=9)
+    order = [ranking.requirements.key for ranking in fleet.judge.rankings]
+    node = next(iter(fleet.devices))
+    fleet.touch_node(node, {"a": "b"})
+    fleet.hold(99, node, fleet.devices[node][:1])  # a second claim on a device: a state that no node was in
+    fleet.apply("resourceclaims", "held/h0", None)
+    judged = [fleet.judge.rankings.evaluations]
+    for fits in fleet.judge.queueing_hints.find_schedulable():
+        judged.append(fleet.judge.rankings.evaluations)
+        assert not fits
+    assert len(judged) > 100 and max(after - before for before, after in pairwise(judged)) == 1
+    assert [ranking.requirements.key for ranking in fleet.judge.rankings] == order
+
+
+def test_a_look_that_was_cut_short_is_made_up_for() -> None:
+    """However many steps of it were taken."""
+    for steps in range(12):
+        fleet = Fleet("mixed")
+        fleet.fill(3, 1.0)
+        rejected(fleet, 5)
+        assert not answer(fleet.judge)
+        fleet.apply("resourceclaims", "held/h1", None)
+        look = fleet.judge.queueing_hints.find_schedulable()
+        cut = list(islice(look, steps))
+        assert any(cut) or answer(fleet.judge), steps
+        fleet.touch_node("node-000003", {"a": "b"})
+        assert not answer(fleet.judge), "what was looked at is not looked at again"
+
+
+def test_what_changes_during_a_look_is_for_the_next_one() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(3, 1.0)
+    rejected(fleet, 20)
+    fleet.touch_node("node-000001", {"a": "b"})
+    look = fleet.judge.queueing_hints.find_schedulable()
+    next(look)
+    fleet.apply("resourceclaims", "held/h0", None)
+    assert any(look) or answer(fleet.judge)
+
+
+def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(2, 1.0)
+    pod = fleet.pod("p", 1, 2)
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-000002"]}]}]
+    fleet.apply(
+        "resourceclaims",
+        "x/shared",
+        {
+            "metadata": {"namespace": "x", "name": "shared", "uid": "s", "resourceVersion": "1"},
+            "spec": {"devices": {"requests": []}},
+            "status": {"allocation": {"devices": {"results": []}, "nodeSelector": {"nodeSelectorTerms": terms}}},
+        },
+    )
+    claims = [{"name": "g", "resourceClaimName": "p"}, {"name": "s", "resourceClaimName": "shared"}]
+    fleet.apply(
+        "pods",
+        "x/p",
+        {
+            "metadata": {"namespace": "x", "name": "p", "uid": "p", "resourceVersion": "1"},
+            "spec": {"resourceClaims": claims},
+        },
+    )
+    pod = fleet.mirror.store.pods["p"]
+    assert fleet.filter(pod).passed == []
+    fleet.apply("resourceclaims", "held/h0", None)
+    assert not answer(fleet.judge)
+    fleet.apply("resourceclaims", "held/h1", None)
+    assert answer(fleet.judge)
+
+
+def test_a_pod_that_has_gone_wakes_nobody() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(1, 1.0)
+    pod = fleet.pod("p", 1, 2)
+    fleet.apply("pods", "x/p", None)
+    assert fleet.filter(pod).passed == [] and fleet.judge.unschedulable_count == 1, "filtered after it had gone"
+    fleet.apply("resourceclaims", "held/h0", None)
+    assert not answer(fleet.judge) and not fleet.judge.unschedulable_count
+
+
+_EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("free"), st.integers(0, 3)),
+        st.tuples(st.just("take"), st.integers(0, 3)),
+        st.tuples(st.just("filter"), st.integers(0, 5)),
+        st.tuples(st.just("look"), st.integers(0, 40)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=40)
+@given(_EVENTS, st.sampled_from([0, 1 << 30]))
+def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
+    events: list[tuple[str, int]], ranking_bytes: int
+) -> None:
+    """Whatever comes in between, however many steps of a look are taken, whether rankings are at hand or not."""
+    fleet = Fleet("mixed", ranking_bytes=ranking_bytes)
+    fleet.fill(4, 1.0)
+    fitting: set[str] = set()  # pods that were refused and for which a node has become free since
+    for what, which in events:
+        node = f"node-{which + 1:06}"
+        if what == "free":
+            if ObjectKey("held", f"h{which}") in fleet.mirror.store.claims:
+                fleet.apply("resourceclaims", f"held/h{which}", None)
+                fitting = set(fleet.judge.unschedulable_pods())
+        elif what == "take":
+            fleet.hold(which, node, fleet.devices[node])
+        elif what == "filter":
+            uid = f"p{which}"
+            if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
+                fitting.discard(uid)
+        elif what == "look":
+            if any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
+                fitting = set()
+    waiting = [uid for uid in fleet.judge.unschedulable_pods() if uid in fitting]
+    helped = answer(fleet.judge)
+    now = [uid for uid in waiting if fleet.filter(fleet.mirror.store.pods[uid]).passed]
+    assert helped or not now
+
+
+def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> None:
+    fleet = Fleet("mixed")
+    fleet.fill(1, 1.0)
+    uids = rejected(fleet, 3)
+    demands = [fleet.judge.rankings.peek(ranking.requirements) for ranking in fleet.judge.rankings]
+    pods = UnschedulablePods(limit=2)
+    for uid, ranking in zip(uids, demands, strict=True):
+        pods.add(uid, ranking.requirements)
+    assert pods.uids() == uids[1:] and len(pods.classes()) == 2
+    pods.add("other", demands[1].requirements)
+    assert pods.uids() == [uids[2], "other"] and len(pods.classes()) == 2
+    for uid in ("other", "other", uids[2]):
+        pods.remove(uid)
+    assert not len(pods) and not pods.classes()
+
+
+class _Writer:
+    """Touches fail as often as told."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures, self.touched = failures, 0
+
+    async def touch_class(self, name: str, annotation: str, value: str) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("not now")
+        self.touched += 1
+
+
+class _Looks:
+    """Looks with these answers, None for one that raises; `asked` counts them."""
+
+    def __init__(self, *answers: bool | None) -> None:
+        self._answers, self.asked = list(answers), 0
+
+    def __call__(self) -> Iterator[bool]:
+        self.asked += 1
+        answer = self._answers.pop(0) if self._answers else False
+        if answer is None:
+            raise RuntimeError("a fault in a look")
+        yield answer
+
+
+async def test_a_touch_that_failed_is_made_up_for() -> None:
+    """The look that found a fit is over: without another event nobody would look again."""
+    writer, looks = _Writer(failures=2), _Looks(True)
+    requeuer = Requeuer(writer, lambda: "now", pause=0)
+    task = asyncio.create_task(requeuer.run(looks))
+    requeuer.supply_changed()
+    await eventually(lambda: writer.touched)
+    task.cancel()
+    assert requeuer.touches == 1 and looks.asked == 1
+
+
+async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:
+    writer, looks = _Writer(), _Looks(None, True)
+    requeuer = Requeuer(writer, lambda: "now", pause=0)
+    requeuer.supply_changed()
+    with pytest.raises(RuntimeError):
+        await requeuer.run(looks)
+    task = asyncio.create_task(requeuer.run(looks))
+    await eventually(lambda: writer.touched)
+    task.cancel()
+
+
+async def test_others_have_their_turn_during_a_long_look() -> None:
+    turns = []
+
+    def look() -> Iterator[bool]:
+        while len(turns) < 3:
+            yield False
+        yield True
+
+    async def other() -> None:
+        while len(turns) < 3:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    writer = _Writer()
+    requeuer = Requeuer(writer, lambda: "now", pause=0, stretch=0)
+    requeuer.supply_changed()
+    tasks = [asyncio.create_task(requeuer.run(look)), asyncio.create_task(other())]
+    await eventually(lambda: writer.touched)
+    for task in tasks:
+        task.cancel()

@@ -1,0 +1,118 @@
+"""Every end of a hold frees its devices by itself and wakes pods that were refused because of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from benchmarks.fleet import Fleet
+from extender.cache.cluster_cache import NoListener
+from extender.policy import Policy
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+
+
+async def refused(b: Berthing, name: str, count: int) -> str:
+    """Filter a new pod that nothing is left for; the answer is the reason."""
+    b.cluster.apply(claim(name, count))
+    b.cluster.apply(pod(name, name))
+    await b.settled()
+    answer = await b.filter(name)
+    assert not answer["NodeNames"]
+    return answer["FailedAndUnresolvableNodes"]["n1"]
+
+
+async def held(b: Berthing, name: str, count: int) -> None:
+    b.cluster.apply(claim(name, count))
+    b.cluster.apply(pod(name, name))
+    await b.settled()
+    assert (await b.filter(name))["NodeNames"] == ["n1"]
+
+
+async def woken(b: Berthing, name: str) -> None:
+    """Berth touches the marker class without being asked, and the pod then fits."""
+    await eventually(lambda: b.app.service.requeuer.touches > 0)
+    assert (await b.filter(name))["NodeNames"] == ["n1"]
+
+
+async def test_a_deadline_ends_holds_and_wakes() -> None:
+    """A gang of three that cannot fit holds what there is; a single pod is refused once and woken when the holds
+    end."""
+    async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
+        await held(b, "gang-0", 2)
+        await held(b, "gang-1", 2)
+        await refused(b, "gang-2", 2)
+        assert "held by a pod being scheduled" in await refused(b, "single", 1)
+        await eventually(lambda: b.app.service.cache.reservations.holds == 0)
+        await woken(b, "single")
+
+
+async def test_the_end_of_the_holding_pod_wakes() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await held(b, "p", 4)
+        assert "held by a pod being scheduled" in await refused(b, "q", 4)
+        b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "p"))
+        await woken(b, "q")
+
+
+async def test_a_hold_that_a_refused_pod_had_wakes() -> None:
+    """The pod is filtered again without the node that is held for it."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        b.cluster.apply(claim("p", 4))
+        b.cluster.apply(pod("p", "p"))
+        await b.settled()
+        assert (await b.filter("p", ["n1"]))["NodeNames"] == ["n1"]
+        b.cluster.apply(claim("q", 4))
+        b.cluster.apply(pod("q", "q"))
+        await b.settled()
+        assert not (await b.filter("q", ["n1"]))["NodeNames"]
+        assert not (await b.filter("p", ["elsewhere"]))["NodeNames"]
+        await eventually(lambda: b.app.service.requeuer.touches > 0)
+        assert (await b.filter("q", ["n1"]))["NodeNames"] == ["n1"]
+
+
+async def test_a_failed_bind_wakes() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        await held(b, "p", 4)
+        writing = asyncio.Event()
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            if method == "PATCH" and path.endswith("/resourceclaims/p"):
+                await writing.wait()
+                return ApiError(403, "Forbidden", "no")
+            return None
+
+        b.cluster.api.intercept = refuse
+        bind = asyncio.create_task(b.bind("p", "n1"))
+        await eventually(lambda: bool(b.app.service.cache.reservations.in_flight))
+        await refused(b, "q", 4)
+        writing.set()
+        assert "no" in await bind
+        await woken(b, "q")
+
+
+class Freed(NoListener):
+    """Counts how often the cache says that a reservation ended and left devices free."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def freed(self) -> None:
+        self.times += 1
+
+
+def test_waking_does_not_feed_itself() -> None:
+    """A pod that is refused again after it was woken frees nothing, so nothing wakes it a second time."""
+    listener = Freed()
+    fleet = Fleet("mixed", listener=listener)
+    fleet.fill(1, 0.0)
+    assert fleet.filter(fleet.pod("p", 1, 8)).passed
+    waits = fleet.pod("q", 1, 8)
+    assert not fleet.filter(waits).passed
+    fleet.now += Policy().hold_seconds
+    fleet.mirror.expire(fleet.now)
+    assert listener.times == 1
+    for _ in range(3):
+        assert not fleet.filter(waits, ["elsewhere"]).passed
+    assert listener.times == 1

@@ -1,0 +1,232 @@
+"""Objects that cannot be read stop neither a list nor a watch: each is named, logged once a version, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from extender.cache.cluster_cache import ClusterCache
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials
+from extender.cluster.reflector import Reflector, WatchedResource
+from extender.model.claim import ObjectKey
+from extender.runtime.watched_resources import watched_resources
+from extender.sandbox.sandbox_cluster import listening
+from extender.wire.lenient import MOST_LEVELS, lenient_loads
+from tests.eventually import eventually
+from tests.fuzzing import CASES as FOLDER
+from tests.fuzzing import unfolded
+from tests.running_berth import berthing, claim
+
+CASES = yaml.safe_load((FOLDER / "unreadable.yaml").read_text())
+
+
+def claim_with(parameters: bytes, version: int = 2) -> bytes:
+    """A claim as the API server sends it, whose opaque parameters are this text."""
+    obj = claim("odd")
+    obj["metadata"] |= {"uid": "u-odd", "resourceVersion": str(version)}
+    obj["spec"]["devices"]["config"] = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": "HERE"}}]
+    return orjson.dumps(obj).replace(b'"HERE"', parameters)
+
+
+def good(name: str, version: int) -> bytes:
+    return orjson.dumps({"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}})
+
+
+class Server:
+    """An API server as ASGI: one list, then these events, each when the test asks for it; nothing ends."""
+
+    def __init__(self, *items: bytes) -> None:
+        self.page = b'{"metadata": {"resourceVersion": "9"}, "items": [%b]}' % b",".join(items)
+        self.events: asyncio.Queue[bytes] = asyncio.Queue()
+        self.lists = 0
+
+    async def __call__(self, scope: dict, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if b"watch=1" not in scope["query_string"]:
+            self.lists += 1
+            await send({"type": "http.response.body", "body": self.page})
+            return
+        while True:
+            await send({"type": "http.response.body", "body": b"", "more_body": True})
+            await send({"type": "http.response.body", "body": await self.events.get() + b"\n", "more_body": True})
+
+    def tell(self, kind: str, obj: bytes) -> None:
+        self.events.put_nowait(b'{"type": "%b", "object": %b}' % (kind.encode(), obj))
+
+
+@asynccontextmanager
+async def reflecting(server: Server, kind: WatchedResource) -> AsyncIterator[Reflector]:
+    async with listening(server, "127.0.0.1", 0) as url, ApiClient(Credentials(url, None, lambda: None)) as client:
+        found = Reflector(client, kind, lambda: None)
+        task = asyncio.create_task(found.run())
+        try:
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def claims_of(cache: ClusterCache) -> WatchedResource:
+    return next(kind for kind in watched_resources(cache, lambda: 0.0) if kind.name == "resourceclaims")
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_a_tenant_writes_into_a_claim_stops_no_other_claim(case: str) -> None:
+    """Both where the list shows it and where the watch does."""
+    cache, text = ClusterCache(), unfolded(CASES[case])
+    server = Server(claim_with(text), good("a", 3))
+    async with reflecting(server, claims_of(cache)) as found:
+        await eventually(lambda: found.listed)
+        server.tell("MODIFIED", claim_with(text, 10))
+        server.tell("ADDED", good("b", 11))
+        await eventually(lambda: found.version == "11")
+        assert {key.name for key in cache.store.claims} == {"odd", "a", "b"}
+        assert (found.failures, found.relists, found.unreadable) == (0, 1, {})
+        odd = cache.store.claims[ObjectKey("default", "odd")]
+        if b"[" in text or text.count(b"{") > 1:
+            assert "spec: cannot be written as JSON" in odd.problem and len(odd.problem) < 200
+        else:
+            assert not odd.problem and odd.spec.config[0].parameters == orjson.dumps(lenient_loads(text)).decode()
+
+
+def test_lenient_json_reads_as_go_does() -> None:
+    assert lenient_loads(rb'["\ud83d\ude00", "\\ud800", "x\ud800\ud800\udc00y"]') == ["\U0001f600", "\\ud800", "x\ufffd\U00010000y"]
+    assert lenient_loads(b'["a\xffb"]') == ["a\ufffdb"]
+    assert lenient_loads(b'[1, %b7%b, {"a": "]"}]' % (b"[" * 2000, b"]" * 2000))[2] == {"a": "]"}
+    inner: Any = lenient_loads(b"[" * 2000 + b"]" * 2000)
+    levels = 0
+    while inner is not None:
+        (inner,), levels = inner, levels + 1
+    assert levels == MOST_LEVELS
+    for text in (b"", b"[", b"]", b'"', b"[" * 2000, b"]" * 2000, b'{"a":' * 2000 + b'"', b"[" * 2000 + b"]" * 2001, b"[1e999]"):
+        with pytest.raises(orjson.JSONDecodeError):
+            lenient_loads(text)
+
+
+@pytest.mark.parametrize("characters", [9_000_000, 12_000_000])
+async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> None:
+    """1.5 MiB of `<`, each as six bytes of JSON. What is longer still is read from a list."""
+    server, seen = Server(), {}
+    async with reflecting(server, WatchedResource("pods", "/api/v1/pods", seen.__setitem__)) as found:
+        await eventually(lambda: found.listed)
+        long = orjson.dumps({"metadata": {"name": "long", "resourceVersion": "10", "annotations": {"x": "x" * characters}}})
+        server.page = b'{"metadata": {"resourceVersion": "10"}, "items": [%b]}' % long
+        server.tell("ADDED", long)
+        await eventually(lambda: "long" in seen)
+        await eventually(lambda: found.version == "10")
+        assert found.relists == (1 if characters < 10_000_000 else 2)
+
+
+class Applied:
+    """What was applied; some names cannot be."""
+
+    def __init__(self, **failing: Exception) -> None:
+        self.now: dict[str, Any] = {}
+        self.failing: dict[str, Exception] = failing
+
+    def __call__(self, key: str, obj: dict | None) -> None:
+        if key in self.failing:
+            raise self.failing[key]
+        if obj is None:
+            self.now.pop(key, None)
+        else:
+            self.now[key] = obj["metadata"]["resourceVersion"]
+
+
+def node(name: str, version: int) -> bytes:
+    return orjson.dumps({"metadata": {"name": name, "resourceVersion": str(version)}})
+
+
+async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stays() -> None:
+    applied = Applied()
+    server = Server(node("a", 1), node("odd", 2))
+    with capture_logs() as logs:
+        async with reflecting(server, WatchedResource("nodes", "/api/v1/nodes", applied)) as found:
+            await eventually(lambda: found.listed)
+            applied.failing["odd"] = KeyError("made\nup")
+            for version in (10, 10, 11):
+                server.tell("MODIFIED", node("odd", version))
+            server.tell("MODIFIED", node("a", 12))
+            await eventually(lambda: found.version == "12")
+            assert applied.now == {"a": "12", "odd": "2"}, "the last version that could be read stays"
+            assert {key: one.problem for key, one in found.unreadable.items()} == {"odd": r"KeyError: 'made\nup'"}
+            told = [entry for entry in logs if entry["event"] == "unreadable object"]
+            assert [(entry["key"], entry["exc_info"]) for entry in told] == [("odd", True)] * 2, "once a version, with its trace"
+            applied.failing.clear()
+            server.tell("MODIFIED", node("odd", 13))
+            await eventually(lambda: found.version == "13")
+            assert applied.now["odd"] == "13" and not found.unreadable
+
+
+async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
+    applied = Applied()
+    server = Server(node("odd", 2))
+    async with reflecting(server, WatchedResource("nodes", "/api/v1/nodes", applied)) as found:
+        await eventually(lambda: found.listed)
+        applied.failing["odd"] = KeyError("made up")
+        server.tell("DELETED", node("odd", 10))
+        await eventually(lambda: found.version == "10")
+        assert list(found.unreadable) == ["odd"] and list(applied.now) == ["odd"]
+        applied.failing.clear()
+        server.page = b'{"metadata": {"resourceVersion": "11"}, "items": []}'
+        server.tell("ERROR", b'{"code": 410, "message": "too old"}')
+        await eventually(lambda: found.relists == 2)
+        assert not applied.now and not found.unreadable
+
+
+ODD_OBJECTS: list[Any] = [
+    None, 7, "x", [], [{}], {}, {"metadata": None}, {"metadata": [1]}, {"metadata": {"name": {}}}, {"metadata": {"name": None}},
+    {"metadata": {"name": "n", "namespace": 7}}, {"metadata": {"name": "n", "resourceVersion": {"a": 1}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD_OBJECTS, ids=repr)
+async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
+    cache = ClusterCache()
+    server = Server(orjson.dumps(odd), good("a", 3))
+    async with reflecting(server, claims_of(cache)) as found:
+        await eventually(lambda: found.listed)
+        if isinstance(odd, dict):
+            for kind in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "NEW"):
+                server.tell(kind, orjson.dumps(odd))
+        server.tell("ADDED", good("b", 11))
+        await eventually(lambda: found.version == "11")
+        assert {"a", "b"} <= {key.name for key in cache.store.claims} and found.relists == 1
+
+
+async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        def put(name: str, labels: object) -> None:
+            b.cluster.store.put("namespaces", ("", name), {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+
+        reflector = b.app.service.informers.reflectors["namespaces"]
+        for number in range(10):
+            put(f"odd-{number}", ["x"])
+        await eventually(lambda: len(reflector.unreadable) == 10)
+        ready = await b.client.get("/readyz")
+        assert ready.status_code == 200 and "namespaces odd-0 cannot be read: metadata.labels: must be an object" in ready.text
+        assert "odd-7" in ready.text and "odd-8" not in ready.text and "and 2 more namespaces" in ready.text
+        await b.metrics('berth_unreadable_objects{kind="namespaces"} 10')
+        for number in range(10):
+            put(f"odd-{number}", {"x": "y"})
+        await eventually(lambda: not reflector.unreadable)
+        assert (await b.client.get("/readyz")).text == "ok"
+        await b.metrics('berth_unreadable_objects{kind="namespaces"} 0')
+
+
+def test_problems_are_short() -> None:
+    """What a message shows of a value is cut, however deep and large the value is."""
+    deep: Any = orjson.loads(b"[" * 1000 + b"]" * 1000)
+    decode: Callable[[str, dict | None], None] = next(k for k in watched_resources(ClusterCache(), lambda: 0.0) if k.name == "pods").apply
+    for value in (deep, {"a": deep}, ["x"] * 1_000_000, "x" * 1_000_000):
+        with pytest.raises(Exception, match="must be") as caught:
+            decode("p", {"metadata": {"name": "p"}, "spec": {"nodeName": [value]}})
+        assert len(str(caught.value)) < 200
