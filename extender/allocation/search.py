@@ -16,7 +16,7 @@ from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Soluti
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.taints import blocking_taint
 from extender.model.berth_errors import InvalidClaim, OutOfBudget
-from extender.model.bits import lowest, members
+from extender.model.bits import lowest, members, union
 from extender.model.call_budget import UNLIMITED, CallBudget
 from extender.model.claim import MAX_RESULTS, DeviceRequest
 from extender.model.quantity import Quantity
@@ -368,7 +368,7 @@ class Search:
         else:
             # An administrator's claim and another one may both hold the device: it stays taken for the other.
             self._here_by_claim[claim] &= ~(1 << bit)
-            self._here = _union(self._here_by_claim)
+            self._here = union(self._here_by_claim)
         if self._problem.inventory.places[bit].device.consumes and not (shared and self._has_shares(bit)):
             self._counters.give_back(bit)
 
@@ -386,10 +386,3 @@ class Search:
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
         self._observer.rejected(request.name, bit, cause, detail)
         return False
-
-
-def _union(masks: list[int]) -> int:
-    found = 0
-    for mask in masks:
-        found |= mask
-    return found

@@ -23,7 +23,7 @@ from extender.cli.object_files import Objects, load_objects
 from extender.model.berth_errors import InvalidClaim, OutOfBudget, WireError
 from extender.model.claim import Allocation, Node
 from extender.model.text_limits import shown
-from extender.wire.resource_claims import encode_allocation
+from extender.wire.encoded_claims import encode_allocation
 
 _CASE_BUDGET = 1_000_000  # cases have no scheduler waiting
 Json = dict[str, Any]

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
 from rich.console import Console
 
-from extender.allocation.node_info import NodeInfo
-from extender.allocation.unsupported_devices import field_of
-from extender.cache.cluster_cache import ClusterCache
 from extender.cli.cluster_dump import dump_of, items_of, take_objects
+from extender.cli.doctor_cluster import Diagnosis, cluster, some
 from extender.cluster.api_errors import ClusterError
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import load_credentials
-from extender.diagnosis.consistency import Finding, check_consistency
-from extender.extension.requeue import MARKER_CLASS
-from extender.fabric.sources import gpu_uuid
 from extender.files import name_of, read_file
 from extender.model.berth_errors import WireError
-from extender.model.bits import members
-from extender.model.gpu_topology import Source
 from extender.model.quantity import parse_quantity
 from extender.model.text_limits import one_line
 from extender.wire.documents import one_value
@@ -37,7 +30,6 @@ _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
 _SHORT_SECONDS = 2.0  # of httpTimeout for filter
-_SHOWN = 5
 _MOST_CONFIGURATION = 1024 * 1024  # bytes
 # (API group, resource, verb): the heart of manifests/base/rbac.yaml.
 _RIGHTS = (
@@ -45,15 +37,6 @@ _RIGHTS = (
     ("", "nodes", "list"), ("resource.k8s.io", "resourceclaims", "patch"), ("resource.k8s.io", "resourceclaims/status", "patch"),
     ("", "pods/binding", "create"), ("resource.k8s.io", "deviceclasses", "patch"),
 )  # fmt: skip
-
-
-class Diagnosis(NamedTuple):
-    """One finding."""
-
-    severity: str  # "error" or "warning"
-    what: str
-    why: str
-    mend: str
 
 
 def doctor_command(
@@ -235,75 +218,9 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
         if claim.get("resourceClaimTemplateName") and claim["name"] not in {c.get("name") for c in (p.get("status") or {}).get("resourceClaimStatuses") or ()}
     )
     if waiting_for:
-        yield Diagnosis("warning", f"{len(waiting_for)} waiting pods have no claim yet: {_some(waiting_for)}",
+        yield Diagnosis("warning", f"{len(waiting_for)} waiting pods have no claim yet: {some(waiting_for)}",
                       "a quota, a missing template or a controller manager that is away keeps it from being made",
                       f"kubectl -n {waiting_for[0].partition('/')[0]} describe pod {waiting_for[0].partition('/')[2]}")
-
-
-def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
-    """Slices, agents, classes and allocations."""
-    snapshot = cache.snapshot()
-    if MARKER_CLASS not in snapshot.classes:
-        yield Diagnosis("error", f"DeviceClass {MARKER_CLASS} is missing", "pods that wait are not woken when devices appear",
-                      "kubectl apply -f manifests/base/marker-class.yaml")
-    gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if node_info.gpu_bits}
-    silent = sorted(name for name, node_info in gpus.items() if node_info.fabric is None or node_info.fabric.source.value != "live agent")
-    if silent:
-        yield Diagnosis("warning", f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {_some(silent)}",
-                      "their links come from a table and live memory is unknown", "kubectl -n berth-system get pods -l app=berth-agent -o wide")
-    astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
-    if astray:
-        yield Diagnosis("error", f"agent and GPU driver name other GPUs on {len(astray)} nodes: {_some(astray)}",
-                      "links and memory of those GPUs are not believed", "restart the agent and the driver's pod there, and compare nvidia-smi -L")
-    broken = sorted(f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}" for name, node_info in snapshot.node_infos.items()
-                    for pool in node_info.inventory.pools if not pool.usable)  # fmt: skip
-    if broken:
-        yield Diagnosis("error", f"{len(broken)} pools cannot be used: {_some(broken)}", "their devices are offered to nobody",
-                      "restart the driver's pod on those nodes and look at its log")
-    yield from _left_out(snapshot.node_infos.values())
-    others = sorted(str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours)
-    if others:
-        yield Diagnosis("warning", f"{len(others)} claims were allocated by another scheduler: {_some(others)}",
-                      "two schedulers on the same devices race; the later one loses its pod", "kubectl apply -k manifests/overlays/admission")
-    for finding in check_consistency(cache):
-        yield _ailment(finding)
-
-
-def _ailment(finding: Finding) -> Diagnosis:
-    if not finding.claims:
-        return Diagnosis(
-            "error",
-            f"audit: {finding.sentence}",
-            "Berth leaves out what it cannot believe of this node; other nodes are not affected",
-            f"kubectl get resourceslices --field-selector spec.nodeName={finding.about} -o yaml",
-        )
-    claim = finding.claims[0]
-    return Diagnosis(
-        "error",
-        f"audit: {finding.sentence}",
-        "two workloads may use one device, or devices are lost to all",
-        f"kubectl -n {claim.namespace} describe resourceclaim {claim.name}",
-    )
-
-
-def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
-    """Devices that Berth never offers, by the field that it does not support."""
-    nodes: dict[str, list[str]] = {}
-    for node_info in node_infos:
-        for field in {field_of(node_info.inventory, bit) for _, mask in node_info.inventory.unsupported for bit in members(mask)}:
-            nodes.setdefault(field, []).append(node_info.node.name)
-    for field, names in sorted(nodes.items()):
-        yield Diagnosis("warning", f"devices with {field} on {len(names)} nodes: {_some(sorted(names))}",
-                      "Berth does not support the field yet and never offers these devices",
-                      "turn the feature off in their driver, or leave them to kube-scheduler by another DeviceClass")
-
-
-def _disagree(node_info: NodeInfo) -> bool:
-    """Whether the live agent knows a GPU that the slices do not have, or the other way round."""
-    if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
-        return False
-    published = {uuid for place in node_info.inventory.places if (uuid := gpu_uuid(place.device))}
-    return {gpu.uuid for gpu in node_info.fabric.gpus} != published
 
 
 def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
@@ -313,9 +230,5 @@ def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
         if (p.get("spec") or {}).get("resourceClaims") and p["spec"].get("schedulerName") != SCHEDULER
     )
     if wrong:
-        yield Diagnosis("warning", f"{len(wrong)} waiting pods with claims name another scheduler: {_some(wrong)}",
+        yield Diagnosis("warning", f"{len(wrong)} waiting pods with claims name another scheduler: {some(wrong)}",
                       "they are placed without regard to NVLink, beside Berth's picture", f"set schedulerName: {SCHEDULER} in their manifests")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

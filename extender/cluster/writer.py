@@ -24,7 +24,8 @@ from extender.model.claim import (
 )
 from extender.model.text_limits import cut
 from extender.wire.core import decode_pod
-from extender.wire.resource_claims import decode_claim, encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire.encoded_claims import encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire.resource_claims import decode_claim
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"

@@ -16,3 +16,11 @@ def members(mask: int) -> list[int]:
 def lowest(mask: int) -> int:
     """The lowest position in a mask that is not empty."""
     return (mask & -mask).bit_length() - 1
+
+
+def union(masks: list[int]) -> int:
+    """The positions of all masks."""
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
