@@ -17,9 +17,7 @@ _MANIFESTS = ("rbac.yaml", "agent.yaml")
 def tables() -> str:
     """A table for each account, in the order of the manifests."""
     objects = [
-        obj
-        for name in _MANIFESTS
-        for obj in yaml.safe_load_all((ROOT / "manifests" / "base" / name).read_text())
+        obj for name in _MANIFESTS for obj in yaml.safe_load_all((ROOT / "manifests" / "base" / name).read_text())
     ]
     roles = {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects if obj["kind"] in ("Role", "ClusterRole")}
     accounts = [obj["metadata"]["name"] for obj in objects if obj["kind"] == "ServiceAccount"]

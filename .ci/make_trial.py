@@ -35,7 +35,9 @@ def _one(name: str, machine: Machine) -> list[dict[str, Any]]:
     for device in live["spec"]["devices"]:
         for taint in device["taints"]:
             taint["timeAdded"] = "2026-01-01T00:00:00Z"  # else the server's own would differ from this file for ever
-    slices = [{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **one} for one in (gpu_slice(name, machine), live)]
+    slices = [
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **one} for one in (gpu_slice(name, machine), live)
+    ]
     return [{"apiVersion": "v1", "kind": "Node", **node}, *slices]
 
 

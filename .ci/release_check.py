@@ -28,7 +28,9 @@ def needed(name: str, found: dict[str, metadata.Distribution]) -> None:
 def licence(one: metadata.Distribution) -> str:
     fields = one.metadata
     named = fields.get("License-Expression") or ""
-    named = named or ", ".join(c.rpartition(" :: ")[2] for c in fields.get_all("Classifier") or () if c.startswith("License ::"))
+    named = named or ", ".join(
+        c.rpartition(" :: ")[2] for c in fields.get_all("Classifier") or () if c.startswith("License ::")
+    )
     return named or (fields.get("License") or "").strip().splitlines()[0] if named or fields.get("License") else ""
 
 
@@ -45,11 +47,21 @@ def main() -> int:
         if not kind:
             problems.append(f"{name}: its licence is unknown")
         rows.append(f"{name} {one.version}: {kind}")
-        components.append({"type": "library", "name": name, "version": one.version, "purl": f"pkg:pypi/{name}@{one.version}", "licenses": [{"license": {"name": kind}}]})
+        components.append(
+            {
+                "type": "library",
+                "name": name,
+                "version": one.version,
+                "purl": f"pkg:pypi/{name}@{one.version}",
+                "licenses": [{"license": {"name": kind}}],
+            }
+        )
     folder = ROOT / "dist"
     folder.mkdir(exist_ok=True)
     (folder / "licences.txt").write_text("\n".join(rows) + "\n")
-    (folder / "sbom.json").write_text(json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components}, indent=1))
+    (folder / "sbom.json").write_text(
+        json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components}, indent=1)
+    )
     print(f"{len(rows)} distributions; dist/licences.txt, dist/sbom.json")
     for problem in problems:
         print(problem, file=sys.stderr)

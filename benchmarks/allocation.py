@@ -33,13 +33,27 @@ def mig_slices(node: str) -> list[dict]:
         for profile, size in PROFILES.items():
             for start in range(0, 8, size):
                 used = {f"memory-slice-{i}": {"value": "1"} for i in range(start, start + size)}
-                devices.append({"name": f"gpu-{gpu}-{profile}-{start}", "attributes": {"profile": {"string": profile}},
-                                "consumesCounters": [{"counterSet": f"gpu-{gpu}", "counters": used}]})
+                devices.append(
+                    {
+                        "name": f"gpu-{gpu}-{profile}-{start}",
+                        "attributes": {"profile": {"string": profile}},
+                        "consumesCounters": [{"counterSet": f"gpu-{gpu}", "counters": used}],
+                    }
+                )
     pool = {"name": node, "generation": 1, "resourceSliceCount": 3}
     halves = [devices[:64], devices[64:]]
     return [
-        *({"metadata": {"name": f"mig-{node}-{i}"}, "spec": {"driver": "mig.example.com", "nodeName": node, "pool": pool, "devices": half}} for i, half in enumerate(halves)),
-        {"metadata": {"name": f"mig-{node}-c"}, "spec": {"driver": "mig.example.com", "nodeName": node, "pool": pool, "sharedCounters": counters}},
+        *(
+            {
+                "metadata": {"name": f"mig-{node}-{i}"},
+                "spec": {"driver": "mig.example.com", "nodeName": node, "pool": pool, "devices": half},
+            }
+            for i, half in enumerate(halves)
+        ),
+        {
+            "metadata": {"name": f"mig-{node}-c"},
+            "spec": {"driver": "mig.example.com", "nodeName": node, "pool": pool, "sharedCounters": counters},
+        },
     ]
 
 
@@ -48,7 +62,12 @@ def shared_slices(node: str) -> list[dict]:
     memory = {"value": "80Gi", "requestPolicy": {"default": "10Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}}
     devices = [{"name": f"gpu-{i}", "allowMultipleAllocations": True, "capacity": {"memory": memory}} for i in range(8)]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    return [{"metadata": {"name": f"shared-{node}"}, "spec": {"driver": "shared.example.com", "nodeName": node, "pool": pool, "devices": devices}}]
+    return [
+        {
+            "metadata": {"name": f"shared-{node}"},
+            "spec": {"driver": "shared.example.com", "nodeName": node, "pool": pool, "devices": devices},
+        }
+    ]
 
 
 def whole_slices(node: str) -> list[dict]:
@@ -57,8 +76,20 @@ def whole_slices(node: str) -> list[dict]:
 
 def cluster(nodes: int, slices: Callable[[str], list[dict]]) -> ClusterCache:
     cache, decoder = ClusterCache(), SliceDecoder()
-    for name, driver in (("gpu.nvidia.com", "gpu.nvidia.com"), ("mig", "mig.example.com"), ("shared", "shared.example.com")):
-        cache.apply_class(name, decode_class({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}}))
+    for name, driver in (
+        ("gpu.nvidia.com", "gpu.nvidia.com"),
+        ("mig", "mig.example.com"),
+        ("shared", "shared.example.com"),
+    ):
+        cache.apply_class(
+            name,
+            decode_class(
+                {
+                    "metadata": {"name": name},
+                    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]},
+                }
+            ),
+        )
     for i in range(nodes):
         name = f"n{i}"
         cache.apply_node(name, decode_node(node_object(name, MACHINE, {})))
@@ -75,7 +106,9 @@ def cost(cache: ClusterCache, obj: dict, constraint: str = "") -> float:
     obj["metadata"]["uid"] = "u"
     cache.apply_claim(ObjectKey("default", "c"), decode_claim(obj))
     snapshot, policy = cache.snapshot(), Policy()
-    requirements = requirements_of(Pod(ObjectKey("default", "p"), "pod", claims=(PodClaim("c", "c"),)), snapshot, policy)
+    requirements = requirements_of(
+        Pod(ObjectKey("default", "p"), "pod", claims=(PodClaim("c", "c"),)), snapshot, policy
+    )
     assert isinstance(requirements, PodRequirements), requirements
     context = EvaluationContext(Masks(), Features(), snapshot.baseline)
     node_infos = list(snapshot.node_infos.values())
@@ -91,8 +124,11 @@ def main() -> None:
     small, large = cluster(50, whole_slices), cluster(400, whole_slices)
     memory = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0"
     shapes = [
-        ("1 GPU", claim("c"), ""), ("4 GPUs", claim("c", 4), ""), ("4 GPUs, selector", claim("c", 4, memory), ""),
-        ("2 GPUs, matchAttribute", claim("c", 2), "resource.kubernetes.io/pcieRoot"), ("4 GPUs that cannot match", claim("c", 4), "gpu.nvidia.com/uuid"),
+        ("1 GPU", claim("c"), ""),
+        ("4 GPUs", claim("c", 4), ""),
+        ("4 GPUs, selector", claim("c", 4, memory), ""),
+        ("2 GPUs, matchAttribute", claim("c", 2), "resource.kubernetes.io/pcieRoot"),
+        ("4 GPUs that cannot match", claim("c", 4), "gpu.nvidia.com/uuid"),
     ]
     print(f"{'us per node':28} {'50 nodes':>10} {'400 nodes':>10} {'ratio':>6}")
     for name, obj, constraint in shapes:
@@ -115,8 +151,18 @@ def events_per_second(nodes: int, count: int) -> float:
     for i in range(count):
         one = claim(f"c{i % 5000}", 2)
         one["metadata"] |= {"uid": f"u{i % 5000}", "resourceVersion": str(i + 1)}
-        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{i % nodes}", "device": f"gpu-{d}"} for d in range(2)]
-        one["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": f"p{i}"}]} if i // 5000 % 2 == 0 else {}
+        results = [
+            {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{i % nodes}", "device": f"gpu-{d}"}
+            for d in range(2)
+        ]
+        one["status"] = (
+            {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": f"p{i}"}],
+            }
+            if i // 5000 % 2 == 0
+            else {}
+        )
         lines.append(orjson.dumps({"type": "MODIFIED", "object": one}))
     cache.snapshot()
     gc.collect()

@@ -33,7 +33,10 @@ OURS_ONLY = {
 
 def best(action, *args, repeat: int, number: int) -> float:
     """Microseconds of action(*args): the least of several rounds."""
-    timer = timeit.Timer(f"action({', '.join(f'a{i}' for i in range(len(args)))})", globals={"action": action} | {f"a{i}": arg for i, arg in enumerate(args)})
+    timer = timeit.Timer(
+        f"action({', '.join(f'a{i}' for i in range(len(args)))})",
+        globals={"action": action} | {f"a{i}": arg for i, arg in enumerate(args)},
+    )
     return min(timer.repeat(repeat, number)) / number * 1e6
 
 
@@ -44,10 +47,19 @@ def celpy_program(text: str, compiled: bool):
 
 
 def evaluation(device) -> None:
-    activation = {"device": celpy.json_to_cel({
-        "driver": DRIVER,
-        "attributes": {DRIVER: {n.partition("/")[2]: (v if isinstance(v, str) else str(getattr(v, "text", v))) for n, v in device.attributes.items()}},
-    })}
+    activation = {
+        "device": celpy.json_to_cel(
+            {
+                "driver": DRIVER,
+                "attributes": {
+                    DRIVER: {
+                        n.partition("/")[2]: (v if isinstance(v, str) else str(getattr(v, "text", v)))
+                        for n, v in device.attributes.items()
+                    }
+                },
+            }
+        )
+    }
     print(f"{'selector':10} {'ours':>9} {'compile':>9} {'celpy':>10} {'ratio':>8} {'transpiled':>11} {'ratio':>8}")
     ratios = []
     for name, text in {**SELECTORS, **OURS_ONLY}.items():
@@ -60,7 +72,9 @@ def evaluation(device) -> None:
         # In this order: cel-python keeps one parser per process, whose trees suit both only if the transpiler made it.
         transpiled, interpreted = (timed(celpy_program(text, compiled=c), activation) for c in (True, False))
         ratios.append((interpreted / mine, transpiled / mine))
-        print(f"{name:10} {mine:8.2f}u {compiling:8.0f}u {interpreted:9.0f}u {interpreted / mine:7.0f}x {transpiled:10.0f}u {transpiled / mine:7.0f}x")
+        print(
+            f"{name:10} {mine:8.2f}u {compiling:8.0f}u {interpreted:9.0f}u {interpreted / mine:7.0f}x {transpiled:10.0f}u {transpiled / mine:7.0f}x"
+        )
     medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
     print(f"median ratio {medians[0]:.0f}x, {medians[1]:.0f}x to cel-python's transpiled code")
 
@@ -110,7 +124,10 @@ def hostile() -> None:
         with contextlib.suppress(CelError):
             compile_selector(text).match(BLANK, "d")
         took.append((1000 * (time.process_time() - start), name))
-    print(f"hostile: {len(took)} expressions, the longest: " + ", ".join(f"{name} {ms:.0f} ms" for ms, name in sorted(took, reverse=True)[:3]))
+    print(
+        f"hostile: {len(took)} expressions, the longest: "
+        + ", ".join(f"{name} {ms:.0f} ms" for ms, name in sorted(took, reverse=True)[:3])
+    )
 
 
 def main() -> None:

@@ -34,7 +34,11 @@ from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing
 MACHINE = "hgx-h100-8"
 MEMORY = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
 PATIENCE_SECONDS = 240  # for one drain; the slow side may not finish, and its rate counts all the same
-IN_TREE = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "profiles": [{"schedulerName": "in-tree"}]}
+IN_TREE = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "profiles": [{"schedulerName": "in-tree"}],
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,12 @@ SHAPES = (
     Shape("1 GPU", "gpu.nvidia.com", {}),
     Shape("4 GPUs + memory selector", "gpu.nvidia.com", {"count": 4, "selectors": [{"cel": {"expression": MEMORY}}]}),
 )
-COUNTERS = Shape("shared counters", "mig.example.com", {"selectors": [{"cel": {"expression": 'device.attributes["mig.example.com"].profile == "1g"'}}]}, mig=True)
+COUNTERS = Shape(
+    "shared counters",
+    "mig.example.com",
+    {"selectors": [{"cel": {"expression": 'device.attributes["mig.example.com"].profile == "1g"'}}]},
+    mig=True,
+)
 
 
 @dataclass
@@ -89,7 +98,18 @@ class Watch:
 
     def end(self, plane: ControlPlane) -> None:
         """The watch ends by an event of its own: closing a socket that another thread reads would block."""
-        plane.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "end-of-watch"}, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "pause"}], "automountServiceAccountToken": False}})
+        plane.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "end-of-watch"},
+                "spec": {
+                    "schedulerName": "nobody",
+                    "containers": [{"name": "c", "image": "pause"}],
+                    "automountServiceAccountToken": False,
+                },
+            }
+        )
         self._thread.join(20)
         plane.request("DELETE", "/api/v1/namespaces/default/pods/end-of-watch?gracePeriodSeconds=0")
 
@@ -116,25 +136,46 @@ def make_fleet(plane: ControlPlane, count: int, *, mig: bool) -> None:
 
 def make_pods(plane: ControlPlane, shape: Shape, scheduler: str, count: int) -> None:
     """Pods by template, and wait until every claim exists."""
-    plane.create({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "gpus"},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": shape.class_name, **shape.request}}]}}},
-    })
-    in_parallel(lambda i: plane.create({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"job-{i:05}"},
-        "spec": {
-            "schedulerName": scheduler, "automountServiceAccountToken": False,
-            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
-            "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
-        },
-    }), count)
+    plane.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "gpus"},
+            "spec": {
+                "spec": {
+                    "devices": {
+                        "requests": [{"name": "gpu", "exactly": {"deviceClassName": shape.class_name, **shape.request}}]
+                    }
+                }
+            },
+        }
+    )
+    in_parallel(
+        lambda i: plane.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": f"job-{i:05}"},
+                "spec": {
+                    "schedulerName": scheduler,
+                    "automountServiceAccountToken": False,
+                    "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
+                    "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
+                },
+            }
+        ),
+        count,
+    )
     plane.wait(lambda: len(plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]) >= count, 120)  # type: ignore[index]
 
 
 def clear(plane: ControlPlane) -> None:
     """Delete pods, wait until the claims are gone, and delete the template."""
     names = [p["metadata"]["name"] for p in plane.get("/api/v1/namespaces/default/pods")["items"]]  # type: ignore[index]
-    in_parallel(lambda i: plane.request("DELETE", f"/api/v1/namespaces/default/pods/{names[i]}?gracePeriodSeconds=0"), len(names))
+    in_parallel(
+        lambda i: plane.request("DELETE", f"/api/v1/namespaces/default/pods/{names[i]}?gracePeriodSeconds=0"),
+        len(names),
+    )
     plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates/gpus")
     plane.wait(lambda: not plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"], 300)  # type: ignore[index]
 
@@ -143,10 +184,15 @@ def clear(plane: ControlPlane) -> None:
 def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A kube-scheduler without client-side limits, for as long as the block lasts."""
     path = folder / "bench-scheduler.yaml"
-    path.write_text(yaml.safe_dump({
-        **config, "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(plane.kubeconfig), "qps": 5000, "burst": 5000},
-    }))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                **config,
+                "leaderElection": {"leaderElect": False},
+                "clientConnection": {"kubeconfig": str(plane.kubeconfig), "qps": 5000, "burst": 5000},
+            }
+        )
+    )
     process = plane.start("kube-scheduler", f"--config={path}", "--secure-port=0")
     try:
         yield process
@@ -172,7 +218,12 @@ def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as text, ControlPlane(Path(text)) as plane:
         folder = Path(text)
         mig = shapes[0].mig
-        mig_class = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "mig.example.com"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "mig.example.com"'}}]}}
+        mig_class = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "mig.example.com"},
+            "spec": {"selectors": [{"cel": {"expression": 'device.driver == "mig.example.com"'}}]},
+        }
         for obj in (GPU_CLASS, MARKER_CLASS, mig_class):
             plane.create(obj)
         make_fleet(plane, nodes, mig=mig)
@@ -184,29 +235,48 @@ def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int) -> list[dict]:
                 extender["urlPrefix"] = f"http://127.0.0.1:{port}"
             ours = drain(plane, config, shape, pods, folder)
             plane.end(plane.processes[-1])
-            rows.append({
-                "nodes": nodes, "shape": shape.name, "pods": pods, "in_tree_bound": len(intree.times), "berth_bound": len(ours.times),
-                "in_tree_pods_per_s": round(intree.rate(), 1), "berth_pods_per_s": round(ours.rate(), 1),
-                "ratio": round(ours.rate() / intree.rate(), 2) if intree.rate() else None,
-            })
+            rows.append(
+                {
+                    "nodes": nodes,
+                    "shape": shape.name,
+                    "pods": pods,
+                    "in_tree_bound": len(intree.times),
+                    "berth_bound": len(ours.times),
+                    "in_tree_pods_per_s": round(intree.rate(), 1),
+                    "berth_pods_per_s": round(ours.rate(), 1),
+                    "ratio": round(ours.rate() / intree.rate(), 2) if intree.rate() else None,
+                }
+            )
             show(rows[-1])
     return rows
 
 
 def show(row: dict) -> None:
-    unfinished = "".join(f" ({name} bound {row[key]} of {row['pods']})" for name, key in (("in-tree", "in_tree_bound"), ("berth", "berth_bound")) if row[key] < row["pods"])
-    print(f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth {row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}", flush=True)
+    unfinished = "".join(
+        f" ({name} bound {row[key]} of {row['pods']})"
+        for name, key in (("in-tree", "in_tree_bound"), ("berth", "berth_bound"))
+        if row[key] < row["pods"]
+    )
+    print(
+        f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth {row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000])
     parser.add_argument("--pods", type=int, default=400)
-    parser.add_argument("--counter-nodes", type=int, default=400, help="nodes of the fleet with shared counters; 0 leaves it out")
+    parser.add_argument(
+        "--counter-nodes", type=int, default=400, help="nodes of the fleet with shared counters; 0 leaves it out"
+    )
     args = parser.parse_args()
     if missing():
         raise SystemExit(missing())
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}", flush=True)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
     rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods)]
     if args.counter_nodes:
         rows += one_fleet(args.counter_nodes, (COUNTERS,), args.pods)

@@ -125,8 +125,16 @@ def measure(nodes: int, honest: int, hostiles: int) -> Run:
         with tempfile.TemporaryDirectory() as folder:
             api = free_port()
             bench.start(
-                "benchmarks.hostile", "--serve", str(api), "--nodes", str(nodes), "--honest", str(honest),
-                "--hostile", str(hostiles), wait_line=True,
+                "benchmarks.hostile",
+                "--serve",
+                str(api),
+                "--nodes",
+                str(nodes),
+                "--honest",
+                str(honest),
+                "--hostile",
+                str(hostiles),
+                wait_line=True,
             )
             berth = bench.berth(api, Path(folder))
             pods = pods_of(api)

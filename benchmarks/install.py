@@ -33,7 +33,13 @@ class Installation:
         self.pages = f"http://127.0.0.1:{free_port()}"  # of the console
 
     def kubectl(self, *args: str) -> str:
-        done = subprocess.run([str(self.plane.bin / "kubectl"), f"--kubeconfig={self.plane.kubeconfig}", *args], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(self.plane.bin / "kubectl"), f"--kubeconfig={self.plane.kubeconfig}", *args],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"kubectl {' '.join(args)}: {done.stderr}")
         return done.stdout

@@ -23,7 +23,14 @@ from extender.scheduling.shortlist import plan
 from extender.wire.core import decode_pod
 from extender.wire.resource_claims import decode_claim
 
-FLEET = {"hgx-h100-8": 6, "a100-pcie-8-bridged": 8, "dgx1-v100": 6, "h100-pcie-8-bridged": 6, "l40s-8-pix": 8, "rtx-a6000-4-bridged": 8}
+FLEET = {
+    "hgx-h100-8": 6,
+    "a100-pcie-8-bridged": 8,
+    "dgx1-v100": 6,
+    "h100-pcie-8-bridged": 6,
+    "l40s-8-pix": 8,
+    "rtx-a6000-4-bridged": 8,
+}
 SIZES, SHARES = (1, 2, 4, 8), (40, 30, 20, 10)
 LINKS = (0, 1, 2, 4, 8, 16, 32)
 SEEDS = 3
@@ -49,13 +56,17 @@ class Fleet:
 
     def place(self, number: int, count: int) -> Placement | None:
         """Place a job on the best node, as filter and bind would."""
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}
+        spec = {
+            "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}
+        }
         claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{number}", "uid": f"u{number}"}, "spec": spec})
         self.mirror.apply_claim(claim.key, claim)
-        pod = decode_pod({
-            "metadata": {"namespace": "x", "name": f"p{number}", "uid": f"p{number}"},
-            "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{number}"}]},
-        })
+        pod = decode_pod(
+            {
+                "metadata": {"namespace": "x", "name": f"p{number}", "uid": f"p{number}"},
+                "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{number}"}]},
+            }
+        )
         passed = self.judge.filter(pod, self.names).passed
         self.mirror.release(pod.uid)
         if not passed:
@@ -66,7 +77,13 @@ class Fleet:
         assert isinstance(requirements, PodRequirements)
         placement = self.judge.evaluate_node(requirements, passed[0], snapshot)
         assert isinstance(placement, Placement)
-        ((_, allocation),) = plan(snapshot.node_infos[passed[0]], requirements, placement, self.judge.evaluation_context(snapshot), lambda: "share")
+        ((_, allocation),) = plan(
+            snapshot.node_infos[passed[0]],
+            requirements,
+            placement,
+            self.judge.evaluation_context(snapshot),
+            lambda: "share",
+        )
         stored = replace(claim, allocation=Allocation(allocation.results))
         self.mirror.apply_claim(ObjectKey("x", f"c{number}"), stored)
         return placement
@@ -91,7 +108,9 @@ def run(policy: Policy, seed: int) -> tuple[float, float]:
 
 
 def report(picture: Path) -> list[dict]:
-    print(f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth over the fleet's best")
+    print(
+        f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth over the fleet's best"
+    )
     rows = []
     for link in LINKS:
         policy = Policy(weights=Weights(link=link))
@@ -112,9 +131,17 @@ def drawn(rows: list[dict]) -> str:
     y = lambda v: height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
     points = [(x(r["allocated"]), y(r["bandwidth"]), r["link"]) for r in rows]
     line = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)
-    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5" fill="#2563eb"/><text x="{a + 8:.1f}" y="{b - 6:.1f}">{n}</text>' for a, b, n in points)
-    ticks = "".join(f'<text x="{x(v):.1f}" y="{height - bottom + 20}" text-anchor="middle">{v:.1%}</text>' for v in (min(xs), max(xs)))
-    ticks += "".join(f'<text x="{left - 8}" y="{y(v):.1f}" text-anchor="end">{v:.0%}</text>' for v in (min(ys), max(ys)))
+    dots = "".join(
+        f'<circle cx="{a:.1f}" cy="{b:.1f}" r="5" fill="#2563eb"/><text x="{a + 8:.1f}" y="{b - 6:.1f}">{n}</text>'
+        for a, b, n in points
+    )
+    ticks = "".join(
+        f'<text x="{x(v):.1f}" y="{height - bottom + 20}" text-anchor="middle">{v:.1%}</text>'
+        for v in (min(xs), max(xs))
+    )
+    ticks += "".join(
+        f'<text x="{left - 8}" y="{y(v):.1f}" text-anchor="end">{v:.0%}</text>' for v in (min(ys), max(ys))
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
         f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="22" font-size="15">Weight of link in a mixed fleet: what it costs and what it brings</text>'

@@ -22,14 +22,22 @@ TYPICAL = 0.95  # share of the demand whose shapes count as typical, as in the p
 
 def read_nodes(folder: Path) -> list[Host]:
     with (folder / "openb_node_list_gpu_node.csv").open() as file:
-        return [Host(r["model"], int(r["cpu_milli"]), int(r["memory_mib"]), (WHOLE,) * int(r["gpu"])) for r in csv.DictReader(file)]
+        return [
+            Host(r["model"], int(r["cpu_milli"]), int(r["memory_mib"]), (WHOLE,) * int(r["gpu"]))
+            for r in csv.DictReader(file)
+        ]
 
 
 def read_pods(path: Path) -> list[RequestShape]:
     with path.open() as file:
         return [
-            RequestShape(int(r["cpu_milli"]), int(r["memory_mib"]), int(r["num_gpu"]), int(r["gpu_milli"]) if int(r["num_gpu"]) else 0,
-                  frozenset(filter(None, r.get("gpu_spec", "").split("|"))))
+            RequestShape(
+                int(r["cpu_milli"]),
+                int(r["memory_mib"]),
+                int(r["num_gpu"]),
+                int(r["gpu_milli"]) if int(r["num_gpu"]) else 0,
+                frozenset(filter(None, r.get("gpu_spec", "").split("|"))),
+            )
             for r in csv.DictReader(file)
         ]
 
@@ -133,12 +141,16 @@ def unallocated_at_full(nodes: list[Host], pods: list[RequestShape], seed: int) 
 
 def published(folder: Path) -> dict[str, float]:
     with (folder / "expected" / "summary_mean_std.csv").open() as file:
-        return {r["workload"]: 100 - float(r["alloc_pct_at_100_mean"]) for r in csv.DictReader(file) if r["policy"] == "FGD"}
+        return {
+            r["workload"]: 100 - float(r["alloc_pct_at_100_mean"]) for r in csv.DictReader(file) if r["policy"] == "FGD"
+        }
 
 
 def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
     nodes, rows = read_nodes(folder), []
-    print(f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} {'FGD':>7} {'diff':>6} {'s/run':>6}")
+    print(
+        f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} {'FGD':>7} {'diff':>6} {'s/run':>6}"
+    )
     for workload_name, theirs in sorted(published(folder).items()):
         if only and only not in workload_name:
             continue
@@ -147,7 +159,10 @@ def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
         mine = sum(unallocated_at_full(nodes, pods, 42 + s) for s in range(seeds)) / seeds
         seconds = (time.perf_counter() - start) / seeds
         rows.append({"workload": workload_name, "berth": mine, "fgd": theirs})
-        print(f"{workload_name.removeprefix('openb_pod_list_'):14} {mine:7.2f} {theirs:7.2f} {mine - theirs:+6.2f} {seconds:6.1f}", flush=True)
+        print(
+            f"{workload_name.removeprefix('openb_pod_list_'):14} {mine:7.2f} {theirs:7.2f} {mine - theirs:+6.2f} {seconds:6.1f}",
+            flush=True,
+        )
     if rows:
         mean = sum(r["berth"] - r["fgd"] for r in rows) / len(rows)
         print(f"mean difference {mean:+.2f} points, worst {max(r['berth'] - r['fgd'] for r in rows):+.2f}")

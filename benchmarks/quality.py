@@ -29,8 +29,13 @@ Policy = Callable[[Graph, int, int, random.Random], int]
 
 # machine, GPUs, measured all-reduce bus bandwidth in GB/s (public nccl-tests reports)
 MEASURED = [
-    ("dgx1-v100", 8, 129), ("hgx-a100-8", 8, 232.5), ("a100-board-4", 2, 72), ("a100-pcie-8-bridged", 2, 208),
-    ("hgx-h100-8", 8, 370), ("h200-nvl-4", 2, 109), ("h100-pcie-8-bridged", 2, 115),
+    ("dgx1-v100", 8, 129),
+    ("hgx-a100-8", 8, 232.5),
+    ("a100-board-4", 2, 72),
+    ("a100-pcie-8-bridged", 2, 208),
+    ("hgx-h100-8", 8, 370),
+    ("h200-nvl-4", 2, 109),
+    ("h100-pcie-8-bridged", 2, 115),
 ]
 MISFIT = "h100-pcie-8-bridged"  # the reporter found the measurement low
 # Boards that no carried file has: links (or into a switch) per pair, NCCL's rate.
@@ -55,7 +60,9 @@ def predictions() -> list[dict]:
         found = bandwidth(graph, ranked(graph, (1 << graph.size) - 1, count)[0])
         off = found / measured - 1
         rows.append({"machine": name, "gpus": count, "predicted": found, "measured": measured, "off": off})
-        print(f"{name:22} {count:4} {found:9.0f} {measured:9.0f} {off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}")
+        print(
+            f"{name:22} {count:4} {found:9.0f} {measured:9.0f} {off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}"
+        )
     return rows
 
 
@@ -99,7 +106,14 @@ def backlog() -> list[dict]:
     print("\n2-GPU jobs on a crowded node, 5 seeds: mean ring GB/s, share joined by NVLink")
     print(f"{'machine':22}" + "".join(f"{name:>18}" for name in POLICIES))
     rows = []
-    for name in ("a100-pcie-8-bridged", "a100-pcie-8-crossed", "h100-pcie-8-bridged", "dgx1-v100", "a40-8-bridged", "rtx-a6000-4-bridged"):
+    for name in (
+        "a100-pcie-8-bridged",
+        "a100-pcie-8-crossed",
+        "h100-pcie-8-bridged",
+        "dgx1-v100",
+        "a40-8-bridged",
+        "rtx-a6000-4-bridged",
+    ):
         graph, cells = graph_of(name), []
         for policy_name, policy in POLICIES.items():
             masks = [m for seed in range(5) for m in crowded(graph, policy, seed)]
@@ -139,15 +153,27 @@ def permutations_of(rest: list[int]):
 
 def _regression(x: int, y: int, z: int) -> float:
     terms = (
-        (16.39670455, x), (4.536821878, y), (1.55623404, z), (-20.69484581, 1 / (x + 1)), (-9.467461958, 1 / (y + 1)),
-        (7.615106783, 1 / (z + 1)), (-7.973335727, x * y), (12.73323772, y * z), (-4.195655221, x * z),
-        (-8.413419363, 1 / (x * y + 1)), (62.85125807, 1 / (y * z + 1)), (27.41832588, 1 / (x * z + 1)),
-        (-5.114108079, x * y * z), (-46.97390071, 1 / (x * y * z + 1)),
+        (16.39670455, x),
+        (4.536821878, y),
+        (1.55623404, z),
+        (-20.69484581, 1 / (x + 1)),
+        (-9.467461958, 1 / (y + 1)),
+        (7.615106783, 1 / (z + 1)),
+        (-7.973335727, x * y),
+        (12.73323772, y * z),
+        (-4.195655221, x * z),
+        (-8.413419363, 1 / (x * y + 1)),
+        (62.85125807, 1 / (y * z + 1)),
+        (27.41832588, 1 / (x * z + 1)),
+        (-5.114108079, x * y * z),
+        (-46.97390071, 1 / (x * y * z + 1)),
     )
     return sum(weight * value for weight, value in terms)
 
 
-def fifo(graph: Graph, jobs: list[dict], policy: Policy, seed: int, quality: dict[int, float]) -> list[tuple[dict, int]]:
+def fifo(
+    graph: Graph, jobs: list[dict], policy: Policy, seed: int, quality: dict[int, float]
+) -> list[tuple[dict, int]]:
     """First in, first out, the head of the queue blocks."""
     rng = random.Random(seed)
     free, now, running, found = (1 << graph.size) - 1, 0.0, [], []
@@ -168,9 +194,15 @@ def fifo(graph: Graph, jobs: list[dict], policy: Policy, seed: int, quality: dic
 
 def mapa(folder: Path) -> list[dict]:
     graph = graph_of("dgx1-v100")
-    quality = {m: mapa_bandwidth(graph, m) for k in range(2, 6) for m in (sum(1 << i for i in c) for c in combinations(range(8), k))}
+    quality = {
+        m: mapa_bandwidth(graph, m)
+        for k in range(2, 6)
+        for m in (sum(1 << i for i in c) for c in combinations(range(8), k))
+    }
     best = {k: max(v for m, v in quality.items() if m.bit_count() == k) for k in range(2, 6)}
-    print("\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on an idle server")
+    print(
+        "\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on an idle server"
+    )
     print(f"{'policy':16} {'p25':>6} {'p50':>6} {'mean':>6} {'sensitive':>10}")
     rows = []
     for name, policy in POLICIES.items():
@@ -180,7 +212,13 @@ def mapa(folder: Path) -> list[dict]:
                 placed += fifo(graph, list(csv.DictReader(file)), policy, number, quality)
         values = sorted(quality[m] for _, m in placed)
         shares = [quality[m] / best[m.bit_count()] for job, m in placed if job["bw_sensitive"] == "1"]
-        row = {"policy": name, "p25": values[len(values) // 4], "p50": values[len(values) // 2], "mean": statistics.mean(values), "sensitive": statistics.mean(shares)}
+        row = {
+            "policy": name,
+            "p25": values[len(values) // 4],
+            "p50": values[len(values) // 2],
+            "mean": statistics.mean(values),
+            "sensitive": statistics.mean(shares),
+        }
         rows.append(row)
         print(f"{name:16} {row['p25']:6.1f} {row['p50']:6.1f} {row['mean']:6.1f} {row['sensitive']:10.3f}")
     return rows
@@ -202,7 +240,9 @@ def main() -> None:
         print("\nMAPA's jobs and Alibaba's trace: give TRACES=folder")
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
-    (folder / "quality.json").write_text(json.dumps(result, indent=1, default=lambda v: None if isinstance(v, float) and math.isnan(v) else v))
+    (folder / "quality.json").write_text(
+        json.dumps(result, indent=1, default=lambda v: None if isinstance(v, float) and math.isnan(v) else v)
+    )
 
 
 if __name__ == "__main__":

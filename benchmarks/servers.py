@@ -29,7 +29,8 @@ MIXES = {
 }
 KINDS = 16  # of devices in that mix: machines that come round again have a little less memory
 MIG_CLASS = {
-    "kind": "DeviceClass", "metadata": {"name": "mig.example.com"},
+    "kind": "DeviceClass",
+    "metadata": {"name": "mig.example.com"},
     "spec": {"selectors": [{"cel": {"expression": "device.driver == 'mig.example.com'"}}]},
 }
 CHURN_PER_SECOND = 500
@@ -73,7 +74,10 @@ def held(number: int, node: str, driver: str, devices: list[str]) -> dict:
     results = [{"request": "gpu", "driver": driver, "pool": node, "device": device} for device in devices]
     one = claim(f"held-{number}", len(devices))
     one["metadata"] |= {"uid": f"held-{number}"}
-    one["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x-{number}"}]}
+    one["status"] = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": "x", "uid": f"x-{number}"}],
+    }
     return one
 
 
@@ -85,7 +89,14 @@ async def churn(cluster: Cluster, count: int) -> None:
             node, turn = number // 2 % count, number % 2
             key = ("default", f"churn-{node}")
             if turn == 0:
-                cluster.store.put("resourceclaims", key, {**held(0, f"node-{node:05}.cluster.example.com", "gpu.nvidia.com", ["gpu-7"]), "metadata": {"name": key[1], "namespace": "default", "uid": f"churn-{number}"}})
+                cluster.store.put(
+                    "resourceclaims",
+                    key,
+                    {
+                        **held(0, f"node-{node:05}.cluster.example.com", "gpu.nvidia.com", ["gpu-7"]),
+                        "metadata": {"name": key[1], "namespace": "default", "uid": f"churn-{number}"},
+                    },
+                )
             elif cluster.store.get("resourceclaims", key) is not None:
                 cluster.store.remove("resourceclaims", key)
             number += 1
@@ -99,9 +110,18 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
     of_mig = {"deviceClassName": "mig.example.com"} if mix == "mig" else {}
     memory = "" if of_mig else 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
     shapes = [("one", 1, ""), ("four", 4, memory), ("never", 9, ""), *((f"bind-{i}", 1, "") for i in range(BIND_PODS))]
-    shapes += [(f"cold-{i}", 1 + i % 4, "" if of_mig else memory.replace("40Gi", f"{4 + i}Gi")) for i in range(COLD_PODS)]
+    shapes += [
+        (f"cold-{i}", 1 + i % 4, "" if of_mig else memory.replace("40Gi", f"{4 + i}Gi")) for i in range(COLD_PODS)
+    ]
     for name, gpus, selector in shapes:
-        cluster.apply(claim(name, gpus, selector or ('device.attributes["mig.example.com"].profile == "1g"' if of_mig else ""), **of_mig))
+        cluster.apply(
+            claim(
+                name,
+                gpus,
+                selector or ('device.attributes["mig.example.com"].profile == "1g"' if of_mig else ""),
+                **of_mig,
+            )
+        )
         cluster.apply(pod(name, name))
     cluster.apply(pod("plain"))
     stop, churning = asyncio.Event(), asyncio.Event()
@@ -138,7 +158,13 @@ async def noop(scope, receive, send) -> None:
         whole = b"".join(parts)
         names = whole[whole.rindex(b'"NodeNames":') + 12 : -1]
     body = b'{"NodeNames":' + names + b',"Nodes":null,"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":""}'
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+        }
+    )
     await send({"type": "http.response.body", "body": body})
 
 
@@ -172,7 +198,16 @@ def main() -> None:
     if args.what == "asker":
         ask(args.port, args.paths)
     elif args.what == "noop":
-        uvicorn.run(noop, host="127.0.0.1", port=args.port, log_level="error", access_log=False, lifespan="off", http="httptools", loop="uvloop")
+        uvicorn.run(
+            noop,
+            host="127.0.0.1",
+            port=args.port,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            http="httptools",
+            loop="uvloop",
+        )
     else:
         asyncio.run(fleet(args.port, args.nodes, args.mix, args.occupancy))
 

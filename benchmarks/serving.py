@@ -90,12 +90,16 @@ class Http:
         self.buffer = b""
 
     def post(self, path: str, body: bytes) -> bytes:
-        head = f"POST /{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST /{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         self.socket.sendall(head.encode() + body)
         while b"\r\n\r\n" not in self.buffer:
             self.buffer += self.socket.recv(1 << 20)
         header, _, rest = self.buffer.partition(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in header.split(b"\r\n") if line.lower().startswith(b"content-length"))
+        length = next(
+            int(line.split(b":")[1]) for line in header.split(b"\r\n") if line.lower().startswith(b"content-length")
+        )
         while len(rest) < length:
             rest += self.socket.recv(1 << 20)
         self.buffer = rest[length:]
@@ -136,7 +140,12 @@ class Bench:
         self.connections: list[Http] = []
 
     def start(self, *args: str, wait_line: bool = False) -> subprocess.Popen:
-        child = subprocess.Popen([sys.executable, "-m", *args], cwd=ROOT, stdout=subprocess.PIPE if wait_line else subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            [sys.executable, "-m", *args],
+            cwd=ROOT,
+            stdout=subprocess.PIPE if wait_line else subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self.children.append(child)
         if wait_line:
             child.stdout.readline()
@@ -161,20 +170,43 @@ class Bench:
         """Serve and console for an API server, once both are ready."""
         config, token = folder / "kubeconfig", folder / "token"
         token.write_text(TOKEN)
-        config.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "b", "clusters": [{"name": "b", "cluster": {"server": f"http://127.0.0.1:{api_port}"}}],
-            "users": [{"name": "b", "user": {}}], "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
-        }))
+        config.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "b",
+                    "clusters": [{"name": "b", "cluster": {"server": f"http://127.0.0.1:{api_port}"}}],
+                    "users": [{"name": "b", "user": {}}],
+                    "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
+                }
+            )
+        )
         port, pages, records = free_port(), free_port(), free_port()
         begin = time.monotonic()
         serve = self.start(
-            "extender", "serve", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}",
-            "--records", f"http://127.0.0.1:{records}", "--records-token-file", str(token),
+            "extender",
+            "serve",
+            "--kubeconfig",
+            str(config),
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--records",
+            f"http://127.0.0.1:{records}",
+            "--records-token-file",
+            str(token),
         )
         ready(port)
         ready_s = time.monotonic() - begin
         console = self.start(
-            "extender", "console", "--kubeconfig", str(config), "--listen", f"127.0.0.1:{pages}", "--records", f"127.0.0.1:{records}",
+            "extender",
+            "console",
+            "--kubeconfig",
+            str(config),
+            "--listen",
+            f"127.0.0.1:{pages}",
+            "--records",
+            f"127.0.0.1:{records}",
         )
         ready(pages)
         return Berth(serve, port, ready_s, console, pages)
@@ -212,7 +244,19 @@ def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = Effort()) ->
     try:
         with tempfile.TemporaryDirectory() as folder:
             api, floor = free_port(), free_port()
-            fleet = bench.start("benchmarks.servers", "fleet", "--port", str(api), "--nodes", str(nodes), "--mix", mix, "--occupancy", str(occupancy), wait_line=True)
+            fleet = bench.start(
+                "benchmarks.servers",
+                "fleet",
+                "--port",
+                str(api),
+                "--nodes",
+                str(nodes),
+                "--mix",
+                mix,
+                "--occupancy",
+                str(occupancy),
+                wait_line=True,
+            )
             bench.start("benchmarks.servers", "noop", "--port", str(floor))
             berth = bench.berth(api, Path(folder))
             names = [f"node-{i:05}.cluster.example.com" for i in range(nodes)]
@@ -220,14 +264,20 @@ def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = Effort()) ->
             time.sleep(1)
             noop, http = bench.connect(floor), bench.connect(berth.port)
             result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(berth.ready_s, 2)}
-            result["passed"] = {name: len(judged(http, body_for(pods[name], names))["NodeNames"]) for name in ("one", "four", "never")}
-            result["cold_us"] = summary([timed(http, "filter", body_for(pods[f"cold-{i}"], names), 1)[0] for i in range(COLD_PODS)])
+            result["passed"] = {
+                name: len(judged(http, body_for(pods[name], names))["NodeNames"]) for name in ("one", "four", "never")
+            }
+            result["cold_us"] = summary(
+                [timed(http, "filter", body_for(pods[f"cold-{i}"], names), 1)[0] for i in range(COLD_PODS)]
+            )
             result["noop_us"] = measure(noop, "filter", body_for(pods["one"], names), effort)
             result["noop_pass_us"] = measure(noop, "pass", body_for(pods["plain"], names), effort)
             before = cpu_seconds(berth.process.pid)
             for name in ("plain", "one", "four", "never"):
                 result[f"filter_{name}_us"] = measure(http, "filter", body_for(pods[name], names), effort)
-            result["cpu_us_per_filter"] = (cpu_seconds(berth.process.pid) - before) / 4 / (effort.calls + effort.warm_up) * 1e6
+            result["cpu_us_per_filter"] = (
+                (cpu_seconds(berth.process.pid) - before) / 4 / (effort.calls + effort.warm_up) * 1e6
+            )
             shortlist = judged(http, body_for(pods["four"], names))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist), effort)
             result["scrape_ms"] = scraping(berth.port)
@@ -258,7 +308,10 @@ def asked_ms(port: int, path: str) -> tuple[float, dict]:
 def explaining(port: int) -> dict[str, tuple[float, float]]:
     """(median, slowest) milliseconds of an explanation of shapes never asked for, and of the same shapes again."""
     fresh, known = ([asked_ms(port, f"/v1/explain/default/cold-{i}")[0] for i in range(COLD_PODS)] for _ in range(2))
-    return {name: (statistics.median(times), max(times)) for name, times in (("explain_fresh_ms", fresh), ("explain_known_ms", known))}
+    return {
+        name: (statistics.median(times), max(times))
+        for name, times in (("explain_fresh_ms", fresh), ("explain_known_ms", known))
+    }
 
 
 def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: Effort) -> dict:
@@ -267,7 +320,9 @@ def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: 
     quiet, beside, took = [], [], []
     for _ in range(effort.rounds):
         quiet += timed(http, "filter", body, effort.calls)
-        asker = bench.start("benchmarks.servers", "asker", "--port", str(berth.console_port), "--paths", *paths, wait_line=True)
+        asker = bench.start(
+            "benchmarks.servers", "asker", "--port", str(berth.console_port), "--paths", *paths, wait_line=True
+        )
         beside += timed(http, "filter", body, effort.calls)
         asker.terminate()
         took += json.loads(asker.stdout.readline())
@@ -315,7 +370,9 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[list[str], 
         if not found:
             continue
         meta = pod["metadata"]
-        body = json.dumps({"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": found[0]}).encode()
+        body = json.dumps(
+            {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": found[0]}
+        ).encode()
         start = time.perf_counter_ns()
         answer = json.loads(http.post("bind", body))
         times.append((time.perf_counter_ns() - start) / 1000)
@@ -326,18 +383,28 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[list[str], 
 
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
-    print(f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, console {result['console_mib']} MiB, {result['cpu_us_per_filter']:.0f} us of CPU a filter")
+    print(
+        f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, console {result['console_mib']} MiB, {result['cpu_us_per_filter']:.0f} us of CPU a filter"
+    )
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
     passing = result["noop_pass_us"][0]
-    print(f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours takes {result['filter_plain_us'][0] / passing:.2f} times that")
+    print(
+        f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours takes {result['filter_plain_us'][0] / passing:.2f} times that"
+    )
     for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_churn", "bind"):
         if f"{key}_us" in result:
             median, tail = result[f"{key}_us"]
-            print(f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}")
+            print(
+                f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}"
+            )
     cold, worst = result["cold_us"]
-    print(f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst")
+    print(
+        f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst"
+    )
     (quiet, quiet_tail), (beside, tail) = result["quiet_us"], result["beside_us"]
-    print(f"  beside {result['questions']} questions to the console: p50 {beside / (quiet or 1):.2f} of what it takes without ({beside:.0f} us), p99 {tail / (quiet_tail or 1):.2f} ({tail:.0f} us)")
+    print(
+        f"  beside {result['questions']} questions to the console: p50 {beside / (quiet or 1):.2f} of what it takes without ({beside:.0f} us), p99 {tail / (quiet_tail or 1):.2f} ({tail:.0f} us)"
+    )
     for name, text in (("explain_known_ms", "of a known shape"), ("explain_fresh_ms", "of a shape never asked for")):
         print(f"  an explanation {text} takes {result[name][0]:.1f} ms, {result[name][1]:.1f} ms at worst")
     if result["visible_ms"] is not None:
@@ -350,22 +417,43 @@ def growth(results: list[dict]) -> None:
     sizes = sorted((r for r in results if r["mix"] == "mixed" and not r["occupancy"]), key=lambda r: r["nodes"])
     for small, large in itertools.pairwise(sizes):
         steps = math.log(large["nodes"] / small["nodes"])
-        slopes = {key: math.log(large[key][0] / small[key][0]) / steps for key in ("noop_us", "filter_one_us", "filter_four_us", "bind_us") if small[key][0] and large[key][0]}
-        print(f"growth from {small['nodes']} to {large['nodes']} nodes: " + ", ".join(f"{key.removesuffix('_us')} {slope:.2f}" for key, slope in slopes.items()))
+        slopes = {
+            key: math.log(large[key][0] / small[key][0]) / steps
+            for key in ("noop_us", "filter_one_us", "filter_four_us", "bind_us")
+            if small[key][0] and large[key][0]
+        }
+        print(
+            f"growth from {small['nodes']} to {large['nodes']} nodes: "
+            + ", ".join(f"{key.removesuffix('_us')} {slope:.2f}" for key, slope in slopes.items())
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--nodes", type=int, nargs="*", default=[100, 1000, 5000, 15000], help="fleets of mixed nodes, empty")
-    parser.add_argument("--mix", default="mixed", help="of those fleets: mixed, uniform, kinds (16 kinds of devices) or mig")
-    parser.add_argument("--at", type=int, default=1000, help="nodes of the other fleets and occupancies; 0 leaves them out")
+    parser.add_argument(
+        "--nodes", type=int, nargs="*", default=[100, 1000, 5000, 15000], help="fleets of mixed nodes, empty"
+    )
+    parser.add_argument(
+        "--mix", default="mixed", help="of those fleets: mixed, uniform, kinds (16 kinds of devices) or mig"
+    )
+    parser.add_argument(
+        "--at", type=int, default=1000, help="nodes of the other fleets and occupancies; 0 leaves them out"
+    )
     parser.add_argument("--shapes", type=int, default=500, help="live shapes of the last measurement; 0 leaves it out")
     parser.add_argument("--shape-nodes", type=int, default=5000, help="half-full nodes in it")
     parser.add_argument("--waiting", type=int, default=4096, help="waiting pods in it")
     args = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
+    )
     cases = [(nodes, args.mix, 0) for nodes in args.nodes]
-    cases += [(args.at, "mixed", share) for share in (50, 90, 99)] + [(args.at, mix, 0) for mix in ("uniform", "kinds", "mig")] + [(args.at, "mig", 50)] if args.at else []
+    cases += (
+        [(args.at, "mixed", share) for share in (50, 90, 99)]
+        + [(args.at, mix, 0) for mix in ("uniform", "kinds", "mig")]
+        + [(args.at, "mig", 50)]
+        if args.at
+        else []
+    )
     results = []
     for case in cases:
         results.append(one_size(*case))
@@ -377,7 +465,12 @@ def main() -> None:
         requeue.show(shapes, args.shape_nodes, args.shapes, args.waiting)
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
-    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()}
+    machine = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load": os.getloadavg(),
+    }
     (folder / "serving.json").write_text(json.dumps({**machine, "results": results, "shapes": shapes}, indent=1))
 
 

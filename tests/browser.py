@@ -65,14 +65,21 @@ class Page:
         """One key, by its name or letter."""
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowRight": 39, "ArrowDown": 40}
-        await self.send("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=codes.get(key, 0), **text)
+        await self.send(
+            "Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=codes.get(key, 0), **text
+        )
         await self.send("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
     async def size(self, width: int, height: int) -> None:
-        await self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        await self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
 
     async def dark(self, on: bool) -> None:
-        await self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if on else "light"}])
+        await self.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if on else "light"}],
+        )
 
     async def picture(self, path: Path) -> None:
         found = await self.send("Page.captureScreenshot", format="png")
@@ -83,8 +90,16 @@ class Page:
 async def browsing(url: str, folder: Path, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
     """A tab at this address. The process is ended by its own pid."""
     process = await asyncio.create_subprocess_exec(
-        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0",
-        f"--user-data-dir={folder / 'profile'}", "about:blank", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        CHROMIUM,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={folder / 'profile'}",
+        "about:blank",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         file = folder / "profile" / "DevToolsActivePort"

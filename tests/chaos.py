@@ -45,7 +45,9 @@ async def killed_at_every_write(seed: int, times: int) -> dict[str, int]:
     return done
 
 
-async def _one_kill(cluster: Cluster, faults: Faults, berths: Berths, port: int, name: str, when: str, write: int) -> None:
+async def _one_kill(
+    cluster: Cluster, faults: Faults, berths: Berths, port: int, name: str, when: str, write: int
+) -> None:
     seen = 0
 
     def kill(at: str, method: str, path: str) -> bool:
@@ -97,7 +99,11 @@ async def two_replicas(seed: int, pods: int, attempts: int, *, jumps: bool = Fal
         wrong = await settled(cluster, satisfiable=False)
         assert not wrong, wrong
         assert counts["bound"], "nothing was bound at all"
-        free = 20 - sum(len(c["status"]["allocation"]["devices"]["results"]) for c in cluster.store.all("resourceclaims") if c["status"].get("allocation"))
+        free = 20 - sum(
+            len(c["status"]["allocation"]["devices"]["results"])
+            for c in cluster.store.all("resourceclaims")
+            if c["status"].get("allocation")
+        )
         assert free >= 0
     return counts
 
@@ -115,7 +121,9 @@ def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
         cluster.apply(pod(f"p{number}", f"c{number}"))
 
 
-async def _drive(cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0) -> dict[str, int]:
+async def _drive(
+    cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0
+) -> dict[str, int]:
     """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to bind, until
     no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all watches are cut."""
     counts, left = {"bound": 0, "refused": 0, "errors": 0}, iter(range(attempts))
@@ -123,7 +131,11 @@ async def _drive(cluster: Cluster, ports: list[int], rng: random.Random, *, atte
     async with aiohttp.ClientSession() as session:
 
         async def call(verb: str, body: Json) -> Json:
-            async with session.post(f"http://127.0.0.1:{rng.choice(ports)}/{verb}", json=body, timeout=aiohttp.ClientTimeout(total=HANG_SECONDS)) as reply:
+            async with session.post(
+                f"http://127.0.0.1:{rng.choice(ports)}/{verb}",
+                json=body,
+                timeout=aiohttp.ClientTimeout(total=HANG_SECONDS),
+            ) as reply:
                 return await reply.json()  # type: ignore[no-any-return]
 
         async def worker() -> None:
@@ -141,7 +153,15 @@ async def _drive(cluster: Cluster, ports: list[int], rng: random.Random, *, atte
                     await asyncio.sleep(0.1)
                     continue
                 meta = one["metadata"]
-                answer = await call("bind", {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": rng.choice(found)})
+                answer = await call(
+                    "bind",
+                    {
+                        "PodName": meta["name"],
+                        "PodNamespace": meta["namespace"],
+                        "PodUID": meta["uid"],
+                        "Node": rng.choice(found),
+                    },
+                )
                 counts["errors" if answer.get("Error") else "bound"] += 1
 
         await asyncio.gather(*(worker() for _ in range(8)))
@@ -280,7 +300,9 @@ async def many_pending(pods: int) -> dict[str, int]:
                     sent = {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
 
                     async def judged(sent: Json = sent) -> Json | None:
-                        async with session.post(f"http://127.0.0.1:{port}/filter", json={"Pod": sent, "Nodes": None, "NodeNames": names}) as reply:
+                        async with session.post(
+                            f"http://127.0.0.1:{port}/filter", json={"Pod": sent, "Nodes": None, "NodeNames": names}
+                        ) as reply:
                             found = await reply.json()
                         return None if found["Error"] else found
 
@@ -301,7 +323,10 @@ async def everything(seed: int, times: int, old: Path) -> None:
     for name, scenario in (
         ("killed at every write point", killed_at_every_write(seed, times)),
         *((f"two replicas, seed {s}", two_replicas(s, 16, 3000)) for s in range(seed, seed + 5)),
-        *((f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 3000, jumps=True)) for s in range(seed, seed + 3)),
+        *(
+            (f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 3000, jumps=True))
+            for s in range(seed, seed + 3)
+        ),
         ("bind storm", bind_storm(seed, 1000)),
         ("rolling update and back", rolling_update(seed, 400, old)),
         ("the console killed", console_killed(seed, 200, 20)),

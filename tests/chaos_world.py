@@ -96,12 +96,18 @@ class Faults:
             key = (parts[parts.index("namespaces") + 1], parts[parts.index("resourceclaims") + 1])
             if self.cluster.store.get("resourceclaims", key) is not None:
                 patch = {"metadata": {"annotations": {"disturbed": str(self._random.random())}}}
-                self.cluster.api.registry.patch(RESOURCES["resource.k8s.io", "resourceclaims"], key, patch, "", strategic=False)
+                self.cluster.api.registry.patch(
+                    RESOURCES["resource.k8s.io", "resourceclaims"], key, patch, "", strategic=False
+                )
 
 
 async def _refuse(send: Any, status: int = 429) -> None:
     body = b'{"kind":"Status","status":"Failure","code":%d,"message":"not now"}' % status
-    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1"), (b"content-length", str(len(body)).encode())]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"retry-after", b"1"),
+        (b"content-length", str(len(body)).encode()),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -111,8 +117,12 @@ class Berths:
 
     def __init__(self, api_url: str, folder: Path) -> None:
         self._kubeconfig = folder / "kubeconfig"
-        config = {"clusters": [{"name": "c", "cluster": {"server": api_url}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": api_url}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+            "users": [{"name": "u", "user": {}}],
+        }
         self._kubeconfig.write_text(yaml.safe_dump(config))
         self._token = folder / "token"
         self._token.write_text("good")
@@ -122,17 +132,23 @@ class Berths:
     async def start(self, port: int, root: Path = ROOT, *, jumps: bool = False, records: int = 0) -> None:
         """The `berth serve` of a checkout, until it is ready; its wall clock may jump. Its records go to a console's
         port, or nowhere."""
-        sends = ("--records", f"http://127.0.0.1:{records}", "--records-token-file", str(self._token)) if records else ()
+        sends = (
+            ("--records", f"http://127.0.0.1:{records}", "--records-token-file", str(self._token)) if records else ()
+        )
         program = ("tests.chaos_clock", str(port)) if jumps else ("extender",)
         await self._start(port, root, *program, "serve", "--listen", f"127.0.0.1:{port}", *sends)
 
     async def start_console(self, port: int, records: int) -> None:
         """A console that takes records, until it is ready."""
-        await self._start(port, ROOT, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}")
+        await self._start(
+            port, ROOT, "extender", "console", "--listen", f"127.0.0.1:{port}", "--records", f"127.0.0.1:{records}"
+        )
 
     async def _start(self, port: int, root: Path, *words: str) -> None:
         command = [sys.executable, "-m", *words, "--kubeconfig", str(self._kubeconfig)]
-        self._processes[port] = process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes[port] = process = subprocess.Popen(
+            command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         async with aiohttp.ClientSession() as session:
 
             async def ready() -> bool:

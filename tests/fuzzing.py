@@ -35,13 +35,30 @@ BAD_FIELDS: tuple[bytes, ...] = (
     b'{"a": 1, "a": {}}', b"[" * 300 + b"]" * 300, b'{"a":' * 300 + b"1" + b"}" * 300, b"[" * 1100 + b"]" * 1100,
 )  # fmt: skip
 # And texts that only a broken or hostile client sends.
-BAD_TEXTS: tuple[bytes, ...] = (*BAD_FIELDS, b"NaN", b"Infinity", b"1e999", b"", b"'x'", b"[", b"}", b'"', b"\x00", b"0x10", b"01", b"-")
+BAD_TEXTS: tuple[bytes, ...] = (
+    *BAD_FIELDS,
+    b"NaN",
+    b"Infinity",
+    b"1e999",
+    b"",
+    b"'x'",
+    b"[",
+    b"}",
+    b'"',
+    b"\x00",
+    b"0x10",
+    b"01",
+    b"-",
+)
 
 
 def profile(share: float = 1.0) -> settings:
     """Settings for a fuzzer that draws this share of the usual number of examples."""
     return settings(
-        max_examples=max(1, round(EXAMPLES * share)), derandomize=not IS_LONG, deadline=None, database=None,
+        max_examples=max(1, round(EXAMPLES * share)),
+        derandomize=not IS_LONG,
+        deadline=None,
+        database=None,
         suppress_health_check=list(HealthCheck),
     )
 
@@ -86,13 +103,34 @@ def mutated(draw: st.DrawFn, text: bytes) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         start, length = draw(st.integers(0, len(text))), draw(st.integers(0, 12))
         piece = text[start : start + length]
-        new = draw(st.one_of(st.just(b""), st.just(piece * 2), st.just(piece[::-1]), st.binary(max_size=4), st.sampled_from(_TOKENS)))
+        new = draw(
+            st.one_of(
+                st.just(b""), st.just(piece * 2), st.just(piece[::-1]), st.binary(max_size=4), st.sampled_from(_TOKENS)
+            )
+        )
         text = text[:start] + new + text[start + length :]
     return text
 
 
 _MARK = "\x00here"
-_TOKENS = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b'"":', b"\r\n", b"\n", b" ", b"\x00", b"\xff", b'],"']
+_TOKENS = [
+    b'"',
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"null",
+    b'"":',
+    b"\r\n",
+    b"\n",
+    b" ",
+    b"\x00",
+    b"\xff",
+    b'],"',
+]
 
 
 def _at(value: Any, spot: Spot) -> Any:

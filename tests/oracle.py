@@ -33,8 +33,14 @@ class World:
 
 def random_world(rng: random.Random) -> World:
     devices = [
-        {"kind": rng.choice("ab"), "group": rng.randrange(3), "tainted": rng.random() < 0.15, "counters": rng.choice([0, 0, 1, 2]),
-         "memory": rng.choice([40, 80]), "shared": rng.random() < 0.25}
+        {
+            "kind": rng.choice("ab"),
+            "group": rng.randrange(3),
+            "tainted": rng.random() < 0.15,
+            "counters": rng.choice([0, 0, 1, 2]),
+            "memory": rng.choice([40, 80]),
+            "shared": rng.random() < 0.25,
+        }
         for _ in range(rng.randint(2, 7))
     ]
     claims = rng.choice([1, 1, 2])
@@ -42,11 +48,19 @@ def random_world(rng: random.Random) -> World:
     for claim in range(claims):
         for _ in range(rng.choice([1, 1, 2])):
             options = [
-                {"kind": rng.choice(["a", "", ""]), "count": rng.choice([1, 1, 2, 3]), "all": rng.random() < 0.1, "memory": rng.choice([0, 0, 20, 60])}
+                {
+                    "kind": rng.choice(["a", "", ""]),
+                    "count": rng.choice([1, 1, 2, 3]),
+                    "all": rng.random() < 0.1,
+                    "memory": rng.choice([0, 0, 20, 60]),
+                }
                 for _ in range(rng.choice([1, 1, 1, 2]))
             ]
             requests.append({"claim": claim, "options": options, "tolerates": rng.random() < 0.3})
-    constraints = [{"claim": rng.randrange(claims), "kind": rng.choice(["match", "distinct"])} for _ in range(rng.choice([0, 0, 1]))]
+    constraints = [
+        {"claim": rng.randrange(claims), "kind": rng.choice(["match", "distinct"])}
+        for _ in range(rng.choice([0, 0, 1]))
+    ]
     world = World(devices, requests, constraints, rng.randint(1, 8))
     for i, device in enumerate(devices):
         if rng.random() < 0.2:
@@ -105,7 +119,12 @@ def valid(world: World, options: tuple[dict, ...], picks: list[tuple[int, ...]])
 
 
 def holds(world: World, constraint: dict, picks: list[tuple[int, ...]]) -> bool:
-    groups = [world.devices[i]["group"] for r, chosen in zip(world.requests, picks, strict=True) if r["claim"] == constraint["claim"] for i in chosen]
+    groups = [
+        world.devices[i]["group"]
+        for r, chosen in zip(world.requests, picks, strict=True)
+        if r["claim"] == constraint["claim"]
+        for i in chosen
+    ]
     return len(set(groups)) <= 1 if constraint["kind"] == "match" else len(set(groups)) == len(groups)
 
 
@@ -130,8 +149,14 @@ def compare(seed: int) -> str:
         preferred = choose(problem(world), lambda p, s: [0, 1, -1], budget=500_000) is not None
     except InvalidClaim:
         # 'All' that a constraint forbids is an error in the reference; brute force calls it impossible.
-        return "" if not expected or any(o["all"] for r in world.requests for o in r["options"]) else f"seed {seed}: error"
-    return "" if found == preferred == expected else f"seed {seed}: brute force {expected}, search {found}, preferred {preferred}: {world}"
+        return (
+            "" if not expected or any(o["all"] for r in world.requests for o in r["options"]) else f"seed {seed}: error"
+        )
+    return (
+        ""
+        if found == preferred == expected
+        else f"seed {seed}: brute force {expected}, search {found}, preferred {preferred}: {world}"
+    )
 
 
 def main() -> None:

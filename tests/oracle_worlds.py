@@ -16,8 +16,12 @@ from tests.oracle import DRIVER, World
 def problem(world: World) -> Problem:
     devices = []
     for i, d in enumerate(world.devices):
-        device = {"name": f"dev-{i}", "attributes": {"kind": {"string": d["kind"]}, "group": {"int": d["group"]}},
-                  "capacity": {"memory": {"value": str(d["memory"])}}, "allowMultipleAllocations": d["shared"]}
+        device = {
+            "name": f"dev-{i}",
+            "attributes": {"kind": {"string": d["kind"]}, "group": {"int": d["group"]}},
+            "capacity": {"memory": {"value": str(d["memory"])}},
+            "allowMultipleAllocations": d["shared"],
+        }
         if d["tainted"]:
             device["taints"] = [{"key": "t", "effect": "NoSchedule"}]
         if d["counters"]:
@@ -26,13 +30,32 @@ def problem(world: World) -> Problem:
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
     slices = [
         {"metadata": {"name": "s1"}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, "devices": devices}},
-        {"metadata": {"name": "s2"}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, "sharedCounters": [{"name": "s", "counters": {"c": {"value": str(world.budget)}}}]}},
+        {
+            "metadata": {"name": "s2"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": "n",
+                "pool": pool,
+                "sharedCounters": [{"name": "s", "counters": {"c": {"value": str(world.budget)}}}],
+            },
+        },
     ]
     claims = [decode_claim(claim_object(world, c)) for c in range(1 + max(r["claim"] for r in world.requests))]
-    allocated_state = usage_of(decoded := [SliceDecoder().decode(s) for s in slices], [DeviceId(DRIVER, "p", f"dev-{i}") for i in world.taken],
-                     {DeviceId(DRIVER, "p", f"dev-{i}"): {"memory": m * 10**9} for i, m in world.used.items()})
+    allocated_state = usage_of(
+        decoded := [SliceDecoder().decode(s) for s in slices],
+        [DeviceId(DRIVER, "p", f"dev-{i}") for i in world.taken],
+        {DeviceId(DRIVER, "p", f"dev-{i}"): {"memory": m * 10**9} for i, m in world.used.items()},
+    )
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], allocated_state, Features(), Masks())
+    return problem_of(
+        decode_node({"metadata": {"name": "n"}}),
+        decoded,
+        classes,
+        [(str(c.key), c.spec) for c in claims],
+        allocated_state,
+        Features(),
+        Masks(),
+    )
 
 
 def claim_object(world: World, claim: int) -> dict:

@@ -61,7 +61,9 @@ async def replicas(nodes: dict[str, str]) -> AsyncIterator[tuple[list[Serving], 
             app = await stack.enter_async_context(application(api))
             url = await stack.enter_async_context(listening(app, "127.0.0.1", 0))
             await eventually(lambda app=app: not app.service.informers.not_ready)
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False))
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False)
+            )
             found.append(Serving(cluster, app, client, api))
         try:
             yield found, gates

@@ -69,7 +69,11 @@ class Serving:
 
     def held(self) -> list[tuple[str, str]]:
         """(pool, device) of every allocation."""
-        results = [r for c in self.claims() for r in ((c["status"].get("allocation") or {}).get("devices") or {}).get("results") or []]
+        results = [
+            r
+            for c in self.claims()
+            for r in ((c["status"].get("allocation") or {}).get("devices") or {}).get("results") or []
+        ]
         return [(r["pool"], r["device"]) for r in results]
 
     async def metrics(self, words: str) -> str:
@@ -123,13 +127,16 @@ def _hidden(change: Any) -> bool:
 
 
 @asynccontextmanager
-async def berthing(nodes: dict[str, str], policy: Policy | None = None, bookmark_seconds: float = 0.5) -> AsyncIterator[Berthing]:
+async def berthing(
+    nodes: dict[str, str], policy: Policy | None = None, bookmark_seconds: float = 0.5
+) -> AsyncIterator[Berthing]:
     """nodes: name to machine."""
     cluster = Cluster(bookmark_seconds=bookmark_seconds)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     async with (
-        cluster.serving() as api, both(api, policy) as (app, console),
+        cluster.serving() as api,
+        both(api, policy) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)
@@ -143,17 +150,22 @@ def claim(name: str, count: int = 1, selector: str = "", **exactly: Any) -> Json
     if selector:
         request["selectors"] = [{"cel": {"expression": selector}}]
     return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": request}]}},
     }
 
 
 def pod(name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any) -> Json:
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "annotations": annotations or {}},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations or {}},
         "spec": {
             "schedulerName": "berth-scheduler",
             "resourceClaims": [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)],
-            "containers": [{"name": "main", "image": "pause"}], **spec,
+            "containers": [{"name": "main", "image": "pause"}],
+            **spec,
         },
     }

@@ -32,7 +32,11 @@ from tests.shared_folder import SHARED, needs
 MACHINES = carried_machines()
 SLICES = RESOURCES["resource.k8s.io", "resourceslices"]
 NAME = ("", "fabric.berth.dev-n")
-CALLS = [name for name in dir(FakeNvml) if name.startswith("nvmlDevice") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")]
+CALLS = [
+    name
+    for name in dir(FakeNvml)
+    if name.startswith("nvmlDevice") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
+]
 
 
 def expected(name: str) -> Fabric:
@@ -68,7 +72,10 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
         obj = cluster.store.get("resourceslices", NAME)
         assert all(d["taints"][0]["effect"] == "NoSchedule" for d in obj["spec"]["devices"])
         assert obj["metadata"]["ownerReferences"][0]["kind"] == "Node"
-        assert all(len(d["attributes"]) <= 32 and all(len(str(next(iter(a.values())))) <= 64 for a in d["attributes"].values()) for d in obj["spec"]["devices"])
+        assert all(
+            len(d["attributes"]) <= 32 and all(len(str(next(iter(a.values())))) <= 64 for a in d["attributes"].values())
+            for d in obj["spec"]["devices"]
+        )
 
 
 async def test_writes_on_change_only() -> None:
@@ -112,9 +119,14 @@ def without_taints(write):
 def test_hysteresis_holds_at_an_edge() -> None:
     reading = Reader(FakeNvml(MACHINES["t4-4"])).read()[0]
     step = 256 << 20
-    first = quantize((reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),), ())
+    first = quantize(
+        (reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step}),),
+        (),
+    )
     for wobble in (-100 << 20, 100 << 20, -200 << 20):
-        moved = reading.__class__(**{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step + wobble})
+        moved = reading.__class__(
+            **{**{f: getattr(reading, f) for f in reading.__slots__}, "memory_free_bytes": 10 * step + wobble}
+        )
         assert quantize((moved,), first)[0].memory_free_bytes == 10 * step
 
 
@@ -129,7 +141,9 @@ async def test_any_call_may_fail(call: str) -> None:
         if found is not None:
             full = (1 << found.graph.size) - 1
             for count in (2, 4, 8):
-                assert bandwidth(found.graph, ranked(found.graph, full, count)[0]) <= max(bandwidth(wanted.graph, ranked(wanted.graph, full, count)[0]), found.graph.pcie_gbps) or call in ("nvmlDeviceGetNvLinkRemotePciInfo",)
+                assert bandwidth(found.graph, ranked(found.graph, full, count)[0]) <= max(
+                    bandwidth(wanted.graph, ranked(wanted.graph, full, count)[0]), found.graph.pcie_gbps
+                ) or call in ("nvmlDeviceGetNvLinkRemotePciInfo",)
 
 
 async def test_hidden_switch_is_still_a_switch() -> None:
@@ -224,7 +238,9 @@ def test_all_machines_of_the_collection_are_chosen_exhaustively() -> None:
 
 
 @pytest.mark.parametrize(("text", "numa"), [("1\n", 1), ("-1\n", 0), ("", 0), (None, 0)])
-def test_numa_is_what_the_kernel_says_of_the_pci_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, numa: int) -> None:
+def test_numa_is_what_the_kernel_says_of_the_pci_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, numa: int
+) -> None:
     if text is not None:
         (tmp_path / "0000:65:00.0").mkdir()
         (tmp_path / "0000:65:00.0" / "numa_node").write_text(text)
@@ -242,7 +258,10 @@ async def test_xids_link_errors_and_mig_are_told() -> None:
         await agent.step()
         found = published(cluster)
         assert found is not None
-        assert [(i, g.note) for i, g in enumerate(found.gpus) if not g.healthy] == [(3, "XID 79"), (5, "NVLink errors are rising")]
+        assert [(i, g.note) for i, g in enumerate(found.gpus) if not g.healthy] == [
+            (3, "XID 79"),
+            (5, "NVLink errors are rising"),
+        ]
         facts = cluster.store.get("resourceslices", NAME)["spec"]["devices"]
         assert facts[5]["attributes"]["nvlinkErrors"] == {"int": 512} and facts[3]["attributes"]["xid"] == {"int": 79}
         writes = agent.writes
@@ -252,7 +271,9 @@ async def test_xids_link_errors_and_mig_are_told() -> None:
         assert found.gpus[0].memory_reserved_bytes == 600 << 20
 
 
-@pytest.mark.parametrize("broken", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMigMode"])
+@pytest.mark.parametrize(
+    "broken", ["nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlDeviceGetMigMode"]
+)
 async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
     nvml = FakeNvml(MACHINES["t4-4"])
     nvml.broken.add(broken)
@@ -266,7 +287,10 @@ async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
 async def test_mig_mode_is_published() -> None:
     async with publishing(FakeNvml(MACHINES["hgx-h100-8"], mig=True)) as (cluster, agent):
         await agent.step()
-        assert all(d["attributes"]["migEnabled"] == {"bool": True} for d in cluster.store.get("resourceslices", NAME)["spec"]["devices"])
+        assert all(
+            d["attributes"]["migEnabled"] == {"bool": True}
+            for d in cluster.store.get("resourceslices", NAME)["spec"]["devices"]
+        )
 
 
 async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:
@@ -284,11 +308,27 @@ async def test_the_command_ends_when_it_is_told(tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.apply(node_object("n", MACHINES["t4-4"], {}))
     async with cluster.serving() as api:
-        (tmp_path / "kubeconfig").write_text(json.dumps({
-            "clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c", "users": [{"name": "u", "user": {}}]}))
+        (tmp_path / "kubeconfig").write_text(
+            json.dumps(
+                {
+                    "clusters": [{"name": "c", "cluster": {"server": api}}],
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "current-context": "c",
+                    "users": [{"name": "u", "user": {}}],
+                }
+            )
+        )
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "extender", "agent", "--node", "n", "--kubeconfig", str(tmp_path / "kubeconfig"), stderr=asyncio.subprocess.PIPE)
+            sys.executable,
+            "-m",
+            "extender",
+            "agent",
+            "--node",
+            "n",
+            "--kubeconfig",
+            str(tmp_path / "kubeconfig"),
+            stderr=asyncio.subprocess.PIPE,
+        )
         assert process.stderr is not None
         await process.stderr.readline()  # it says that there is no driver, or what it published
         process.terminate()

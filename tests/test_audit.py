@@ -11,8 +11,20 @@ from tests.running_berth import Berthing, berthing, claim, pod
 
 def allocated(name: str, *devices: str, node: str = "n1", reserved: bool = True, consumed: str = "") -> dict:
     made = claim(name)
-    results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": node, "device": d, **({"shareID": f"{name}-{d}", "consumedCapacity": {"memory": consumed}} if consumed else {})} for d in devices]
-    made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": name, "uid": name}] if reserved else []}
+    results = [
+        {
+            "request": "gpu",
+            "driver": "gpu.nvidia.com",
+            "pool": node,
+            "device": d,
+            **({"shareID": f"{name}-{d}", "consumedCapacity": {"memory": consumed}} if consumed else {}),
+        }
+        for d in devices
+    ]
+    made["status"] = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": name}] if reserved else [],
+    }
     made["metadata"]["uid"] = f"uid-{name}"
     return made
 
@@ -27,15 +39,18 @@ async def audited(b: Berthing, *claims: dict) -> list[str]:
     return [f["kind"] for f in (await b.client.get("/v1/audit")).json()]
 
 
-@pytest.mark.parametrize(("claims", "kinds"), [
-    ([allocated("a", "gpu-0"), allocated("b", "gpu-1")], []),
-    ([allocated("a", "gpu-0"), allocated("b", "gpu-0")], ["double"]),
-    ([allocated("a", "gpu-0", consumed="1Gi"), allocated("b", "gpu-0")], ["double"]),
-    ([allocated("a", "gpu-0", consumed="10Gi"), allocated("b", "gpu-0", consumed="10Gi")], ["overdrawn-capacity"]),
-    ([allocated("a", "gpu-0", consumed="5Gi"), allocated("b", "gpu-0", consumed="5Gi")], []),
-    ([allocated("a", "gpu-77")], ["vanished"]),
-    ([allocated("a", "gpu-0", reserved=False)], ["unreserved"]),
-])
+@pytest.mark.parametrize(
+    ("claims", "kinds"),
+    [
+        ([allocated("a", "gpu-0"), allocated("b", "gpu-1")], []),
+        ([allocated("a", "gpu-0"), allocated("b", "gpu-0")], ["double"]),
+        ([allocated("a", "gpu-0", consumed="1Gi"), allocated("b", "gpu-0")], ["double"]),
+        ([allocated("a", "gpu-0", consumed="10Gi"), allocated("b", "gpu-0", consumed="10Gi")], ["overdrawn-capacity"]),
+        ([allocated("a", "gpu-0", consumed="5Gi"), allocated("b", "gpu-0", consumed="5Gi")], []),
+        ([allocated("a", "gpu-77")], ["vanished"]),
+        ([allocated("a", "gpu-0", reserved=False)], ["unreserved"]),
+    ],
+)
 async def test_findings(claims: list[dict], kinds: list[str]) -> None:
     async with berthing({"n1": "t4-4"}) as b:
         assert await audited(b, *copy.deepcopy(claims)) == kinds
@@ -47,7 +62,9 @@ async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None
         for _ in range(3):
             await b.console.auditor.round()
         events = b.cluster.store.all("events")
-        assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"] and all(e["reason"] == "AuditFinding" for e in events)
+        assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"] and all(
+            e["reason"] == "AuditFinding" for e in events
+        )
         assert await b.metrics("berth_audit_double 1.0")
         assert all(len(c["status"]["allocation"]["devices"]["results"]) == 1 for c in b.claims())
 

@@ -14,7 +14,10 @@ def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
     fleet = mixed.Fleet(Policy())
     of_eight = fleet.gpus - 4 * mixed.FLEET["rtx-a6000-4-bridged"]
     placements = [fleet.place(number, 8) for number in range(of_eight // 8 + 1)]
-    assert all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1]) and placements[-1] is None
+    assert (
+        all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1])
+        and placements[-1] is None
+    )
 
 
 def test_a_picture_has_a_point_for_each_weight() -> None:

@@ -62,7 +62,9 @@ async def test_the_watch_may_be_behind_what_filter_was_shown() -> None:
     """kube-scheduler saw the claim that was made from a template, and asks to bind before Berth's watch shows the pod so."""
     async with berthing(NODES) as b:
         template = {"spec": claim("t")["spec"]}
-        b.cluster.apply({"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": template})
+        b.cluster.apply(
+            {"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": template}
+        )
         b.cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
         await b.settled()
         node, store = (await b.filter("p"))["NodeNames"][0], b.app.service.cache.store
@@ -83,7 +85,9 @@ async def test_shared_claim_is_only_reserved() -> None:
         await b.settled()
         assert (await b.filter("q"))["NodeNames"] == [node]
         other = "n1" if node == "n2" else "n2"
-        assert (await b.filter("q", [other]))["FailedAndUnresolvableNodes"] == {other: "claim is allocated for other nodes"}
+        assert (await b.filter("q", [other]))["FailedAndUnresolvableNodes"] == {
+            other: "claim is allocated for other nodes"
+        }
         assert await b.bind("q", node) == ""
         assert b.claims()[0]["status"]["allocation"] == before
         assert len(b.claims()[0]["status"]["reservedFor"]) == 2
@@ -152,7 +156,12 @@ async def test_conflict_is_read_again() -> None:
             nonlocal touched
             if method == "PATCH" and path.endswith("/resourceclaims/c") and not touched:
                 touched = 1
-                registry, resource = b.cluster.api.registry, __import__("extender.sandbox.apiserver.registry", fromlist=["RESOURCES"]).RESOURCES["resource.k8s.io", "resourceclaims"]
+                registry, resource = (
+                    b.cluster.api.registry,
+                    __import__("extender.sandbox.apiserver.registry", fromlist=["RESOURCES"]).RESOURCES[
+                        "resource.k8s.io", "resourceclaims"
+                    ],
+                )
                 registry.patch(resource, ("default", "c"), {"metadata": {"labels": {"x": "y"}}}, "", strategic=False)
 
         b.cluster.api.intercept = interfere
@@ -192,13 +201,25 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
             b.cluster.apply(one)
             b.cluster.apply(pod(name, name))
         await b.settled()
-        old, new = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"} for pool in ("n1", "n2")]
+        old, new = [
+            {"request": "gpu", "driver": "gpu.nvidia.com", "pool": pool, "device": "gpu-0"} for pool in ("n1", "n2")
+        ]
 
         def allocate(name: str, result: dict, writer: str) -> None:
             stored = b.cluster.store.get("resourceclaims", ("default", name))
             uid = b.pod(name)["metadata"]["uid"]
-            changed = {**stored, "metadata": {**stored["metadata"], "annotations": {"berth.dev/allocator": writer}, "finalizers": ["resource.kubernetes.io/delete-protection"]},
-                       "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": name, "uid": uid}]}}
+            changed = {
+                **stored,
+                "metadata": {
+                    **stored["metadata"],
+                    "annotations": {"berth.dev/allocator": writer},
+                    "finalizers": ["resource.kubernetes.io/delete-protection"],
+                },
+                "status": {
+                    "allocation": {"devices": {"results": [result]}},
+                    "reservedFor": [{"resource": "pods", "name": name, "uid": uid}],
+                },
+            }
             b.cluster.store.put("resourceclaims", ("default", name), changed)
 
         allocate("first", old, "other")
@@ -208,7 +229,9 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
         async def move(method: str, path: str) -> None:
             nonlocal moved
-            if method == "GET" and path.endswith("/pods/mine") and not moved:  # between this process's look and its undo
+            if (
+                method == "GET" and path.endswith("/pods/mine") and not moved
+            ):  # between this process's look and its undo
                 moved = True
                 allocate("mine", new, "other")
 
@@ -216,7 +239,9 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
         answer = await b.bind("mine", "n1")
         assert "allocated to another claim first" in answer and moved
         kept = b.cluster.store.get("resourceclaims", ("default", "mine"))["status"]
-        assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2" and kept["reservedFor"], "the other process's allocation stays"
+        assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2" and kept["reservedFor"], (
+            "the other process's allocation stays"
+        )
 
 
 @pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])
@@ -240,8 +265,16 @@ async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, word
         b.cluster.api.intercept = None
         if later == "moved":
             stored, uid = b.cluster.store.get("resourceclaims", ("default", "c")), b.pod("p")["metadata"]["uid"]
-            elsewhere = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": next(n for n in NODES if n != node), "device": "gpu-0"}
-            status = {"allocation": {"devices": {"results": [elsewhere]}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": uid}]}
+            elsewhere = {
+                "request": "gpu",
+                "driver": "gpu.nvidia.com",
+                "pool": next(n for n in NODES if n != node),
+                "device": "gpu-0",
+            }
+            status = {
+                "allocation": {"devices": {"results": [elsewhere]}},
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": uid}],
+            }
             b.cluster.store.put("resourceclaims", ("default", "c"), {**stored, "status": status})
         assert words in await b.bind("p", node)
         assert b.node_of("p") == "", "nobody runs without devices"

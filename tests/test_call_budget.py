@@ -443,4 +443,8 @@ def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
     elsewhere = replace(requirements, pending_claims=claims)
     unfinished = UnfinishedEvaluations(8)
     unfinished.add(requirements, "uid-1")
-    assert elsewhere.key == requirements.key and unfinished.get(requirements) is not None and unfinished.get(elsewhere) is None
+    assert (
+        elsewhere.key == requirements.key
+        and unfinished.get(requirements) is not None
+        and unfinished.get(elsewhere) is None
+    )

@@ -26,16 +26,35 @@ CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text()
 
 
 def problem(case: dict):
-    spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2 if case.get("counters") else 1}}
+    spec = {
+        "driver": "d",
+        "nodeName": "n",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2 if case.get("counters") else 1},
+    }
     slices = [{"metadata": {"name": "s"}, "spec": {**spec, "devices": case["devices"]}}]
     if case.get("counters"):
-        slices.append({"metadata": {"name": "t"}, "spec": {**spec, "sharedCounters": case["counters"], "devices": case.get("repeated", [])}})
-    claims = [decode_claim({"metadata": {"name": f"c{i}"}, "spec": {"devices": c}}) for i, c in enumerate(case["claims"])]
+        slices.append(
+            {
+                "metadata": {"name": "t"},
+                "spec": {**spec, "sharedCounters": case["counters"], "devices": case.get("repeated", [])},
+            }
+        )
+    claims = [
+        decode_claim({"metadata": {"name": f"c{i}"}, "spec": {"devices": c}}) for i, c in enumerate(case["claims"])
+    ]
     decoder = SliceDecoder()
     decoded = [decoder.decode(s) for s in slices]
     allocated_state = usage_of(decoded, [DeviceId("d", "p", t) for t in case.get("taken", [])], {})
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
-    return problem_of(decode_node({"metadata": {"name": "n"}}), decoded, classes, [(str(c.key), c.spec) for c in claims], allocated_state, Features(), Masks())
+    return problem_of(
+        decode_node({"metadata": {"name": "n"}}),
+        decoded,
+        classes,
+        [(str(c.key), c.spec) for c in claims],
+        allocated_state,
+        Features(),
+        Masks(),
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -103,7 +122,9 @@ def test_same_cluster_same_bytes() -> None:
     found = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", SCRIPT, seed], capture_output=True, text=True, env=environment, cwd=ROOT)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, seed], capture_output=True, text=True, env=environment, cwd=ROOT
+        )
         assert done.returncode == 0, done.stderr
         found.add(done.stdout)
     assert len(found) == 1

@@ -52,7 +52,9 @@ async def test_pods_that_fit_nowhere_leave_no_memory() -> None:
 def test_the_filter_service_sees_what_is_wrong() -> None:
     cluster = Cluster()
     held = claim("a")
-    held["status"] = {"allocation": {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "n2", "device": "0"}]}}}
+    held["status"] = {
+        "allocation": {"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "n2", "device": "0"}]}}
+    }
     other = claim("b")
     other["status"] = {**held["status"], "reservedFor": [{"resource": "pods", "name": "x", "uid": "x"}]}
     cluster.store.put("resourceclaims", ("default", "a"), held)
@@ -63,5 +65,11 @@ def test_the_filter_service_sees_what_is_wrong() -> None:
         cluster.apply(pod(name, "b" if name == "q" else "c"))
         cluster.store.get("pods", ("default", name))["spec"]["nodeName"] = "n1"
     wrong = " ".join(judge(cluster))
-    for words in ("claim a leaked", "held by ['a', 'b']", "pod p is bound and its claim has no devices", "its devices are elsewhere", "not reserved for it"):
+    for words in (
+        "claim a leaked",
+        "held by ['a', 'b']",
+        "pod p is bound and its claim has no devices",
+        "its devices are elsewhere",
+        "not reserved for it",
+    ):
         assert words in wrong, wrong

@@ -23,8 +23,12 @@ from extender.wire.resource_slices import SliceDecoder
 
 POOL = PoolKey("d", "p")
 results = st.builds(
-    lambda device, share, amount: Result("r", DeviceId("d", "p", device), share_id=share, consumed={"memory": from_int(amount)} if share else None),
-    st.sampled_from("abc"), st.sampled_from(["", "s1", "s2"]), st.integers(0, 50),
+    lambda device, share, amount: Result(
+        "r", DeviceId("d", "p", device), share_id=share, consumed={"memory": from_int(amount)} if share else None
+    ),
+    st.sampled_from("abc"),
+    st.sampled_from(["", "s1", "s2"]),
+    st.integers(0, 50),
 )
 steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, max_size=3)), max_size=12)
 
@@ -85,7 +89,11 @@ def test_only_touched_views_are_built_again() -> None:
 
 def test_equal_nodes_have_equal_signatures() -> None:
     node_infos = filled().snapshot().node_infos
-    assert node_infos["n1"].state.allocation_class == node_infos["n3"].state.allocation_class != node_infos["n2"].state.allocation_class
+    assert (
+        node_infos["n1"].state.allocation_class
+        == node_infos["n3"].state.allocation_class
+        != node_infos["n2"].state.allocation_class
+    )
 
 
 def test_hold_and_bind_and_confirmation() -> None:
@@ -164,8 +172,10 @@ def test_the_table_is_what_runs(state: ReservationState, event: Event) -> None:
     happens = {
         Event.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),
         Event.ASSUME: lambda: reservations.assume("c", "other", "n2", held("gpu-1")),
-        Event.EXPIRE: lambda: reservations.expire(10.0), Event.RELEASE: lambda: reservations.release_claim("c"),
-        Event.CONFIRM: lambda: reservations.confirm("c"), Event.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
+        Event.EXPIRE: lambda: reservations.expire(10.0),
+        Event.RELEASE: lambda: reservations.release_claim("c"),
+        Event.CONFIRM: lambda: reservations.confirm("c"),
+        Event.CLAIM_DELETED: lambda: reservations.claim_deleted("c"),
         Event.FORGET: lambda: reservations.forget("c"),
     }
     after = TRANSITIONS.get((state, event))
@@ -186,13 +196,21 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
     machine = carried_machines()["a100-pcie-8-bridged"]
     decoder = SliceDecoder()
     node = decode_node(node_object("n", machine, {}))
-    claim = Claim(ObjectKey("x", "c"), "u", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-3")),)))
-    other = Claim(ObjectKey("x", "d"), "v", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-4")),)))
+    claim = Claim(
+        ObjectKey("x", "c"), "u", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-3")),))
+    )
+    other = Claim(
+        ObjectKey("x", "d"), "v", "1", allocation=Allocation((Result("r", DeviceId("gpu.nvidia.com", "n", "gpu-4")),))
+    )
     cache = ClusterCache()
     gpus, fabric = decoder.decode(gpu_slice("n", machine)), decoder.decode(fabric_slice("n", machine))
     events = [
-        lambda: cache.apply_node("n", node), lambda: cache.apply_slice(gpus.name, gpus), lambda: cache.apply_slice(fabric.name, fabric),
-        lambda: cache.apply_claim(claim.key, claim), lambda: cache.apply_claim(other.key, other), lambda: cache.apply_claim(other.key, None),
+        lambda: cache.apply_node("n", node),
+        lambda: cache.apply_slice(gpus.name, gpus),
+        lambda: cache.apply_slice(fabric.name, fabric),
+        lambda: cache.apply_claim(claim.key, claim),
+        lambda: cache.apply_claim(other.key, other),
+        lambda: cache.apply_claim(other.key, None),
     ]
     if order.index(5) < order.index(4):
         order = [*order, 5]

@@ -131,7 +131,9 @@ def test_an_error_is_one_line_that_names_option_and_value(line: str, files: dict
 
 @pytest.mark.parametrize("content", SECRETS)
 @pytest.mark.parametrize("line", READERS)
-def test_no_error_shows_what_a_file_of_others_holds(line: str, content: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_no_error_shows_what_a_file_of_others_holds(
+    line: str, content: str, files: dict[str, str], tmp_path: Path
+) -> None:
     target = tmp_path / "given"
     target.write_text(SECRETS[content])
     code, out, told = berth([word.format(str(target), **files) for word in line.split()])
@@ -149,12 +151,16 @@ def test_what_is_wrong_in_a_file_of_ours_is_shown(tmp_path: Path) -> None:
 def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "good").write_text("candidates: 3")
     (tmp_path / "wrong").write_text("candidates: -3")
-    code, out, told = berth(["policy", "check", str(tmp_path / "nowhere"), str(tmp_path / "good"), str(tmp_path / "wrong")])
+    code, out, told = berth(
+        ["policy", "check", str(tmp_path / "nowhere"), str(tmp_path / "good"), str(tmp_path / "wrong")]
+    )
     assert code == 2 and out == f"{tmp_path}/good: good\n"
     assert [line.split(": ")[1] for line in told.splitlines()] == ["does not exist", "candidates"]
 
 
-@pytest.mark.parametrize("text", ["- 1\n" * (MOST_YAML // 4 + 1), "---\na: 1\n" * (MOST_YAML // 9 + 1), "[" + "x,\n" * (MOST_YAML // 3 + 1)])
+@pytest.mark.parametrize(
+    "text", ["- 1\n" * (MOST_YAML // 4 + 1), "---\na: 1\n" * (MOST_YAML // 9 + 1), "[" + "x,\n" * (MOST_YAML // 3 + 1)]
+)
 def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
     with pytest.raises(WireError, match="is larger than the 8 MiB that YAML may have: write it as JSON|is not JSON"):
         [values_of(part) for part in parts_of(text, "f")]

@@ -31,7 +31,10 @@ from tests.test_serve import free_port, process, write_kubeconfig
 
 Json = dict[str, Any]
 BERTH = "system:serviceaccount:berth-system:berth"
-TOKENS = {"good": TokenUser(BERTH, ("berth-console",)), "stranger": TokenUser("system:serviceaccount:x:y", ("berth-console",))}
+TOKENS = {
+    "good": TokenUser(BERTH, ("berth-console",)),
+    "stranger": TokenUser("system:serviceaccount:x:y", ("berth-console",)),
+}
 
 
 def sandbox() -> Cluster:
@@ -68,7 +71,9 @@ class Serve:
 
 
 @asynccontextmanager
-async def serve(cluster: Cluster, api: str, records: str = "", token: Path | None = None, replica: str = "") -> AsyncIterator[Serve]:
+async def serve(
+    cluster: Cluster, api: str, records: str = "", token: Path | None = None, replica: str = ""
+) -> AsyncIterator[Serve]:
     """A replica of serve that sends records to this address, or none."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(Credentials(api, None, lambda: None)))
@@ -127,7 +132,8 @@ def good_token(folder: Path) -> Path:
 async def test_what_serve_does_is_seen_in_the_console(tmp_path: Path) -> None:
     cluster, pages, records = sandbox(), free_port(), free_port()
     async with (
-        cluster.serving() as api, console(api, pages, records) as people,
+        cluster.serving() as api,
+        console(api, pages, records) as people,
         serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
     ):
         for name, count in (("p", 2), ("late", 5)):
@@ -137,7 +143,9 @@ async def test_what_serve_does_is_seen_in_the_console(tmp_path: Path) -> None:
         await sees(people, "ffffffhh")
         assert await one.filter("late") == []
         waiting = await explained(people, "late", "attempts")
-        assert waiting["outcome"] == "refused" and waiting["attempts"][0]["fitting"] == 0 and waiting["remembered_since"]
+        assert (
+            waiting["outcome"] == "refused" and waiting["attempts"][0]["fitting"] == 0 and waiting["remembered_since"]
+        )
         assert await one.bind("p", node) == ""
         await sees(people, "ffffffuu")
         found = await explained(people, "p", "decision")
@@ -151,7 +159,8 @@ async def test_what_serve_does_is_seen_in_the_console(tmp_path: Path) -> None:
 async def test_holds_that_end_vanish_from_the_console(tmp_path: Path) -> None:
     cluster, pages, records = sandbox(), free_port(), free_port()
     async with (
-        cluster.serving() as api, console(api, pages, records) as people,
+        cluster.serving() as api,
+        console(api, pages, records) as people,
         serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
     ):
         cluster.apply(claim("p"))
@@ -204,7 +213,9 @@ async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
                 nodes = await one.filter(name)
                 chosen.append((name, nodes, await one.bind(name, nodes[0]) if nodes else ""))
             results = [c["status"].get("allocation", {}).get("devices") for c in cluster.store.all("resourceclaims")]
-            chosen.append(("devices", [[(r["pool"], r["device"]) for r in found["results"]] for found in results if found], ""))
+            chosen.append(
+                ("devices", [[(r["pool"], r["device"]) for r in found["results"]] for found in results if found], "")
+            )
             outbox = one.service.outbox
             assert (outbox is None) == (where == "none")
             if outbox is not None:
@@ -221,8 +232,10 @@ async def test_two_replicas_are_one_history(tmp_path: Path) -> None:
     cluster, pages, records = sandbox(), free_port(), free_port()
     address, token = f"http://127.0.0.1:{records}", good_token(tmp_path)
     async with (
-        cluster.serving() as api, console(api, pages, records) as people,
-        serve(cluster, api, address, token, "a") as one, serve(cluster, api, address, token, "b") as other,
+        cluster.serving() as api,
+        console(api, pages, records) as people,
+        serve(cluster, api, address, token, "a") as one,
+        serve(cluster, api, address, token, "b") as other,
     ):
         for name in ("p", "q", "late"):
             cluster.apply(claim(name, 5 if name == "late" else 1))
@@ -250,7 +263,8 @@ async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
     """`berth policy status` and others read them."""
     cluster, pages, records = sandbox(), free_port(), free_port()
     async with (
-        cluster.serving() as api, console(api, pages, records) as people,
+        cluster.serving() as api,
+        console(api, pages, records) as people,
         serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)),
     ):
 
@@ -262,7 +276,15 @@ async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
         assert set(found["policy"]) == {"generation", "digest", "problem"}
         assert found["mix"] and set(found["mix"][0][0]) == {"cpu", "memory", "gpus", "milli", "models"}
         status = (await people.get("/v1/policy")).json()
-        assert set(status) == {"generation", "digest", "problem", "policy", "processes", "candidate", "candidate_problem"}
+        assert set(status) == {
+            "generation",
+            "digest",
+            "problem",
+            "policy",
+            "processes",
+            "candidate",
+            "candidate_problem",
+        }
         assert status["policy"] == Policy().model_dump(mode="json") and status["digest"] == found["policy"]["digest"]
         diff = (await people.get("/v1/policy/diff")).json()
         assert set(diff) == {"candidate", "problem", "compared", "left_out", "changed"}
@@ -274,10 +296,21 @@ async def test_two_processes(tmp_path: Path) -> None:
     token = str(good_token(tmp_path))
     (tmp_path / "policy.yaml").write_text("candidates: 1")
     policy = ("--policy", str(tmp_path / "policy.yaml"))
-    people = ("console", "--listen", f"127.0.0.1:{pages}", "--records", f"127.0.0.1:{records}", "--policy-configmap", "berth-system/berth-policy", *policy)
+    people = (
+        "console",
+        "--listen",
+        f"127.0.0.1:{pages}",
+        "--records",
+        f"127.0.0.1:{records}",
+        "--policy-configmap",
+        "berth-system/berth-policy",
+        *policy,
+    )
     async with cluster.serving() as api, AsyncExitStack() as stack:
         write_kubeconfig(tmp_path, api)
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{verbs}", timeout=HANG_SECONDS))
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{verbs}", timeout=HANG_SECONDS)
+        )
         sender = ("--records", f"http://127.0.0.1:{records}", "--records-token-file", token)
         await stack.enter_async_context(process(tmp_path, "serve", "--listen", f"127.0.0.1:{verbs}", *sender, *policy))
         command = [sys.executable, "-m", "extender", *people, "--kubeconfig", str(tmp_path / "kubeconfig")]
@@ -294,7 +327,11 @@ async def test_two_processes(tmp_path: Path) -> None:
         await answers(f"http://127.0.0.1:{pages}/v1/processes", 200, '"epoch"')
         await answers(f"http://127.0.0.1:{pages}/v1/explain/default/p", 200, "bound")
         (tmp_path / "policy.yaml").write_text("candidates: many")
-        await answers(f"{api}/apis/events.k8s.io/v1/events", 200, "the last good policy stays in force: candidates: Input should be a valid integer")
+        await answers(
+            f"{api}/apis/events.k8s.io/v1/events",
+            200,
+            "the last good policy stays in force: candidates: Input should be a valid integer",
+        )
         await answers(f"http://127.0.0.1:{verbs}/metrics", 200, "berth_policy_refused 1.0")
         (tmp_path / "policy.yaml").write_text("candidates: 2")
         await answers(f"http://127.0.0.1:{verbs}/metrics", 200, "berth_policy_refused 0.0")

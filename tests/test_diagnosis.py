@@ -43,7 +43,9 @@ def result(node: int, device: int) -> Result:
     return Result("gpu", DeviceId("gpu.nvidia.com", f"n{node}", f"gpu-{device}"))
 
 
-def cluster(held: list[tuple[int, int]], asked: tuple[int, str, str], without: frozenset[str] = frozenset()) -> ClusterCache:
+def cluster(
+    held: list[tuple[int, int]], asked: tuple[int, str, str], without: frozenset[str] = frozenset()
+) -> ClusterCache:
     """Four nodes, but for some; of each node in turn, these devices are held by a claim of their own."""
     cache, decoder, machines = ClusterCache(), SliceDecoder(), carried_machines()
     cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
@@ -69,13 +71,19 @@ def allocate(cache: ClusterCache, node: int, device: int) -> None:
     one["metadata"]["uid"] = name
     devices = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": f"n{node}", "device": f"gpu-{device}"}
     consumers = [{"resource": "pods", "name": f"of-{name}", "uid": name}]
-    found = decode_claim({**one, "status": {"allocation": {"devices": {"results": [devices]}}, "reservedFor": consumers}})
+    found = decode_claim(
+        {**one, "status": {"allocation": {"devices": {"results": [devices]}}, "reservedFor": consumers}}
+    )
     cache.apply_claim(found.key, found)
 
 
 def rules_of(cache: ClusterCache, budget: CallBudget | None = None) -> EvaluationContext:
     context = EvaluationContext(Masks(), Features(), cache.snapshot().baseline)
-    return context if budget is None else EvaluationContext(context.masks, context.features, context.baseline, None, budget)
+    return (
+        context
+        if budget is None
+        else EvaluationContext(context.masks, context.features, context.baseline, None, budget)
+    )
 
 
 def demand(cache: ClusterCache) -> PodRequirements:
@@ -111,8 +119,12 @@ def test_an_imagined_cluster_is_explained_as_one_that_is_so(
     found = explain(POD, imagined, Policy(), rules_of(real))
     there = explain(POD, wished.snapshot(), Policy(), rules_of(wished))
     assert (found.outcome, found.nodes, found.fitting) == (there.outcome, there.nodes, there.fitting)
-    assert [(g.code, g.nodes, g.examples) for g in found.groups] == [(g.code, g.nodes, g.examples) for g in there.groups]
-    assert real.snapshot().states.keys() == {node_info.state.number for node_info in real.snapshot().node_infos.values()}
+    assert [(g.code, g.nodes, g.examples) for g in found.groups] == [
+        (g.code, g.nodes, g.examples) for g in there.groups
+    ]
+    assert real.snapshot().states.keys() == {
+        node_info.state.number for node_info in real.snapshot().node_infos.values()
+    }
 
 
 @given(BY_NAME, ASKED)
@@ -160,7 +172,7 @@ def test_a_term_that_no_device_reaches_is_counted_so() -> None:
     cache = cluster([], (1, 'device.attributes["gpu.nvidia.com"].nothing == 1 && device.driver != ""', ""))
     found = explain(POD, cache.snapshot(), Policy(), rules_of(cache))
     assert found.outcome == "refused" and "matches none of 24 devices" in found.terms[0]
-    assert "`device.driver != \"\"` matches none of 0 devices" in found.terms[1]
+    assert '`device.driver != ""` matches none of 0 devices' in found.terms[1]
 
 
 def test_an_explanation_ends_where_its_budget_does() -> None:

@@ -27,7 +27,9 @@ def blocks() -> list[str]:
     found = []
     for page in PAGES:
         for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
-            found += [line.split(" #")[0].strip() for line in block.splitlines() if line.strip() and not line.startswith("#")]
+            found += [
+                line.split(" #")[0].strip() for line in block.splitlines() if line.strip() and not line.startswith("#")
+            ]
     return sorted(set(found))
 
 
@@ -39,8 +41,23 @@ def inline() -> list[str]:
 
 BERTH = [c for c in blocks() if _BERTH.match(c)]
 # What stands for something of the reader's own.
-NAMES = {"NAMESPACE/NAME": "training/llm-0", "POD": "training/llm-0", "NODE": "n1", "node-17": "n2", "FILE…": "claims.yaml", "FILE": "policy.yaml", "DIR": "cases"}
-MAY_FAIL = ("berth policy diff", "berth explain", "berth doctor", "berth lint", "berth policy status", "berth allocate")  # exit 1 is an answer
+NAMES = {
+    "NAMESPACE/NAME": "training/llm-0",
+    "POD": "training/llm-0",
+    "NODE": "n1",
+    "node-17": "n2",
+    "FILE…": "claims.yaml",
+    "FILE": "policy.yaml",
+    "DIR": "cases",
+}
+MAY_FAIL = (
+    "berth policy diff",
+    "berth explain",
+    "berth doctor",
+    "berth lint",
+    "berth policy status",
+    "berth allocate",
+)  # exit 1 is an answer
 
 
 @pytest.fixture
@@ -48,16 +65,38 @@ def folder(tmp_path: Path) -> Path:
     """The files that the documentation speaks of."""
     for name in ("examples", "manifests", "scheduler-config"):
         (tmp_path / name).symlink_to(ROOT / name)
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}]}
-    (tmp_path / "slices.yaml").write_text(yaml.safe_dump({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}))
-    both = [{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {}}, claim("c")]
-    for name, objects in (("claim.yaml", both), ("claims.yaml", [claim("c")]), ("pods.yaml", [pod("p", "c")]), ("job.yaml", [claim("c"), pod("p", "c")])):
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": "n1",
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}],
+    }
+    (tmp_path / "slices.yaml").write_text(
+        yaml.safe_dump(
+            {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
+        )
+    )
+    both = [
+        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}, "spec": {}},
+        claim("c"),
+    ]
+    for name, objects in (
+        ("claim.yaml", both),
+        ("claims.yaml", [claim("c")]),
+        ("pods.yaml", [pod("p", "c")]),
+        ("job.yaml", [claim("c"), pod("p", "c")]),
+    ):
         (tmp_path / name).write_text(yaml.safe_dump_all(objects))
     for name in ("policy.yaml", "candidate.yaml"):
         (tmp_path / name).write_text("candidates: 8\n")
     (tmp_path / "cases").mkdir()
-    case = {"name": "one", "node": {"metadata": {"name": "n1"}}, "claims": [claim("c")], "deviceClasses": both[:1], "resourceSlices": []}
+    case = {
+        "name": "one",
+        "node": {"metadata": {"name": "n1"}},
+        "claims": [claim("c")],
+        "deviceClasses": both[:1],
+        "resourceSlices": [],
+    }
     (tmp_path / "cases" / "one.json").write_text(json.dumps(case))
     return tmp_path
 
@@ -75,11 +114,18 @@ async def test_berth_command(command: str, folder: Path, monkeypatch: pytest.Mon
         held = claim("held")
         held["metadata"] |= {"namespace": "training", "uid": "held"}
         result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n2", "device": "gpu-0"}
-        held["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": "llm-0", "uid": "x"}]}
+        held["status"] = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "llm-0", "uid": "x"}],
+        }
         b.cluster.store.put("resourceclaims", ("training", "held"), held)
         await b.settled()
-        config = {"clusters": [{"name": "c", "cluster": {"server": b.api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": b.api}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+            "users": [{"name": "u", "user": {}}],
+        }
         (folder / "config").write_text(yaml.safe_dump(config))
         server = str(b.client.base_url).rstrip("/")
         for part in command.split("&&"):

@@ -71,10 +71,17 @@ def test_policy_in_the_readme_is_the_default() -> None:
     assert load_policy(block) == Policy()
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("candidates: 0", "candidates: Input should be greater"), ("weights: {links: 1}", "weights.links"), ("hold_seconds: yes", "must not be true or false (is True"), ("[1]", "must be a mapping"),
-    ("a: [", "not YAML"), ("headroom: big", "headroom"),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("candidates: 0", "candidates: Input should be greater"),
+        ("weights: {links: 1}", "weights.links"),
+        ("hold_seconds: yes", "must not be true or false (is True"),
+        ("[1]", "must be a mapping"),
+        ("a: [", "not YAML"),
+        ("headroom: big", "headroom"),
+    ],
+)
 def test_bad_policy_names_the_field(text: str, words: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(words)):
         load_policy(text)
@@ -91,8 +98,12 @@ def test_examples_and_configuration_are_well_formed() -> None:
     config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
     assert config["percentageOfNodesToScore"] == 100
     assert [e.get("bindVerb") for e in config["extenders"]] == [None, "bind"]
-    assert all(not e["ignorable"] and e["nodeCacheCapable"] and "managedResources" not in e for e in config["extenders"])
+    assert all(
+        not e["ignorable"] and e["nodeCacheCapable"] and "managedResources" not in e for e in config["extenders"]
+    )
 
 
 def test_version_is_the_changelogs_newest() -> None:
-    assert re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
+    assert (
+        re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
+    )

@@ -34,16 +34,19 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
     assert list(configuration(CONFIG)) == []
 
 
-@pytest.mark.parametrize(("edit", "words"), [
-    (lambda c: c.pop("percentageOfNodesToScore"), "percentageOfNodesToScore is None"),
-    (lambda c: c["profiles"][0]["plugins"].pop("filter"), "DynamicResources is on at filter"),
-    (lambda c: c["extenders"].pop(), "filterVerb and bindVerb"),
-    (lambda c: c["extenders"][0].update(nodeCacheCapable=False), "nodeCacheCapable is False"),
-    (lambda c: c["extenders"][1].update(ignorable=True), "ignorable is True"),
-    (lambda c: c["extenders"][0].update(httpTimeout="200ms"), "httpTimeout is 200ms"),
-    (lambda c: c["extenders"][0].pop("prioritizeVerb"), "has no prioritizeVerb"),
-    (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
-])
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda c: c.pop("percentageOfNodesToScore"), "percentageOfNodesToScore is None"),
+        (lambda c: c["profiles"][0]["plugins"].pop("filter"), "DynamicResources is on at filter"),
+        (lambda c: c["extenders"].pop(), "filterVerb and bindVerb"),
+        (lambda c: c["extenders"][0].update(nodeCacheCapable=False), "nodeCacheCapable is False"),
+        (lambda c: c["extenders"][1].update(ignorable=True), "ignorable is True"),
+        (lambda c: c["extenders"][0].update(httpTimeout="200ms"), "httpTimeout is 200ms"),
+        (lambda c: c["extenders"][0].pop("prioritizeVerb"), "has no prioritizeVerb"),
+        (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
+    ],
+)
 def test_traps_of_the_configuration(edit, words: str) -> None:
     (found,) = configuration(changed(edit))
     assert words in found.what and found.why and found.mend
@@ -55,11 +58,18 @@ def test_pods_that_name_another_scheduler() -> None:
     assert "default/b" in found.what and "default/a" not in found.what
 
 
-@pytest.mark.parametrize(("groups", "resources", "policy", "asked"), [
-    ([""], ["pods"], "Fail", ""), ([""], ["pods/binding"], "Fail", "pods/binding"), (["*"], ["*/*"], "Fail", "pods/binding, pods/status, resourceclaims, resourceclaims/status"),
-    (["resource.k8s.io"], ["*"], "Fail", "resourceclaims"), (["resource.k8s.io"], ["resourceclaims/*"], "Fail", "resourceclaims, resourceclaims/status"),
-    ([""], ["pods/binding"], "Ignore", ""), (["apps"], ["*"], "Fail", ""),
-])
+@pytest.mark.parametrize(
+    ("groups", "resources", "policy", "asked"),
+    [
+        ([""], ["pods"], "Fail", ""),
+        ([""], ["pods/binding"], "Fail", "pods/binding"),
+        (["*"], ["*/*"], "Fail", "pods/binding, pods/status, resourceclaims, resourceclaims/status"),
+        (["resource.k8s.io"], ["*"], "Fail", "resourceclaims"),
+        (["resource.k8s.io"], ["resourceclaims/*"], "Fail", "resourceclaims, resourceclaims/status"),
+        ([""], ["pods/binding"], "Ignore", ""),
+        (["apps"], ["*"], "Fail", ""),
+    ],
+)
 def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], policy: str, asked: str) -> None:
     hook = {"name": "h.example.com", "failurePolicy": policy, "rules": [{"apiGroups": groups, "resources": resources}]}
     found = list(webhooks([{"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "h"}, "webhooks": [hook]}]))
@@ -69,13 +79,19 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
 
 def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-    quota = lambda used: {"metadata": {"name": "q", "namespace": "team"}, "status": {"hard": {name: "8"}, "used": {name: used}}}
+    quota = lambda used: {
+        "metadata": {"name": "q", "namespace": "team"},
+        "status": {"hard": {name: "8"}, "used": {name: used}},
+    }
     waits = pod("p")
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     assert [f.what for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
     assert full.what == "quota team/q: 8 of 8 devices of class gpu.nvidia.com are used"
-    assert claimless.what == "1 waiting pods have no claim yet: default/p" and claimless.mend == "kubectl -n default describe pod p"
+    assert (
+        claimless.what == "1 waiting pods have no claim yet: default/p"
+        and claimless.mend == "kubectl -n default describe pod p"
+    )
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
     assert list(quota_blocks([], [waits])) == []
 
@@ -94,10 +110,17 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     assert found.what == "agent and GPU driver name other GPUs on 1 nodes: n1"
 
 
-@pytest.mark.parametrize(("version", "words"), [
-    ("v1.33.4", "error: the API server is 1.33.4"), ("v1.34.0", ""), ("v1.36.2", ""), ("v1.37.0", ""),
-    ("v1.37.1-gke.100", ""), ("v1.38.0-alpha.2", "warning: the API server is 1.38.0-alpha.2"),
-])
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("v1.33.4", "error: the API server is 1.33.4"),
+        ("v1.34.0", ""),
+        ("v1.36.2", ""),
+        ("v1.37.0", ""),
+        ("v1.37.1-gke.100", ""),
+        ("v1.38.0-alpha.2", "warning: the API server is 1.38.0-alpha.2"),
+    ],
+)
 def test_versions_that_berth_knows(version: str, words: str) -> None:
     told = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
     assert told == ([words] if words else [])
@@ -125,21 +148,42 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
         one = claim(name)
         one["metadata"]["uid"] = name
         result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-        one["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "name": name, "uid": name}]}
+        one["status"] = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
+        }
         cluster.store.put("resourceclaims", ("default", name), one)
     async with cluster.serving() as api:
-        config = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                  "current-context": "c", "users": [{"name": "u", "user": {}}]}
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": api}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+            "users": [{"name": "u", "user": {}}],
+        }
         (tmp_path / "k").write_text(yaml.safe_dump(config))
         (tmp_path / "s").write_text(CONFIG)
         import asyncio
 
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "extender", "doctor", "--kubeconfig", str(tmp_path / "k"), "--scheduler-config", str(tmp_path / "s"), "--output", "json",
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            sys.executable,
+            "-m",
+            "extender",
+            "doctor",
+            "--kubeconfig",
+            str(tmp_path / "k"),
+            "--scheduler-config",
+            str(tmp_path / "s"),
+            "--output",
+            "json",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         out, err = await process.communicate()
     found = [orjson.loads(line)["what"] for line in out.splitlines()]
     assert process.returncode == 1, err
     assert len(found) == 3, found
     assert "1 of 2 GPU nodes have no fresh agent: n2" in found[0]
-    assert "2 claims were allocated by another scheduler" in found[1] and "gpu-0 is allocated to default/x, default/y" in found[2]
+    assert (
+        "2 claims were allocated by another scheduler" in found[1]
+        and "gpu-0 is allocated to default/x, default/y" in found[2]
+    )

@@ -43,9 +43,13 @@ async def test_device_plugin_manifest_gets_a_claim() -> None:
         status = b.pod("old")["status"]["extendedResourceClaimStatus"]
         assert status == {
             "resourceClaimName": made["metadata"]["name"],
-            "requestMappings": [{"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-1"}],
+            "requestMappings": [
+                {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-1"}
+            ],
         }
-        assert sorted(b.held()) in ([("n1", f"gpu-{i}"), ("n1", f"gpu-{i + 1}")] for i in (0, 2, 4, 6)), "a bridged pair"
+        assert sorted(b.held()) in ([("n1", f"gpu-{i}"), ("n1", f"gpu-{i + 1}")] for i in (0, 2, 4, 6)), (
+            "a bridged pair"
+        )
 
 
 async def test_node_with_device_plugin_needs_no_claim() -> None:
@@ -83,7 +87,13 @@ async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None
     allocated one is removed first (tests/test_tenant.py)."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(legacy("old"))
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": "old", "uid": b.pod("old")["metadata"]["uid"], "controller": True}
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "old",
+            "uid": b.pod("old")["metadata"]["uid"],
+            "controller": True,
+        }
         left = claim("old-extended-resources-abcde")
         notes = {"resource.kubernetes.io/extended-resource-claim": "true"}
         finalizers = ["resource.kubernetes.io/delete-protection"]
@@ -106,30 +116,62 @@ def test_init_containers_reuse_later_devices() -> None:
     """Sidecars and regular containers have requests of their own; init containers only what is missing, the largest once."""
     gpu = "nvidia.com/gpu"
     containers = (
-        Container("init-1", ((gpu, 3),), init=True), Container("side", ((gpu, 1),), init=True, sidecar=True),
-        Container("init-2", ((gpu, 4),), init=True), Container("main", (("cpu", 0), (gpu, 1))),
+        Container("init-1", ((gpu, 3),), init=True),
+        Container("side", ((gpu, 1),), init=True, sidecar=True),
+        Container("init-2", ((gpu, 4),), init=True),
+        Container("main", (("cpu", 0), (gpu, 1))),
     )
     spec, mappings = special_claim(containers, {gpu: "gpus"})
     assert [(r.name, r.alternatives[0].count) for r in spec.requests] == [
-        ("container-1-request-0", 1), ("container-2-request-0", 3), ("container-3-request-1", 1),
+        ("container-1-request-0", 1),
+        ("container-2-request-0", 3),
+        ("container-3-request-1", 1),
     ]
     assert [(m.container, m.request) for m in mappings] == [
-        ("side", "container-1-request-0"), ("main", "container-3-request-1"),
-        ("init-1", "container-1-request-0"), ("init-1", "container-3-request-1"), ("init-1", "container-2-request-0"),
-        ("init-2", "container-3-request-1"), ("init-2", "container-2-request-0"),
+        ("side", "container-1-request-0"),
+        ("main", "container-3-request-1"),
+        ("init-1", "container-1-request-0"),
+        ("init-1", "container-3-request-1"),
+        ("init-1", "container-2-request-0"),
+        ("init-2", "container-3-request-1"),
+        ("init-2", "container-2-request-0"),
     ]
 
 
 # -- devices of other drivers ---------------------------------------------------------------------------------------
 
 
-def custom(b: Berthing, devices: list[dict], counters: list[dict] | None = None, driver: str = "d.example.com", node: str = "n1") -> None:
+def custom(
+    b: Berthing,
+    devices: list[dict],
+    counters: list[dict] | None = None,
+    driver: str = "d.example.com",
+    node: str = "n1",
+) -> None:
     count = 2 if counters else 1
     pool = {"name": node, "generation": 1, "resourceSliceCount": count}
-    b.cluster.apply({"kind": "DeviceClass", "metadata": {"name": driver}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}})
-    b.cluster.apply({"kind": "ResourceSlice", "metadata": {"name": f"{driver}-{node}-0"}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}})
+    b.cluster.apply(
+        {
+            "kind": "DeviceClass",
+            "metadata": {"name": driver},
+            "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]},
+        }
+    )
+    b.cluster.apply(
+        {
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{driver}-{node}-0"},
+            "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": devices},
+        }
+    )
     if counters:
-        b.cluster.apply({"kind": "ResourceSlice", "metadata": {"name": f"{driver}-{node}-1"}, "spec": {"driver": driver, "nodeName": node, "pool": pool, "sharedCounters": counters}})
+        b.cluster.apply(
+            {
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"{driver}-{node}-1"},
+                "spec": {"driver": driver, "nodeName": node, "pool": pool, "sharedCounters": counters},
+            }
+        )
 
 
 def asks(name: str, **exactly: object) -> dict:
@@ -157,9 +199,13 @@ def report(b: Berthing, name: str, condition: str) -> None:
 CONDITIONAL = {"name": "fabric-0", "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
 
 
-@pytest.mark.parametrize(("condition", "answer"), [
-    ("Attached", ""), ("Broken", "binding conditions of claim default/p failed"),
-])
+@pytest.mark.parametrize(
+    ("condition", "answer"),
+    [
+        ("Attached", ""),
+        ("Broken", "binding conditions of claim default/p failed"),
+    ],
+)
 async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answer: str) -> None:
     """The bind waits for the driver, and ends with the event that shows its condition."""
     async with berthing({"n1": "t4-4"}) as b:
@@ -258,7 +304,15 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
 
 async def test_shares_pack_and_never_exceed() -> None:
     """Shares go onto the device that is shared already, and stop where its memory ends."""
-    device = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi", "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}}}}
+    device = {
+        "allowMultipleAllocations": True,
+        "capacity": {
+            "memory": {
+                "value": "80Gi",
+                "requestPolicy": {"default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"}},
+            }
+        },
+    }
     async with berthing({"n1": "t4-4"}) as b:
         custom(b, [{"name": "a", **device}, {"name": "b", **device}])
         for i in range(5):
@@ -268,7 +322,9 @@ async def test_shares_pack_and_never_exceed() -> None:
         assert outcome == ["", "", "", "", "not enough capacity left for request gpu"]
         devices = [device for _, device in b.held()]
         assert devices[0] == devices[1] != devices[2] == devices[3]
-        results = [c["status"]["allocation"]["devices"]["results"][0] for c in b.claims() if c["status"].get("allocation")]
+        results = [
+            c["status"]["allocation"]["devices"]["results"][0] for c in b.claims() if c["status"].get("allocation")
+        ]
         assert all(r["consumedCapacity"] == {"memory": "30Gi"} and len(r["shareID"]) == 36 for r in results)
 
 
@@ -286,13 +342,22 @@ async def test_burst_of_shares_stays_within_capacity() -> None:
 
 def mig(name: str, slices: list[int], memory: int) -> dict:
     used = {f"memory-slice-{i}": {"value": "1"} for i in slices}
-    return {"name": name, "attributes": {"profile": {"string": f"{len(slices)}g"}}, "capacity": {"memory": {"value": f"{memory}Gi"}},
-            "consumesCounters": [{"counterSet": "gpu-0", "counters": used}]}
+    return {
+        "name": name,
+        "attributes": {"profile": {"string": f"{len(slices)}g"}},
+        "capacity": {"memory": {"value": f"{memory}Gi"}},
+        "consumesCounters": [{"counterSet": "gpu-0", "counters": used}],
+    }
 
 
 async def test_partitions_share_counters_and_keep_large_profiles_possible() -> None:
     """Two small partitions go into one half, so that the large profile still fits beside them."""
-    devices = [mig("large-0", [0, 1], 40), mig("large-2", [2, 3], 40), *(mig(f"small-{i}", [i], 20) for i in range(4)), mig("whole", [0, 1, 2, 3], 80)]
+    devices = [
+        mig("large-0", [0, 1], 40),
+        mig("large-2", [2, 3], 40),
+        *(mig(f"small-{i}", [i], 20) for i in range(4)),
+        mig("whole", [0, 1, 2, 3], 80),
+    ]
     counters = [{"name": "gpu-0", "counters": {f"memory-slice-{i}": {"value": "1"} for i in range(4)}}]
     profile = "device.attributes['d.example.com'].profile == '{}g'"
     async with berthing({"n1": "t4-4"}) as b:
@@ -300,22 +365,43 @@ async def test_partitions_share_counters_and_keep_large_profiles_possible() -> N
         for name, size in (("s1", 1), ("s2", 1), ("l1", 2), ("w", 4)):
             b.cluster.apply(asks(name, selectors=[{"cel": {"expression": profile.format(size)}}]))
             b.cluster.apply(pod(name, name))
-        assert [await place(b, name) for name in ("s1", "s2", "l1", "w")] == ["", "", "", "shared counters are used up for request gpu"]
+        assert [await place(b, name) for name in ("s1", "s2", "l1", "w")] == [
+            "",
+            "",
+            "",
+            "shared counters are used up for request gpu",
+        ]
 
 
 async def test_taints_and_taint_rules() -> None:
     """NoSchedule excludes, None only informs, a rule taints from outside, a toleration helps."""
     async with berthing({"n1": "t4-4"}) as b:
-        custom(b, [{"name": "sick", "taints": [{"key": "xid", "effect": "NoSchedule"}]}, {"name": "cough", "taints": [{"key": "xid", "effect": "None"}]}, {"name": "well"}])
+        custom(
+            b,
+            [
+                {"name": "sick", "taints": [{"key": "xid", "effect": "NoSchedule"}]},
+                {"name": "cough", "taints": [{"key": "xid", "effect": "None"}]},
+                {"name": "well"},
+            ],
+        )
         for name in ("p", "q", "r"):
             b.cluster.apply(asks(name))
             b.cluster.apply(pod(name, name))
         b.cluster.apply(asks("t", tolerations=[{"operator": "Exists"}]))
         b.cluster.apply(pod("t", "t"))
         assert await place(b, "p") == "" and b.held()[-1][1] == "well"
-        rule = {"kind": "DeviceTaintRule", "metadata": {"name": "maintenance"}, "spec": {"deviceSelector": {"driver": "d.example.com", "device": "cough"}, "taint": {"key": "m", "effect": "NoSchedule"}}}
+        rule = {
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": "maintenance"},
+            "spec": {
+                "deviceSelector": {"driver": "d.example.com", "device": "cough"},
+                "taint": {"key": "m", "effect": "NoSchedule"},
+            },
+        }
         b.cluster.apply(rule)
-        b.cluster.apply({**rule, "metadata": {"name": "no-selector"}, "spec": {"taint": {"key": "m", "effect": "NoExecute"}}})
+        b.cluster.apply(
+            {**rule, "metadata": {"name": "no-selector"}, "spec": {"taint": {"key": "m", "effect": "NoExecute"}}}
+        )
         assert await place(b, "q") == "matching devices are tainted for request gpu"
         b.cluster.api.registry.delete(RESOURCES["resource.k8s.io", "devicetaintrules"], ("", "maintenance"))
         assert await place(b, "r") == ""
@@ -327,9 +413,17 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))
-        pinned = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}
+        pinned = {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
+        }
         result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
-        b.cluster.api.registry.patch(CLAIMS, ("default", "c"), {"status": {"allocation": {"devices": {"results": [result]}, "nodeSelector": pinned}}}, "status", strategic=False)
+        b.cluster.api.registry.patch(
+            CLAIMS,
+            ("default", "c"),
+            {"status": {"allocation": {"devices": {"results": [result]}, "nodeSelector": pinned}}},
+            "status",
+            strategic=False,
+        )
         await b.settled()
         reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
         assert set(reasons.values()) == {"claim is allocated for other nodes"}
@@ -346,11 +440,23 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
             obj["metadata"]["annotations"] = notes
             b.cluster.apply(obj)
             result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{len(notes)}"}
-            b.cluster.api.registry.patch(CLAIMS, ("default", name), {"status": {"allocation": {"devices": {"results": [result]}}}}, "status", strategic=False)
+            b.cluster.api.registry.patch(
+                CLAIMS,
+                ("default", name),
+                {"status": {"allocation": {"devices": {"results": [result]}}}},
+                "status",
+                strategic=False,
+            )
         await b.settled()
         now = [0.0]
         async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
-            orphans = OrphanCollector(b.app.service.cache, Writer(client, "test"), lambda: now[0], b.app.service.supervisor, grace_seconds=60.0)
+            orphans = OrphanCollector(
+                b.app.service.cache,
+                Writer(client, "test"),
+                lambda: now[0],
+                b.app.service.supervisor,
+                grace_seconds=60.0,
+            )
             orphans.sweep()
             now[0] = 60.0
             orphans.sweep()
@@ -381,8 +487,19 @@ async def test_server_that_drops_a_field_is_not_trusted() -> None:
 async def test_claim_built_to_explode_is_given_up() -> None:
     """Gave up is not impossible, and the reason says which."""
     async with berthing({"n1": "l40s-8-pix"}) as b:
-        requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1}} for i in range(8)]
-        spec = {"devices": {"requests": requests, "constraints": [{"requests": ["r6", "r7"], "matchAttribute": "gpu.nvidia.com/uuid"}]}}
+        requests = [
+            {
+                "name": f"r{i}",
+                "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1},
+            }
+            for i in range(8)
+        ]
+        spec = {
+            "devices": {
+                "requests": requests,
+                "constraints": [{"requests": ["r6", "r7"], "matchAttribute": "gpu.nvidia.com/uuid"}],
+            }
+        }
         b.cluster.apply({"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "default"}, "spec": spec})
         b.cluster.apply(pod("p", "c"))
         assert await place(b, "p") == "gave up searching: the claims allow too many combinations"
@@ -392,11 +509,26 @@ async def test_first_available_prefers_the_first_across_nodes() -> None:
     """A node with the preferred alternative ranks above one with the second."""
     async with berthing({"small": "t4-4", "large": "hgx-h100-8"}) as b:
         product = "device.attributes['gpu.nvidia.com'].productName.contains('{}')"
-        forms = [{"name": n, "deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": 1, "selectors": [{"cel": {"expression": product.format(n)}}]} for n in ("H100", "T4")]
+        forms = [
+            {
+                "name": n,
+                "deviceClassName": "gpu.nvidia.com",
+                "allocationMode": "ExactCount",
+                "count": 1,
+                "selectors": [{"cel": {"expression": product.format(n)}}],
+            }
+            for n in ("H100", "T4")
+        ]
         forms = [{**f, "name": f["name"].lower()} for f in forms]
         for order, expected in (((0, 1), "large"), ((1, 0), "small")):
             name = f"p-{expected}"
-            b.cluster.apply({"kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"}, "spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": [forms[i] for i in order]}]}}})
+            b.cluster.apply(
+                {
+                    "kind": "ResourceClaim",
+                    "metadata": {"name": name, "namespace": "default"},
+                    "spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": [forms[i] for i in order]}]}},
+                }
+            )
             b.cluster.apply(pod(name, name))
             await b.settled()
             assert (await b.filter(name))["NodeNames"][0] == expected
@@ -407,7 +539,11 @@ async def test_admin_access_needs_the_label_and_occupies_nothing(labelled: bool)
     async with berthing({"n1": "t4-4"}) as b:
         if labelled:
             space = b.cluster.store.get("namespaces", ("", "default"))
-            b.cluster.store.put("namespaces", ("", "default"), {**space, "metadata": {**space["metadata"], "labels": {"resource.kubernetes.io/admin-access": "true"}}})
+            b.cluster.store.put(
+                "namespaces",
+                ("", "default"),
+                {**space, "metadata": {**space["metadata"], "labels": {"resource.kubernetes.io/admin-access": "true"}}},
+            )
         b.cluster.apply(claim("busy", 4))
         b.cluster.apply(pod("busy", "busy"))
         assert await place(b, "busy") == ""

@@ -60,8 +60,13 @@ def test_what_a_claim_would_have_to_give_back() -> None:
             found = await _why(b, "late")
             assert found["outcome"] == "refused" and found["nodes"] == 2
             assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("IN_USE", 2)]
-            assert found["groups"][0]["causes"][0].startswith("gpu-0, gpu-1") and "held by default/big-" in found["groups"][0]["causes"][0]
-            assert any(m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]), found["misses"]
+            assert (
+                found["groups"][0]["causes"][0].startswith("gpu-0, gpu-1")
+                and "held by default/big-" in found["groups"][0]["causes"][0]
+            )
+            assert any(
+                m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]
+            ), found["misses"]
             assert found["attempts"][-1]["fitting"] == 0
             again = await _why(b, "late", free="default/big-0")
             assert again["outcome"] == "fits" and again["fitting"] == 1
@@ -99,9 +104,14 @@ def test_selector_terms_say_what_devices_have_instead() -> None:
             selector = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].productName == 'H100'"
             await _run(b, "p", [claim("p", 1, selector)])
             found = await _why(b, "p")
-            assert "`device.attributes['gpu.nvidia.com'].productName == 'H100'` matches none of 16 devices; 16 have 'NVIDIA H100 80GB HBM3'" in found["sentence"]
+            assert (
+                "`device.attributes['gpu.nvidia.com'].productName == 'H100'` matches none of 16 devices; 16 have 'NVIDIA H100 80GB HBM3'"
+                in found["sentence"]
+            )
             await _run(b, "q", [claim("q", 1, f"device.capacity['{DRIVER}'].memory.compareTo(quantity('90Gi')) >= 0")])
-            assert "16 have 79.6Gi" in (await _why(b, "q"))["sentence"] or "16 have 8" in (await _why(b, "q"))["sentence"]
+            assert (
+                "16 have 79.6Gi" in (await _why(b, "q"))["sentence"] or "16 have 8" in (await _why(b, "q"))["sentence"]
+            )
             await _run(b, "r", [claim("r", 1, f"device.attributes['{DRIVER}'].colour == 'green'")])
             assert "`colour` is published by 0 of 16 devices" in (await _why(b, "r"))["sentence"]
 
@@ -114,7 +124,9 @@ def test_a_selector_that_does_not_compile_names_claim_request_and_place() -> Non
             await _run(b, "broken", [claim("broken", 1, "device.driver == 1")])
             found = await _why(b, "broken")
             text = found["sentence"]
-            assert found["outcome"] == "refused" and "default/broken" in text and "request gpu" in text and "1:15" in text, text
+            assert (
+                found["outcome"] == "refused" and "default/broken" in text and "request gpu" in text and "1:15" in text
+            ), text
             assert await _run(b, "fine", [claim("fine", 1)]), "other claims are unaffected"
 
     asyncio.run(body())
@@ -124,9 +136,14 @@ def test_too_few_on_one_node_and_no_nvlink_set() -> None:
     async def body() -> None:
         async with berthing({"n1": A100, "n2": A100}) as b:
             await _run(b, "p", [claim("p", 16)])
-            assert any(m == "no node has 16 free devices for request gpu; 2 nodes have 8" for m in (await _why(b, "p"))["misses"])
+            assert any(
+                m == "no node has 16 free devices for request gpu; 2 nodes have 8"
+                for m in (await _why(b, "p"))["misses"]
+            )
             await _run(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
-            assert any(m == "no node has 4 GPUs on one NVLink set free; 2 nodes have 2" for m in (await _why(b, "q"))["misses"])
+            assert any(
+                m == "no node has 4 GPUs on one NVLink set free; 2 nodes have 2" for m in (await _why(b, "q"))["misses"]
+            )
 
     asyncio.run(body())
 
@@ -169,7 +186,11 @@ def test_bad_questions_get_exact_answers() -> None:
             await _run(b, "p", [claim("p", 9)])
             reply = await b.client.get("/v1/explain/default/p", params={"without": "n7"})
             assert reply.status_code == 400 and "'n7'" in reply.json()["error"]
-            for bad, named in ((b"{", "unexpected end"), (b'{"objects": [], "x": 1}', "x"), (b'{"objects": [{"kind": "Service"}]}', "Service")):
+            for bad, named in (
+                (b"{", "unexpected end"),
+                (b'{"objects": [], "x": 1}', "x"),
+                (b'{"objects": [{"kind": "Service"}]}', "Service"),
+            ):
                 reply = await b.client.post("/v1/explain", content=bad)
                 assert reply.status_code == 400 and named in reply.json()["error"], reply.text
 
@@ -229,8 +250,12 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
     assert offline.exit_code == 0, offline.output
     assert orjson.loads(offline.output) == answers[0]
     held = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(picture), "--without", "n2"])
-    assert held.exit_code == 1 and "no node has 4 free devices for request gpus; 1 node has 2" in " ".join(held.output.split()).replace("request gpu;", "request gpus;")
-    freed = CliRunner().invoke(cli, ["explain", "pod", "default/stuck", "--snapshot", str(picture), "--free", "default/a"])
+    assert held.exit_code == 1 and "no node has 4 free devices for request gpus; 1 node has 2" in " ".join(
+        held.output.split()
+    ).replace("request gpu;", "request gpus;")
+    freed = CliRunner().invoke(
+        cli, ["explain", "pod", "default/stuck", "--snapshot", str(picture), "--free", "default/a"]
+    )
     assert freed.exit_code == 0 and "fits on" in freed.output
 
 
@@ -245,7 +270,9 @@ def test_one_event_when_the_reason_changes() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "a", [claim("a", 8)])
             for _ in range(3):
-                await _run(b, "p", [claim("p", 2)]) if b.cluster.store.get("pods", ("default", "p")) is None else await b.filter("p")
+                await _run(b, "p", [claim("p", 2)]) if b.cluster.store.get(
+                    "pods", ("default", "p")
+                ) is None else await b.filter("p")
             await eventually(lambda: len(b.cluster.store.all("events")) == 1)
             event = b.cluster.store.all("events")[0]
             assert event["regarding"]["name"] == "p" and event["reason"] == "NotPlaced"
@@ -284,10 +311,17 @@ async def test_the_search_on_one_node_is_told_line_by_line() -> None:
         found = (await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n1"})).json()[0]
         told = found["narration"]
         assert told[0] == "node n1: 8 devices" and told[1].startswith("request gpu: selectors match gpu-0, gpu-1")
-        assert {"request gpu: in use gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5", "request gpu: left gpu-6, gpu-7"} <= set(told)
+        assert {
+            "request gpu: in use gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5",
+            "request gpu: left gpu-6, gpu-7",
+        } <= set(told)
         assert told[-1] == "refused: matching devices are in use for request gpu"
-        fits = (await b.client.post("/v1/explain", json={"pod": "default/late", "free": ["default/first"], "narrate": "n1"})).json()[0]
-        assert any(line.startswith("chosen: ") for line in fits["narration"]) and fits["narration"][-1].startswith("score ")
+        fits = (
+            await b.client.post("/v1/explain", json={"pod": "default/late", "free": ["default/first"], "narrate": "n1"})
+        ).json()[0]
+        assert any(line.startswith("chosen: ") for line in fits["narration"]) and fits["narration"][-1].startswith(
+            "score "
+        )
         unknown = await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n9"})
         assert unknown.status_code == 400 and "narrate: node 'n9' is not known" in unknown.text
 
@@ -299,7 +333,12 @@ async def test_one_line_per_decision() -> None:
             await _run(b, "q", [claim("q", 7)])
             await eventually(lambda: any(line["event"] == "not placed" for line in lines))
     (bound,) = [line for line in lines if line["event"] == "bound"]
-    assert (bound["pod"], bound["node"], bound["claims"], len(bound["devices"])) == ("default/p", "n1", ["default/p"], 2)
+    assert (bound["pod"], bound["node"], bound["claims"], len(bound["devices"])) == (
+        "default/p",
+        "n1",
+        ["default/p"],
+        2,
+    )
     assert bound["seconds"] >= 0 and bound["generation"] > 0
     (refused,) = [line for line in lines if line["event"] == "not placed"]
     assert refused["pod"] == "default/q" and refused["because"].startswith("pod default/q fits nowhere")

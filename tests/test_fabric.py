@@ -29,10 +29,18 @@ def fabric(name: str) -> Fabric:
 
 # machine, GPUs, best, worst, of the lowest-numbered set (published bridges and meshes, NCCL's rates)
 TABLE = [
-    ("dgx1-v100", 2, 40, 10, 20), ("dgx1-v100", 4, 80, 10, 80), ("dgx1-v100", 5, 40, 10, 10), ("dgx1-v100", 8, 120, 120, 120),
-    ("dgx1-p100", 4, 54, 10, 54), ("a100-pcie-8-bridged", 2, 240, 20, 240), ("a100-pcie-8-bridged", 4, 20, 20, 20),
-    ("h100-pcie-8-bridged", 2, 247, 30, 30), ("hgx-h100-8", 2, 371, 371, 371), ("hgx-h100-8", 8, 371, 371, 371),
-    ("l40s-8-pix", 4, 20, 20, 20), ("gb200-nvl72-tray", 4, 722, 722, 722),
+    ("dgx1-v100", 2, 40, 10, 20),
+    ("dgx1-v100", 4, 80, 10, 80),
+    ("dgx1-v100", 5, 40, 10, 10),
+    ("dgx1-v100", 8, 120, 120, 120),
+    ("dgx1-p100", 4, 54, 10, 54),
+    ("a100-pcie-8-bridged", 2, 240, 20, 240),
+    ("a100-pcie-8-bridged", 4, 20, 20, 20),
+    ("h100-pcie-8-bridged", 2, 247, 30, 30),
+    ("hgx-h100-8", 2, 371, 371, 371),
+    ("hgx-h100-8", 8, 371, 371, 371),
+    ("l40s-8-pix", 4, 20, 20, 20),
+    ("gb200-nvl72-tray", 4, 722, 722, 722),
 ]
 
 
@@ -68,7 +76,11 @@ def test_degraded_gpu_lowers_exactly_its_sets() -> None:
         assert is_joined(graph, mask) == (not mask >> 2 & 1)
 
 
-@given(st.sampled_from(["dgx1-v100", "a100-pcie-8-bridged", "h100-pcie-8-bridged", "rtx-a6000-4-bridged"]), st.integers(1, 255), st.integers(1, 8))
+@given(
+    st.sampled_from(["dgx1-v100", "a100-pcie-8-bridged", "h100-pcie-8-bridged", "rtx-a6000-4-bridged"]),
+    st.integers(1, 255),
+    st.integers(1, 8),
+)
 def test_ranking_is_exhaustive(machine: str, free: int, count: int) -> None:
     """The best set is never worse than any other set of that size."""
     graph = fabric(machine).graph
@@ -94,31 +106,56 @@ def device(reading: Reading, position: int) -> Device:
 
 
 def test_asymmetric_links_count_as_the_smaller() -> None:
-    readings = [Reading("GPU-a", "X", links=((1, 4),), link_mbps=25000, nvlink_version=3), Reading("GPU-b", "X", links=((0, 2),), link_mbps=25000, nvlink_version=3)]
+    readings = [
+        Reading("GPU-a", "X", links=((1, 4),), link_mbps=25000, nvlink_version=3),
+        Reading("GPU-b", "X", links=((0, 2),), link_mbps=25000, nvlink_version=3),
+    ]
     found = fabric_of([device(r, i) for i, r in enumerate(readings)])
     assert found is not None and found.graph.links == ((0, 2), (2, 0))
 
 
-@pytest.mark.parametrize("readings", [
-    [],
-    [Reading("", "X")],
-    [Reading("GPU-a", "X"), Reading("GPU-a", "X")],
-    [Reading(f"GPU-{i}", "X") for i in range(17)],
-])
+@pytest.mark.parametrize(
+    "readings",
+    [
+        [],
+        [Reading("", "X")],
+        [Reading("GPU-a", "X"), Reading("GPU-a", "X")],
+        [Reading(f"GPU-{i}", "X") for i in range(17)],
+    ],
+)
 def test_contradictory_slices_are_not_believed(readings: list[Reading]) -> None:
     assert fabric_of([device(r, i) for i, r in enumerate(readings)]) is None
 
 
 def test_absurd_numbers_never_promise_more() -> None:
-    broken = Device("gpu-0", Attributes(Schema(("fabric.berth.dev/uuid", "fabric.berth.dev/switchLinks", "fabric.berth.dev/memoryFreeMiB", "fabric.berth.dev/links"), ("s", "i", "i", "s")), ("GPU-a", -5, -1, "9:99,x:y")))
+    broken = Device(
+        "gpu-0",
+        Attributes(
+            Schema(
+                (
+                    "fabric.berth.dev/uuid",
+                    "fabric.berth.dev/switchLinks",
+                    "fabric.berth.dev/memoryFreeMiB",
+                    "fabric.berth.dev/links",
+                ),
+                ("s", "i", "i", "s"),
+            ),
+            ("GPU-a", -5, -1, "9:99,x:y"),
+        ),
+    )
     found = fabric_of([broken])
     assert found is not None and found.graph.switch_links == (0,) and found.gpus[0].memory_free_bytes is None
 
 
-@pytest.mark.parametrize(("machine", "live", "source"), [
-    ("dgx1-v100", True, Source.LIVE), ("dgx1-v100", False, Source.TABLE), ("hgx-h100-8", False, Source.TABLE),
-    ("l40s-8-pix", False, Source.SLICE),
-])
+@pytest.mark.parametrize(
+    ("machine", "live", "source"),
+    [
+        ("dgx1-v100", True, Source.LIVE),
+        ("dgx1-v100", False, Source.TABLE),
+        ("hgx-h100-8", False, Source.TABLE),
+        ("l40s-8-pix", False, Source.SLICE),
+    ],
+)
 def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES[machine])).devices

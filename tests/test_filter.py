@@ -74,8 +74,12 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
         b.cluster.apply(pod("q", "many"))
         await b.settled()
         for _ in range(2):
-            assert set((await b.filter("p"))["FailedAndUnresolvableNodes"].values()) == {"no device matches request gpu"}
-            assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {"too few devices match request gpu"}
+            assert set((await b.filter("p"))["FailedAndUnresolvableNodes"].values()) == {
+                "no device matches request gpu"
+            }
+            assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
+                "too few devices match request gpu"
+            }
 
 
 async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
@@ -88,7 +92,10 @@ async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
         for name in ("unknown", "broken", "fails", "good"):
             b.cluster.apply(pod(name, name))
         await b.settled()
-        reasons = {name: (await b.filter(name))["FailedAndUnresolvableNodes"].get("n1") for name in ("unknown", "broken", "fails", "good")}
+        reasons = {
+            name: (await b.filter(name))["FailedAndUnresolvableNodes"].get("n1")
+            for name in ("unknown", "broken", "fails", "good")
+        }
         assert reasons["unknown"] == "claim default/unknown, request gpu: device class nope does not exist"
         assert "selector #0: CEL compile error" in reasons["broken"] and "1:19" in reasons["broken"]
         assert "no such key: nope" in reasons["fails"]
@@ -98,7 +105,10 @@ async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
 async def test_malformed_slice_breaks_only_its_pool() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
         obj = b.cluster.store.get("resourceslices", ("", "00000-gpu.nvidia.com-n1"))
-        bad = {**obj, "spec": {**obj["spec"], "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "lots"}}}]}}
+        bad = {
+            **obj,
+            "spec": {**obj["spec"], "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "lots"}}}]},
+        }
         b.cluster.store.put("resourceslices", ("", "00000-gpu.nvidia.com-n1"), bad)
         b.cluster.apply(claim("c", 4))
         b.cluster.apply(pod("p", "c"))
@@ -112,7 +122,9 @@ async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_devi
     async with berthing({"n1": "t4-4"}) as b:
         limits = {"limits": {"nvidia.com/gpu": "1"}}
         b.cluster.apply(pod("legacy", containers=[{"name": "m", "image": "pause", "resources": limits}]))
-        b.cluster.apply(pod("other", containers=[{"name": "m", "image": "pause", "resources": {"limits": {"example.com/x": "1"}}}]))
+        b.cluster.apply(
+            pod("other", containers=[{"name": "m", "image": "pause", "resources": {"limits": {"example.com/x": "1"}}}])
+        )
         await b.settled()
         answer = await b.filter("legacy")
         assert answer["NodeNames"] == [] or await b.bind("legacy", answer["NodeNames"][0]) == "" and len(b.held()) == 1
@@ -139,7 +151,9 @@ async def test_annotations_filter_by_topology_and_bandwidth() -> None:
         b.cluster.apply(pod("r", "c", annotations={"berth.dev/topology": "always"}))
         await b.settled()
         assert (await b.filter("p"))["NodeNames"] == ["bridged"]
-        assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {"no free device set has the required bandwidth"}
+        assert set((await b.filter("q"))["FailedAndUnresolvableNodes"].values()) == {
+            "no free device set has the required bandwidth"
+        }
         assert "'always' is not one of" in (await b.filter("r"))["FailedAndUnresolvableNodes"]["pcie"]
 
 
@@ -172,7 +186,9 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         assert (await b.filter("p"))["NodeNames"] == []
         before = b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"]
         b.cluster.apply(gpu_slice("n2", machine))
-        await eventually(lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before)
+        await eventually(
+            lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before
+        )
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         assert b.app.service.requeuer.touches == 1
 
@@ -190,7 +206,11 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         filter_service, snapshot = b.app.service.filter_service, b.app.service.cache.snapshot()
         requirements = requirements_of(decode_pod(b.pod("p")), snapshot, filter_service.policy)
         assert isinstance(requirements, PodRequirements)
-        ranking, fresh, context = filter_service.rankings.get_or_create(requirements), NodeRanking(requirements), filter_service.evaluation_context(snapshot)
+        ranking, fresh, context = (
+            filter_service.rankings.get_or_create(requirements),
+            NodeRanking(requirements),
+            filter_service.evaluation_context(snapshot),
+        )
         for _ in range(3):
             ranking.update(snapshot, context)
         fresh.update(snapshot, context)
@@ -200,16 +220,32 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
 _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]
 
 
-@given(st.lists(st.sampled_from(["n1", "n2", "node-3.example.com"]), max_size=3), st.lists(st.sampled_from(_TRAPS), max_size=3).map("".join))
+@given(
+    st.lists(st.sampled_from(["n1", "n2", "node-3.example.com"]), max_size=3),
+    st.lists(st.sampled_from(_TRAPS), max_size=3).map("".join),
+)
 def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: str) -> None:
     """Names are cut out of the body before it is parsed; no text inside a pod may be taken for them."""
-    body = {"Pod": {"metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/x": note, note: "y"}}, "list": [note], "NodeNames": [note]}, "Nodes": None, "NodeNames": names}
-    read = [wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))]
+    body = {
+        "Pod": {
+            "metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/x": note, note: "y"}},
+            "list": [note],
+            "NodeNames": [note],
+        },
+        "Nodes": None,
+        "NodeNames": names,
+    }
+    read = [
+        wire.decode_args(json.dumps(body, separators=separators).encode()) for separators in ((",", ":"), (", ", ": "))
+    ]
     assert all(list(args.names) == names and args.pod.annotations["berth.dev/x"] == note for args in read)
     assert all(json.loads(wire.encode_passed(args))["NodeNames"] == names for args in read)
 
 
-@given(st.lists(st.permutations([f"node-{i}" for i in range(8)] + ["n", "de-1", "x\"node-2"]), min_size=1, max_size=5), st.integers(0, 11))
+@given(
+    st.lists(st.permutations([f"node-{i}" for i in range(8)] + ["n", "de-1", 'x"node-2']), min_size=1, max_size=5),
+    st.integers(0, 11),
+)
 def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
     """Where a name stood before only tells where to look first."""
     with pytest.MonkeyPatch.context() as patch:
@@ -218,7 +254,9 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
         for shift, order in enumerate(orders):
             given_names = order[:cut]
             before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
-            asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets)
+            asked = names_module.NodeNames(
+                before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets
+            )
             for name in (*order, "ode-3", "node"):
                 if '"' not in name:
                     assert asked.has_all([name]) == (name in given_names), name
@@ -234,15 +272,26 @@ def test_names_are_counted_and_only_estimated_for_people() -> None:
 
 
 _TEXTS = st.sampled_from(["u", "u-1", '"uid":"x"', '","uid":"y","resourceVersion":"9', "\\", "{}", "é"])
-_FIELDS = st.lists(st.tuples(st.sampled_from(["name", "namespace", "uid", "resourceVersion", "annotations", "generation", "labels"]), _TEXTS), unique_by=lambda field: field[0])
+_FIELDS = st.lists(
+    st.tuples(
+        st.sampled_from(["name", "namespace", "uid", "resourceVersion", "annotations", "generation", "labels"]), _TEXTS
+    ),
+    unique_by=lambda field: field[0],
+)
 
 
 @given(_FIELDS)
 def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tuple[str, str]]) -> None:
     """Without reading it: no text inside a pod may be taken for them."""
-    shape = {"annotations": lambda text: {"uid": text, "resourceVersion": text}, "labels": lambda text: {text: text}, "generation": len}
+    shape = {
+        "annotations": lambda text: {"uid": text, "resourceVersion": text},
+        "labels": lambda text: {text: text},
+        "generation": len,
+    }
     metadata = {name: shape.get(name, str)(text) for name, text in fields}
-    body = json.dumps({"Pod": {"metadata": metadata, "spec": {"uid": "z"}}, "Nodes": None, "NodeNames": ["n"]}, separators=(",", ":")).encode()
+    body = json.dumps(
+        {"Pod": {"metadata": metadata, "spec": {"uid": "z"}}, "Nodes": None, "NodeNames": ["n"]}, separators=(",", ":")
+    ).encode()
     assert wire.decode_args(body).identity in (("", ""), (metadata.get("uid"), metadata.get("resourceVersion")))
 
 
@@ -263,7 +312,11 @@ async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is()
 
         async def first(version: str, least: str) -> str:
             names = ("name", "namespace", "uid")
-            metadata = {**{name: shown["metadata"][name] for name in names}, "resourceVersion": version, "annotations": {"berth.dev/expected-memory": least}}
+            metadata = {
+                **{name: shown["metadata"][name] for name in names},
+                "resourceVersion": version,
+                "annotations": {"berth.dev/expected-memory": least},
+            }
             body = {"Pod": {"metadata": metadata, "spec": shown["spec"]}, "Nodes": None, "NodeNames": ["n1", "n2"]}
             return (await b.client.post("/filter", content=json.dumps(body, separators=(",", ":")))).json()["NodeNames"]
 
@@ -285,11 +338,29 @@ async def test_names_that_are_no_json_are_refused_once_they_are_read() -> None:
 _MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
 
 
-_AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "example.com/x"]), st.sampled_from([1, "2", "0", "500m", "1Gi"]), max_size=2)
-_CONTAINERS = st.lists(st.fixed_dictionaries({"name": st.just("c")}, optional={"resources": st.fixed_dictionaries({}, optional={"limits": _AMOUNTS, "requests": _AMOUNTS})}), max_size=2)
+_AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "example.com/x"]),
+    st.sampled_from([1, "2", "0", "500m", "1Gi"]),
+    max_size=2,
+)
+_CONTAINERS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.just("c")},
+        optional={"resources": st.fixed_dictionaries({}, optional={"limits": _AMOUNTS, "requests": _AMOUNTS})},
+    ),
+    max_size=2,
+)
 
 
-@given(st.fixed_dictionaries({"containers": _CONTAINERS}, optional={"initContainers": _CONTAINERS, "resourceClaims": st.lists(st.just({"name": "g", "resourceClaimName": "c"}), max_size=1)}))
+@given(
+    st.fixed_dictionaries(
+        {"containers": _CONTAINERS},
+        optional={
+            "initContainers": _CONTAINERS,
+            "resourceClaims": st.lists(st.just({"name": "g", "resourceClaimName": "c"}), max_size=1),
+        },
+    )
+)
 def test_no_pod_that_may_need_devices_is_passed_undecoded(spec: dict[str, object]) -> None:
     found = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec}
     assert may_need_devices(found) or not decode_pod(found).may_need_devices
@@ -304,7 +375,11 @@ class World:
 
     def __init__(self, nodes: str, remembered_changes: int = 4096, *, identity: bool = False) -> None:
         """With `identity` the demand reads UUIDs of devices, so that its ranking keeps classes of its own."""
-        self.mirror, self._decoder, self._masks = ClusterCache(remembered_changes=remembered_changes), SliceDecoder(), Masks()
+        self.mirror, self._decoder, self._masks = (
+            ClusterCache(remembered_changes=remembered_changes),
+            SliceDecoder(),
+            Masks(),
+        )
         self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for kind, name in enumerate(nodes):
             self.change(name, kind % 2)
@@ -312,7 +387,9 @@ class World:
         more = ' && device.attributes["gpu.nvidia.com"].uuid != "x"' if identity else ""
         asked = decode_claim(claim("c", 2, selector + more))
         self.mirror.apply_claim(asked.key, asked)
-        self.demand = requirements_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy())
+        self.demand = requirements_of(
+            Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy()
+        )
 
     def change(self, name: str, kind: int) -> None:
         machine = _MACHINES[kind % 3]
@@ -329,8 +406,13 @@ class World:
             ranking.update(*self.newest())
         fresh, node_infos = NodeRanking(self.demand), self.mirror.snapshot().node_infos
         fresh.update(*self.newest())
-        assert ranking.best(None, 99) == fresh.best(None, 99) and ranking.unschedulable_counts() == fresh.unschedulable_counts()
-        assert [ranking.status(node_info) for node_info in node_infos.values()] == [fresh.status(node_info) for node_info in node_infos.values()]
+        assert (
+            ranking.best(None, 99) == fresh.best(None, 99)
+            and ranking.unschedulable_counts() == fresh.unschedulable_counts()
+        )
+        assert [ranking.status(node_info) for node_info in node_infos.values()] == [
+            fresh.status(node_info) for node_info in node_infos.values()
+        ]
         assert sum(state.nodes for state in ranking.status_groups()) == ranking.nodes == len(node_infos)
 
 

@@ -57,7 +57,26 @@ def test_kubectl_finds_it_as_a_plugin() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    commands = ["serve", "console", "run", "agent", "fabric", "allocate", "select", "lint", "explain", "snapshot", "nodes", "claims", "top", "doctor", "policy check", "policy show", "policy status", "policy diff"]
+    commands = [
+        "serve",
+        "console",
+        "run",
+        "agent",
+        "fabric",
+        "allocate",
+        "select",
+        "lint",
+        "explain",
+        "snapshot",
+        "nodes",
+        "claims",
+        "top",
+        "doctor",
+        "policy check",
+        "policy show",
+        "policy status",
+        "policy diff",
+    ]
     for name in commands:
         found = CliRunner().invoke(cli, [*name.split(), "--help"])
         assert found.exit_code == 0 and "Example" in found.output, name

@@ -237,7 +237,9 @@ def test_values_that_cannot_be_used(words: tuple[str, ...], folder: Path, used: 
     for parameter in COMMANDS[words].params:
         if takes_file(words, parameter) or getattr(parameter, "is_flag", False) or parameter.name == "help":
             continue
-        for value in ADDRESSES if parameter.name in ("server", "listen", "probes", "console", "records", "traces") else VALUES:
+        for value in (
+            ADDRESSES if parameter.name in ("server", "listen", "probes", "console", "records", "traces") else VALUES
+        ):
             check(arguments(words, folder, used, {str(parameter.name): [value]}))
     check([*words, "--no-such-option"])
 

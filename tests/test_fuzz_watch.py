@@ -42,7 +42,11 @@ class Script:
     def __init__(self, kind: str, lines: AsyncIterator[bytes] | None = None) -> None:
         self.lists = {name: list(objects.values()) for name, objects in OBJECTS.items()}
         self.lists["nodes"] = [*self.lists["nodes"], *(node_object(name, OTHER, {}) for name in ("n2", "n3"))]
-        self.lists["resourceslices"] = [*self.lists["resourceslices"], gpu_slice("n2", OTHER), fabric_slice("n2", OTHER)]
+        self.lists["resourceslices"] = [
+            *self.lists["resourceslices"],
+            gpu_slice("n2", OTHER),
+            fabric_slice("n2", OTHER),
+        ]
         self._kind, self._lines = kind, lines
         self.answers: dict[tuple[str, str], int] = {}
 
@@ -143,7 +147,9 @@ class World:
         check_consistency(cache)
         scrape(serve_metrics.READINGS, self.service)
         scrape(console_metrics.READINGS, self.console)
-        orjson.dumps([self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]])
+        orjson.dumps(
+            [self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]]
+        )
 
     def good_again(self) -> None:
         assert not self.reflector.unreadable
@@ -159,8 +165,11 @@ class World:
         cache = self.service.cache
         assert not cache.failed_nodes
         return {
-            "passed": answer.passed, "failed": orjson.loads(orjson.dumps(answer.failed)), "error": answer.error,
-            "held": cache.held_for(self.pod.uid), "holds": cache.reservations.holds,
+            "passed": answer.passed,
+            "failed": orjson.loads(orjson.dumps(answer.failed)),
+            "error": answer.error,
+            "held": cache.held_for(self.pod.uid),
+            "holds": cache.reservations.holds,
             "warnings": [] if self.reflector.unreadable else self.service.informers.warnings,
         }
 
@@ -186,7 +195,9 @@ def bodies_of(good: Json) -> list[bytes]:
 
 def no_bug(logs: list[Any]) -> None:
     """No object showed a fault of Berth's own."""
-    assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs[-3:]
+    assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs[
+        -3:
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

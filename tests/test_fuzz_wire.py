@@ -44,7 +44,10 @@ class World:
     async def _ask(self, path: str, body: bytes) -> tuple[int, bytes]:
         sent: list[Json] = []
         scope = {
-            "type": "http", "method": "POST", "path": path, "query_string": b"",
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": b"",
             "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
         }
 

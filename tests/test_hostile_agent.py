@@ -69,8 +69,15 @@ def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str)
     assert all(ring_gbps(found.graph, mask) <= ring_gbps(honest.graph, mask) for mask in (3, 15, 255))
 
 
-values = st.one_of(st.integers(), st.booleans(), st.text(max_size=80), st.sampled_from([a for one, _ in IMPOSSIBLE for a in one.values()]))
-names = st.sampled_from(["uuid", "links", "distances", "clique", "note", "healthy", "stale", "memoryFreeMiB", "memoryReservedMiB", *BOUNDS])
+values = st.one_of(
+    st.integers(),
+    st.booleans(),
+    st.text(max_size=80),
+    st.sampled_from([a for one, _ in IMPOSSIBLE for a in one.values()]),
+)
+names = st.sampled_from(
+    ["uuid", "links", "distances", "clique", "note", "healthy", "stale", "memoryFreeMiB", "memoryReservedMiB", *BOUNDS]
+)
 
 
 @given(st.dictionaries(names, values, max_size=4), st.integers(0, 7))
@@ -79,7 +86,10 @@ def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int)
     found, problems = read_fabric(DECODER.decode(said("dgx1-v100", position, **attributes)).devices)
     assert len(problems) <= MAX_PROBLEMS and all(len(problem) < 200 for problem in problems)
     if found is not None:
-        assert all(sum(row) + switched <= MAX_LINKS for row, switched in zip(found.graph.links, found.graph.switch_links, strict=True))
+        assert all(
+            sum(row) + switched <= MAX_LINKS
+            for row, switched in zip(found.graph.links, found.graph.switch_links, strict=True)
+        )
         assert found.graph.link_gbps <= 200 and all(0 <= numa < 1024 for numa in found.graph.numa)
 
 
@@ -122,7 +132,11 @@ def test_pool_is_named_after_the_node() -> None:
         lie["spec"]["pool"] |= {"name": "n2", "generation": 999}
         put(cache, lie)
     node_info = cache.snapshot().node_infos["n1"]
-    assert node_info.fabric is not None and node_info.fabric.source is Source.LIVE and not any(node_info.fabric.graph.switch_links)
+    assert (
+        node_info.fabric is not None
+        and node_info.fabric.source is Source.LIVE
+        and not any(node_info.fabric.graph.switch_links)
+    )
     assert all("lie-" in problem and "'n2'" in problem for problem in cache.agent_problems["n1"])
     assert len(cache.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
     for number in range(20):

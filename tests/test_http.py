@@ -18,7 +18,12 @@ BAD = [
     ("/filter", b'{"Pod": 3, "NodeNames": []}', 400, "Pod"),
     ("/filter", b'{"Pod": {"metadata": {"name": "p"}}}', 400, "neither NodeNames nor Nodes"),
     ("/filter", b'{"Pod": {"metadata": {"name": "p"}}, "NodeNames": [1]}', 400, "NodeNames[0]"),
-    ("/filter", b'{"Pod": {"metadata": {"name": "p"}, "spec": {"resourceClaims": [3]}}, "NodeNames": []}', 400, "spec.resourceClaims[0]"),
+    (
+        "/filter",
+        b'{"Pod": {"metadata": {"name": "p"}, "spec": {"resourceClaims": [3]}}, "NodeNames": []}',
+        400,
+        "spec.resourceClaims[0]",
+    ),
     ("/prioritize", b"null", 400, "must be an object"),
     ("/bind", b'{"PodName": "p"}', 400, "PodNamespace"),
     ("/preempt", b'{"NodeNameToMetaVictims": 3}', 400, "NodeNameToMetaVictims"),
@@ -96,12 +101,25 @@ EMPTY = {"berth_records_requests_total", "berth_records_faults_total"}
 
 def check_serve(text: str) -> None:
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    calls = [s for s in families["berth_call_seconds"].samples if s.labels["verb"] == "filter" and s.labels["status"] == "200"]
+    calls = [
+        s
+        for s in families["berth_call_seconds"].samples
+        if s.labels["verb"] == "filter" and s.labels["status"] == "200"
+    ]
     assert calls[0].labels["le"] == "0.0005" and calls[-3].labels["le"] == "+Inf"
-    assert (calls[-3].value, calls[-2].name, calls[-2].value, calls[-1].name) == (2, "berth_call_seconds_count", 2, "berth_call_seconds_sum")
+    assert (calls[-3].value, calls[-2].name, calls[-2].value, calls[-1].name) == (
+        2,
+        "berth_call_seconds_count",
+        2,
+        "berth_call_seconds_sum",
+    )
     assert sorted(s.value for s in calls[:-2]) == [s.value for s in calls[:-2]] and calls[-1].value > 0
     samples = samples_of(text)
-    assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == ("1.0", "2.0", "2.0")
+    assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == (
+        "1.0",
+        "2.0",
+        "2.0",
+    )
     assert samples['berth_call_seconds_count{status="400",verb="filter"}'] == "1.0"
     assert samples['berth_refusals_total{code="TOO_FEW"}'] == "1.0"
     assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"

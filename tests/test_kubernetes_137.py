@@ -30,7 +30,11 @@ from tests.running_berth import berthing, claim, pod
 Json = dict[str, Any]
 CASES = yaml.safe_load((Path(__file__).parent / "cases" / "kubernetes-1.37.yaml").read_text())
 GATES = (
-    "DRAAdminAccess", "DRAPrioritizedList", "DRAPartitionableDevices", "DRADeviceTaints", "DRAConsumableCapacity",
+    "DRAAdminAccess",
+    "DRAPrioritizedList",
+    "DRAPartitionableDevices",
+    "DRADeviceTaints",
+    "DRAConsumableCapacity",
     "DRADeviceBindingConditions+DRAResourceClaimDeviceStatus",
 )
 NODE = {"metadata": {"name": "n"}}
@@ -61,8 +65,12 @@ def features_of(case: Json) -> Features:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_what_is_allocated(case: Json) -> None:
     world = {
-        "name": case["name"], "features": [*GATES, *case.get("gates", ())], "node": NODE,
-        "resourceSlices": slices_of(case), "deviceClasses": [CLASS], "claims": [claim_of(case)],
+        "name": case["name"],
+        "features": [*GATES, *case.get("gates", ())],
+        "node": NODE,
+        "resourceSlices": slices_of(case),
+        "deviceClasses": [CLASS],
+        "claims": [claim_of(case)],
     }
     for order in ("in-tree", "preferred"):
         found = answer(decode_case(world), order)
@@ -110,7 +118,10 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None
         spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
         cache.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class and node_infos["n"].state != node_infos["m"].state
+    assert (
+        node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class
+        and node_infos["n"].state != node_infos["m"].state
+    )
 
 
 def test_groups_declared_later_are_noticed() -> None:
@@ -152,11 +163,14 @@ async def test_a_filter_tells_the_field() -> None:
         assert group["code"] == "NODE_ALLOCATABLE" and "nodeAllocatableResources" in group["causes"][0]
 
 
-@pytest.mark.parametrize(("silent", "agent", "wanted"), [
-    ("nothing", True, (1,) * 8),  # an agent that tells none
-    ("agent", True, (0,) * 8),  # one that tells them
-    ("nothing", False, (1,) * 8),  # no agent: the standard attribute goes before what the product usually has
-])
+@pytest.mark.parametrize(
+    ("silent", "agent", "wanted"),
+    [
+        ("nothing", True, (1,) * 8),  # an agent that tells none
+        ("agent", True, (0,) * 8),  # one that tells them
+        ("nothing", False, (1,) * 8),  # no agent: the standard attribute goes before what the product usually has
+    ],
+)
 def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
     silent: str, agent: bool, wanted: tuple[int, ...]
 ) -> None:

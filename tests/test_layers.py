@@ -28,7 +28,19 @@ LAYERS = [  # from below; docs/architecture.md draws them
     {"cli"},
     {"__main__"},
 ]
-CORE = {"model", "policy", "wire", "cel", "fabric", "allocation", "scoring", "scheduling", "cache", "diagnosis", "records"}
+CORE = {
+    "model",
+    "policy",
+    "wire",
+    "cel",
+    "fabric",
+    "allocation",
+    "scoring",
+    "scheduling",
+    "cache",
+    "diagnosis",
+    "records",
+}
 FORBIDDEN = {
     "asyncio", "time", "random", "logging", "socket", "aiohttp", "structlog", "subprocess",  # I/O and clocks
     "greenlet", "contextvars", "concurrent", "threading", "_thread", "multiprocessing",  # threads of control

@@ -17,14 +17,37 @@ RUNNER = CliRunner()
 ATTRIBUTES = 'device.attributes["gpu.nvidia.com"]'
 
 
-def world(tmp_path: Path, *, class_selector: str = "true", selector: str = "true", class_name: str = "gpu", **edit: object) -> str:
+def world(
+    tmp_path: Path, *, class_selector: str = "true", selector: str = "true", class_name: str = "gpu", **edit: object
+) -> str:
     """A class, a claim and a slice in one file."""
     slice_ = gpu_slice("n", carried_machines()["t4-4"])
     slice_["spec"].update(edit)
     objects = [
-        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": class_selector}}]}},
-        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "ns"}, "spec": {"devices": {"requests": [
-            {"name": "gpus", "exactly": {"deviceClassName": class_name, "selectors": [{"cel": {"expression": selector}}]}}]}}},
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "gpu"},
+            "spec": {"selectors": [{"cel": {"expression": class_selector}}]},
+        },
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", "namespace": "ns"},
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "gpus",
+                            "exactly": {
+                                "deviceClassName": class_name,
+                                "selectors": [{"cel": {"expression": selector}}],
+                            },
+                        }
+                    ]
+                }
+            },
+        },
         slice_,
     ]
     path = tmp_path / "world.yaml"
@@ -37,22 +60,36 @@ def test_nothing_to_find(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "0 findings\n")
 
 
-@pytest.mark.parametrize(("changes", "exit_code", "words"), [
-    ({"class_selector": "device.drivr == 'x'"}, 1, "DeviceClass gpu, spec.selectors[0]: compilation failed: undefined field 'drivr' (line 1, column 7)"),
-    ({"selector": "1"}, 1, "ResourceClaim ns/c, request gpus, selectors[0]: must evaluate to bool"),
-    ({"class_name": "gpuu"}, 1, "request gpus, deviceClassName: no DeviceClass 'gpuu'"),
-    ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),
-    ({"selector": 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("1Ti")) > 0'}, 0, "matches 0 of 4 devices"),
-    ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "first error: gpu.nvidia.com device"),
-    ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, 1, "error: ResourceSlice"),
-])
+@pytest.mark.parametrize(
+    ("changes", "exit_code", "words"),
+    [
+        (
+            {"class_selector": "device.drivr == 'x'"},
+            1,
+            "DeviceClass gpu, spec.selectors[0]: compilation failed: undefined field 'drivr' (line 1, column 7)",
+        ),
+        ({"selector": "1"}, 1, "ResourceClaim ns/c, request gpus, selectors[0]: must evaluate to bool"),
+        ({"class_name": "gpuu"}, 1, "request gpus, deviceClassName: no DeviceClass 'gpuu'"),
+        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "`gpu.nvidia.com/vendor` is published by 0 of 4 devices"),
+        (
+            {"selector": 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("1Ti")) > 0'},
+            0,
+            "matches 0 of 4 devices",
+        ),
+        ({"selector": f'{ATTRIBUTES}.vendor == "x"'}, 0, "first error: gpu.nvidia.com device"),
+        ({"devices": [{"name": "g", "attributes": {"a": {"int": "x"}}}]}, 1, "error: ResourceSlice"),
+    ],
+)
 def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, exit_code: int, words: str) -> None:
     result = RUNNER.invoke(app, ["lint", world(tmp_path, **changes)])
     assert words in result.output and result.exit_code == exit_code, result.output
 
 
 def test_cost_is_judged_for_new_expressions_only(tmp_path: Path) -> None:
-    path = world(tmp_path, selector=f"{ATTRIBUTES}.all(a, {ATTRIBUTES}.all(b, {ATTRIBUTES}.all(c, {ATTRIBUTES}.all(d, a != b || c != d))))")
+    path = world(
+        tmp_path,
+        selector=f"{ATTRIBUTES}.all(a, {ATTRIBUTES}.all(b, {ATTRIBUTES}.all(c, {ATTRIBUTES}.all(d, a != b || c != d))))",
+    )
     stored = RUNNER.invoke(app, ["lint", path])
     assert stored.exit_code == 0 and "the API server would refuse it as new" in stored.output
     result = RUNNER.invoke(app, ["lint", path, "--as-new", "1.36", "--output", "json"])
@@ -108,11 +145,16 @@ def test_forms_that_articles_print(tmp_path: Path) -> None:
         "document 1: ResourceClaimTemplate t, apiVersion: resource.k8s.io/v1beta1 is not what Kubernetes 1.34",
         "spec.spec.devices.requests[0].deviceClassName: deviceClassName, selectors, count stand beside `exactly`",
         "spec.spec.devices.constraints[0].cel: constraints know no CEL",
-        "asks for a domain called 'memory'", "compare with quantity(",
-        "document 2: is not YAML or JSON", "ResourceClass was withdrawn",
+        "asks for a domain called 'memory'",
+        "compare with quantity(",
+        "document 2: is not YAML or JSON",
+        "ResourceClass was withdrawn",
         "spec.resourceClaims[0].source: the wrapper `source` is gone",
-        "no container uses claim 'g'", "document 5: Pod p: has the same name as the one in", "two entries are called 'g'",
-        "a container uses claim 'other'", "claims of the first form of DRA name a class",
+        "no container uses claim 'g'",
+        "document 5: Pod p: has the same name as the one in",
+        "two entries are called 'g'",
+        "a container uses claim 'other'",
+        "claims of the first form of DRA name a class",
     ):
         assert words in text, (words, text)
 
@@ -153,7 +195,12 @@ def test_counts_that_no_node_has(tmp_path: Path) -> None:
 
 def test_one_broken_object_does_not_hide_the_others(tmp_path: Path) -> None:
     path = world(tmp_path, class_selector="device.drivr == 'x'")
-    broken = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "b"}, "spec": {"devices": {"requests": [{"name": "r"}]}}}
+    broken = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "b"},
+        "spec": {"devices": {"requests": [{"name": "r"}]}},
+    }
     Path(path).write_text(Path(path).read_text() + "\n---\n" + yaml.safe_dump(broken))
     result = RUNNER.invoke(app, ["lint", path])
     assert "undefined field 'drivr'" in result.output and "needs `exactly` or `firstAvailable`" in result.output
@@ -170,11 +217,31 @@ def test_topologies_that_no_node_has(tmp_path: Path) -> None:
     bridged = carried_machines()["a100-pcie-8-bridged"]
     objects = [gpu_slice("n", bridged), fabric_slice("n", bridged)]
     for count in (2, 4):
-        objects.append({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": f"c{count}"}, "spec": {"devices": {"requests": [
-            {"name": "g", "exactly": {"deviceClassName": "gpu", "count": count}}]}}})
-        objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}}, "spec": {
-            "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}]}}], "resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}})
+        objects.append(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": f"c{count}"},
+                "spec": {
+                    "devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu", "count": count}}]}
+                },
+            }
+        )
+        objects.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": f"p{count}", "annotations": {"berth.dev/topology": "required"}},
+                "spec": {
+                    "containers": [{"name": "m", "resources": {"claims": [{"name": "g"}]}}],
+                    "resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}],
+                },
+            }
+        )
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump_all(objects))
     result = RUNNER.invoke(app, ["lint", str(path)])
-    assert "Pod default/p4, annotation berth.dev/topology: no node joins 4 GPUs by NVLink" in result.output and "p2" not in result.output
+    assert (
+        "Pod default/p4, annotation berth.dev/topology: no node joins 4 GPUs by NVLink" in result.output
+        and "p2" not in result.output
+    )

@@ -27,7 +27,9 @@ def free_address() -> tuple[str, int]:
 async def serving(api: str, records: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """Clients of the verbs and of the probes, which have addresses of their own."""
     verbs, probes = free_address(), free_address()
-    task = asyncio.create_task(run(Credentials(api, None, lambda: None), Listen(verbs, probes), None, RecordsTo(records)))
+    task = asyncio.create_task(
+        run(Credentials(api, None, lambda: None), Listen(verbs, probes), None, RecordsTo(records))
+    )
     urls = [f"http://{host}:{port}" for host, port in (verbs, probes)]
     try:
         async with (
@@ -65,7 +67,11 @@ async def test_a_console_that_is_not_there_keeps_nothing_from_being_placed() -> 
 
         await eventually(failures, "the console that is not there is counted")
         found = cluster.store.get("pods", ("default", "p"))
-        asked = {"Pod": {k: v for k, v in found.items() if k not in ("kind", "apiVersion")}, "Nodes": None, "NodeNames": ["n1"]}
+        asked = {
+            "Pod": {k: v for k, v in found.items() if k not in ("kind", "apiVersion")},
+            "Nodes": None,
+            "NodeNames": ["n1"],
+        }
         assert (await verbs.post("/filter", json=asked)).json()["NodeNames"] == ["n1"]
         body = {"PodName": "p", "PodNamespace": "default", "PodUID": found["metadata"]["uid"], "Node": "n1"}
         assert (await verbs.post("/bind", json=body)).json()["Error"] == ""

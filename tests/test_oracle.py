@@ -35,7 +35,13 @@ def test_what_needs_no_search_is_answered_as_the_search_answers(seed: int, some:
     world = random_world(rng)
     wanted = {"kind": rng.choice(["a", ""]), "count": rng.randint(1, 4), "all": False, "memory": 0}
     devices = [{**device, "shared": False, "counters": 0, "tainted": False} for device in world.devices]
-    world = replace(world, devices=devices, requests=[{"claim": 0, "options": [wanted], "tolerates": False}], constraints=[], used={})
+    world = replace(
+        world,
+        devices=devices,
+        requests=[{"claim": 0, "options": [wanted], "tolerates": False}],
+        constraints=[],
+        used={},
+    )
     fast_path_, search = fast_path(problem(world)), Search(problem(world))
     first = search.run()
     assert fast_path_ is not None and fast_path_.among(-1) == first

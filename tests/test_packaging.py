@@ -19,11 +19,24 @@ import pytest
 from tests.eventually import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN_ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0", "--examples", str(ROOT / "examples"))
+RUN_ONCE = (
+    "run",
+    "--once",
+    "--listen",
+    "127.0.0.1:0",
+    "--console",
+    "127.0.0.1:0",
+    "--examples",
+    str(ROOT / "examples"),
+)
 
 
 def built(folder: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -38,12 +51,32 @@ def test_the_wheel_runs_away_from_the_sources(tmp_path: Path) -> None:
     """Installed without what it depends on, which is here already."""
     wheel, site = built(tmp_path), str(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": site}
-    ran([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile", "--target", site, str(wheel)], tmp_path, dict(os.environ))
-    assert ran([sys.executable, "-c", "import extender; print(extender.__file__)"], tmp_path, environment).startswith(site)
+    ran(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-index",
+            "--no-compile",
+            "--target",
+            site,
+            str(wheel),
+        ],
+        tmp_path,
+        dict(os.environ),
+    )
+    assert ran([sys.executable, "-c", "import extender; print(extender.__file__)"], tmp_path, environment).startswith(
+        site
+    )
     ran([sys.executable, "-m", "extender", *RUN_ONCE], tmp_path, environment)
 
 
-@pytest.mark.skipif("BERTH_CLEAN_INSTALL" not in os.environ, reason="takes most of a minute: `make release-check` runs it")
+@pytest.mark.skipif(
+    "BERTH_CLEAN_INSTALL" not in os.environ, reason="takes most of a minute: `make release-check` runs it"
+)
 def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
     """The same steps as the Dockerfile."""
     wheel, wheels = built(tmp_path), str(tmp_path / "wheels")
@@ -72,7 +105,11 @@ def canonical(name: str) -> str:
 
 
 def test_every_import_belongs_to_a_dependency_that_is_declared() -> None:
-    declared = {canonical(re.match(r"[\w.-]+", line)[0]) for line in requires("berth") or () if "extra ==" not in line or "traces" in line}
+    declared = {
+        canonical(re.match(r"[\w.-]+", line)[0])
+        for line in requires("berth") or ()
+        if "extra ==" not in line or "traces" in line
+    }
     owners = packages_distributions()
     undeclared = {name for name in imported() if not {canonical(owner) for owner in owners.get(name, [])} & declared}
     assert not undeclared

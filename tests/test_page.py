@@ -28,12 +28,17 @@ TEXT = "document.body.innerText"
 
 async def opened(page: Page, title: str) -> str:
     """The text of the dialog with this title."""
-    await page.until(f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} && document.getElementById('detail-body').innerText.length > 20")
+    await page.until(
+        f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} && document.getElementById('detail-body').innerText.length > 20"
+    )
     return str(await page.run("document.getElementById('detail-body').innerText"))
 
 
 async def test_every_view_and_live_updates(tmp_path: Path) -> None:
-    async with berthing({"n1": "dgx1-v100", "n2": "hgx-h100-8", "n3": "t4-4"}) as b, browsing(str(b.client.base_url), tmp_path) as page:
+    async with (
+        berthing({"n1": "dgx1-v100", "n2": "hgx-h100-8", "n3": "t4-4"}) as b,
+        browsing(str(b.client.base_url), tmp_path) as page,
+    ):
         await page.until(LIVE)
         assert await page.run("map.places.length") == 3
         assert "20 free" in await page.run("document.getElementById('totals').innerText")
@@ -67,11 +72,16 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await page.run("openNode('n2')")
         assert "default/train" in await opened(page, "n2")
         assert page.errors == []
-        assert {httpx.URL(url).host for url in page.requested if url.startswith("http")} == {"127.0.0.1"}, "no external assets"
+        assert {httpx.URL(url).host for url in page.requested if url.startswith("http")} == {"127.0.0.1"}, (
+            "no external assets"
+        )
 
 
 async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
-    async with berthing({"n1": "dgx1-v100", "n2": "t4-4", "n3": "t4-4"}) as b, browsing(str(b.client.base_url), tmp_path) as page:
+    async with (
+        berthing({"n1": "dgx1-v100", "n2": "t4-4", "n3": "t4-4"}) as b,
+        browsing(str(b.client.base_url), tmp_path) as page,
+    ):
         await page.until(LIVE)
         await page.press("/")
         assert await page.run("document.activeElement.id") == "search"
@@ -85,7 +95,7 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
         await page.run("document.getElementById('map').focus()")
         for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
             await page.press(key)
-        assert await page.run("document.getElementById('here').textContent") == 'n1 · Tesla V100-SXM2-16GB · 8 free'
+        assert await page.run("document.getElementById('here').textContent") == "n1 · Tesla V100-SXM2-16GB · 8 free"
         await page.press("Enter")
         await page.until("document.getElementById('detail').open")
         await page.press("Escape")
@@ -108,14 +118,24 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
         for i, name in enumerate((evil, "'\"><b>bold</b>")):
             node = node_object(name, carried_machines()["t4-4"], {"topology.kubernetes.io/zone": evil})
             apply["nodes"](name, node)
-            apply["resourceslices"](f"s{i}", {**gpu_slice(name, carried_machines()["t4-4"]), "metadata": {"name": f"s{i}"}})
+            apply["resourceslices"](
+                f"s{i}", {**gpu_slice(name, carried_machines()["t4-4"]), "metadata": {"name": f"s{i}"}}
+            )
         async with browsing(url, tmp_path) as page:
             await page.until(LIVE)
-            await page.run("document.getElementById('grouping').value = 'zone'; document.getElementById('grouping').onchange()")
-            await page.run("moveTo(0); document.getElementById('search').value = '<'; find(); document.querySelector('#found button').click()")
+            await page.run(
+                "document.getElementById('grouping').value = 'zone'; document.getElementById('grouping').onchange()"
+            )
+            await page.run(
+                "moveTo(0); document.getElementById('search').value = '<'; find(); document.querySelector('#found button').click()"
+            )
             await page.until("document.getElementById('detail').open")
-            await page.run("new Promise(failed => { const later = new Image(); later.onerror = () => failed(); later.src = 'y'; })")
-            assert await page.run("document.images.length === 0 && window.broken === undefined"), "no picture that was asked for before that one"
+            await page.run(
+                "new Promise(failed => { const later = new Image(); later.onerror = () => failed(); later.src = 'y'; })"
+            )
+            assert await page.run("document.images.length === 0 && window.broken === undefined"), (
+                "no picture that was asked for before that one"
+            )
             assert evil in await page.run(TEXT), "shown as it is written"
 
 
@@ -137,7 +157,10 @@ async def test_five_thousand_nodes(tmp_path: Path) -> None:
 
 
 async def test_without_a_browser_the_same_data() -> None:
-    async with unattended() as (console, url), httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
+    async with (
+        unattended() as (console, url),
+        httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client,
+    ):
         fill(console, 40)
         found = (await client.get("/v1/fleet")).json()
         assert len(found["nodes"]) == 40 and found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])

@@ -30,9 +30,19 @@ _SELECTORS = (
     'device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"',
     'device.attributes["gpu.nvidia.com"].nothing == 1',
 )
-_ANNOTATIONS = ({}, {"topology": "required"}, {"topology": "none"}, {"min-bandwidth-gbps": "100"}, {"expected-memory": "30Gi"})
+_ANNOTATIONS = (
+    {},
+    {"topology": "required"},
+    {"topology": "none"},
+    {"min-bandwidth-gbps": "100"},
+    {"expected-memory": "30Gi"},
+)
 _ASKED = st.tuples(
-    st.integers(1, 4), st.sampled_from(_SELECTORS), st.sampled_from(_ANNOTATIONS), st.sampled_from(_POLICIES), st.sampled_from(["gpu", "card"])
+    st.integers(1, 4),
+    st.sampled_from(_SELECTORS),
+    st.sampled_from(_ANNOTATIONS),
+    st.sampled_from(_POLICIES),
+    st.sampled_from(["gpu", "card"]),
 )
 
 
@@ -53,24 +63,36 @@ def fleet(held: list[tuple[int, int]]) -> tuple[ClusterCache, Masks]:
     return cache, Masks()
 
 
-def demand(cache: ClusterCache, count: int, selector: str, annotations: dict[str, str], policy: Policy, request: str) -> PodRequirements:
+def demand(
+    cache: ClusterCache, count: int, selector: str, annotations: dict[str, str], policy: Policy, request: str
+) -> PodRequirements:
     asked = claim("asked", count, selector)
     asked["spec"]["devices"]["requests"][0]["name"] = request
     found = decode_claim(asked)
     cache.apply_claim(found.key, found)
     told = {f"berth.dev/{key}": value for key, value in annotations.items()}
-    made = requirements_of(Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=told), cache.snapshot(), policy)
+    made = requirements_of(
+        Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=told), cache.snapshot(), policy
+    )
     assert isinstance(made, PodRequirements)
     return made
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=12, unique=True), st.lists(_ASKED, min_size=1, max_size=6))
-def test_a_shared_placement_is_what_the_pod_would_have_got_alone(held: list[tuple[int, int]], asked: list[tuple]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=12, unique=True),
+    st.lists(_ASKED, min_size=1, max_size=6),
+)
+def test_a_shared_placement_is_what_the_pod_would_have_got_alone(
+    held: list[tuple[int, int]], asked: list[tuple]
+) -> None:
     cache, masks = fleet(held)
     placements = PlacementCache()
     for one in asked:
         wanted, snapshot = demand(cache, *one), cache.snapshot()
-        alone, shared = EvaluationContext(masks, Features(), snapshot.baseline), EvaluationContext(masks, Features(), snapshot.baseline, placements)
+        alone, shared = (
+            EvaluationContext(masks, Features(), snapshot.baseline),
+            EvaluationContext(masks, Features(), snapshot.baseline, placements),
+        )
         for node_info in snapshot.node_infos.values():
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
 
@@ -89,7 +111,11 @@ def test_other_words_for_the_same_devices_are_not_judged_again() -> None:
 
 def test_placements_are_bounded() -> None:
     cache, masks = fleet([(0, 1)])
-    placements, wanted, snapshot = PlacementCache(limit=3), demand(cache, 2, "", {}, _POLICIES[0], "gpu"), cache.snapshot()
+    placements, wanted, snapshot = (
+        PlacementCache(limit=3),
+        demand(cache, 2, "", {}, _POLICIES[0], "gpu"),
+        cache.snapshot(),
+    )
     for node_info in snapshot.node_infos.values():
         evaluate(node_info, wanted, EvaluationContext(masks, Features(), snapshot.baseline, placements))
     assert len(placements) == 3
@@ -106,6 +132,9 @@ def test_what_others_are_compared_with_changed() -> None:
             cache.apply_slice("more", SliceDecoder().decode(gpu_slice("more", machine)))
         wanted, snapshot = demand(cache, 2, "", {}, _POLICIES[0], "gpu"), cache.snapshot()
         for node_info in snapshot.node_infos.values():
-            shared, alone = EvaluationContext(masks, Features(), snapshot.baseline, placements), EvaluationContext(masks, Features(), snapshot.baseline)
+            shared, alone = (
+                EvaluationContext(masks, Features(), snapshot.baseline, placements),
+                EvaluationContext(masks, Features(), snapshot.baseline),
+            )
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
     assert len(placements) == 5

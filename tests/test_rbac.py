@@ -31,15 +31,32 @@ PROGRAMS = {"berth": ("service",), "berth-console": ("console",)}
 KEY = ObjectKey("ns", "x")
 POD = Pod(KEY, "uid")
 CONSUMER = Consumer("uid", "x")
-ALLOCATED = Claim(KEY, "c", "1", allocation=Allocation(), reserved_for=(CONSUMER,), finalizers=("resource.kubernetes.io/delete-protection",))
+ALLOCATED = Claim(
+    KEY,
+    "c",
+    "1",
+    allocation=Allocation(),
+    reserved_for=(CONSUMER,),
+    finalizers=("resource.kubernetes.io/delete-protection",),
+)
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "read_claim": (KEY,), "read_pod": (KEY,), "read_pod_group": (KEY,), "read_has_bound_member": (KEY,),
+    "read_claim": (KEY,),
+    "read_pod": (KEY,),
+    "read_pod_group": (KEY,),
+    "read_has_bound_member": (KEY,),
     "announce_take_back": (ALLOCATED,),
-    "add_finalizer": (Claim(KEY, "c", "1"), "g"), "take_over": (ALLOCATED,), "allocate": (ALLOCATED, Allocation(), CONSUMER),
-    "reserve": (ALLOCATED, Consumer("other", "y")), "deallocate": (ALLOCATED,), "unreserve": (ALLOCATED, "uid"),
-    "bind_pod": (KEY, "uid", "n", {}), "create_special_claim": (POD, ClaimSpec()), "map_special_claim": (POD, ALLOCATED, ()),
+    "add_finalizer": (Claim(KEY, "c", "1"), "g"),
+    "take_over": (ALLOCATED,),
+    "allocate": (ALLOCATED, Allocation(), CONSUMER),
+    "reserve": (ALLOCATED, Consumer("other", "y")),
+    "deallocate": (ALLOCATED,),
+    "unreserve": (ALLOCATED, "uid"),
+    "bind_pod": (KEY, "uid", "n", {}),
+    "create_special_claim": (POD, ClaimSpec()),
+    "map_special_claim": (POD, ALLOCATED, ()),
     "delete_claim": (ALLOCATED,),
-    "touch_class": (MARKER_CLASS, "a", "v"), "create_event": ("Pod", KEY, "uid", "Reason", "note"),
+    "touch_class": (MARKER_CLASS, "a", "v"),
+    "create_event": ("Pod", KEY, "uid", "Reason", "note"),
 }
 _VERB = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 Call = tuple[str, str, str, str]  # API group, resource with subresource, verb, name
@@ -92,8 +109,10 @@ def paths(folders: tuple[str, ...]) -> set[Call]:
         tree = ast.parse(path.read_text())
         constants = {
             target.id: node.value.value
-            for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-            for target in node.targets if isinstance(target, ast.Name)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets
+            if isinstance(target, ast.Name)
         }
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.upper() in _VERB:
@@ -111,14 +130,20 @@ def writes() -> list[str]:
 
 
 async def made_by_the_code(account: str) -> set[Call]:
-    assert sorted(writes()) == sorted(ARGUMENTS), "a write that is new here needs its arguments above and its right in rbac.yaml"
+    assert sorted(writes()) == sorted(ARGUMENTS), (
+        "a write that is new here needs its arguments above and its right in rbac.yaml"
+    )
     client, used = Recording(), attributes(PROGRAMS[account])
     writer = Writer(client)  # type: ignore[arg-type]
     for name in writes():
         if name in used:
             await getattr(writer, name)(*ARGUMENTS[name])
     calls = client.calls | paths(PROGRAMS[account])
-    calls |= {(*call_of(verb, kind.path)[:2], verb, "") for kind in watched_resources(ClusterCache()) for verb in ("list", "watch")}
+    calls |= {
+        (*call_of(verb, kind.path)[:2], verb, "")
+        for kind in watched_resources(ClusterCache())
+        for verb in ("list", "watch")
+    }
     if ("resource.k8s.io", "resourceclaims/status", "patch", "x") in calls:
         # API servers from 1.36 on ask for this beside the status itself (KEP-5677).
         calls.add(("resource.k8s.io", "resourceclaims/binding", "patch", ""))
@@ -127,18 +152,31 @@ async def made_by_the_code(account: str) -> set[Call]:
 
 def test_every_write_belongs_to_one_program() -> None:
     """Else the rights of neither would be known from its package."""
-    others = tuple(path.name for path in CODE.iterdir() if path.is_dir() and path.name not in ("service", "console", "cluster", "sandbox", "__pycache__"))
+    others = tuple(
+        path.name
+        for path in CODE.iterdir()
+        if path.is_dir() and path.name not in ("service", "console", "cluster", "sandbox", "__pycache__")
+    )
     assert not set(writes()) & attributes(others)
     assert set(writes()) <= attributes(("service", "console")), "nothing writes what nobody needs"
 
 
 def rules(file: str, name: str) -> list[dict]:
-    return next(o["rules"] for o in yaml.safe_load_all((MANIFESTS / "base" / file).read_text()) if o["kind"] == "ClusterRole" and o["metadata"]["name"] == name)
+    return next(
+        o["rules"]
+        for o in yaml.safe_load_all((MANIFESTS / "base" / file).read_text())
+        if o["kind"] == "ClusterRole" and o["metadata"]["name"] == name
+    )
 
 
 def allows(rule: dict, call: Call) -> bool:
     group, resource, verb, name = call
-    return group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"] and name in rule.get("resourceNames", [name])
+    return (
+        group in rule["apiGroups"]
+        and resource in rule["resources"]
+        and verb in rule["verbs"]
+        and name in rule.get("resourceNames", [name])
+    )
 
 
 async def unlike(account: str) -> tuple[list[Call], list[tuple[str, str, str]]]:
@@ -148,7 +186,10 @@ async def unlike(account: str) -> tuple[list[Call], list[tuple[str, str, str]]]:
     missing = [call for call in calls if not any(allows(rule, call) for rule in granted)]
     unused = [
         (group, resource, verb)
-        for rule in granted for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
+        for rule in granted
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
         if not any(call[:3] == (group, resource, verb) and allows(rule, call) for call in calls)
     ]
     return missing, unused
@@ -165,10 +206,20 @@ async def test_the_console_may_do_what_it_does_and_no_more() -> None:
 def test_the_console_changes_no_claim_and_no_pod_and_reads_no_secret() -> None:
     """Whatever its code comes to do: these rights would be a decision, not an oversight."""
     changes = {
-        resource: {verb for rule in rules("rbac.yaml", "berth-console") if resource in rule["resources"] for verb in rule["verbs"]} - {"list", "watch", "get"}
-        for rule in rules("rbac.yaml", "berth-console") for resource in rule["resources"]
+        resource: {
+            verb
+            for rule in rules("rbac.yaml", "berth-console")
+            if resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        - {"list", "watch", "get"}
+        for rule in rules("rbac.yaml", "berth-console")
+        for resource in rule["resources"]
     }
-    assert {resource: verbs for resource, verbs in changes.items() if verbs} == {"events": {"create"}, "tokenreviews": {"create"}}
+    assert {resource: verbs for resource, verbs in changes.items() if verbs} == {
+        "events": {"create"},
+        "tokenreviews": {"create"},
+    }
     assert not {"secrets", "configmaps"} & changes.keys()
 
 
@@ -220,7 +271,9 @@ def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
     assert console["serviceAccountName"] == "berth-console"
 
 
-@pytest.mark.parametrize(("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")])
+@pytest.mark.parametrize(
+    ("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")]
+)
 def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: str) -> None:
     """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the console."""
     spec, berth = spec_of(file, name), container_of(file, name, "berth")
@@ -235,7 +288,9 @@ def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: st
     assert option(berth, "--records-token-file") == f"{mount['mountPath']}/token"
     (source,) = next(v for v in spec["volumes"] if v["name"] == "records-token")["projected"]["sources"]
     assert source["serviceAccountToken"]["path"] == "token"
-    assert source["serviceAccountToken"]["audience"] == option(console, "--records-audience") == console_command.AUDIENCE
+    assert (
+        source["serviceAccountToken"]["audience"] == option(console, "--records-audience") == console_command.AUDIENCE
+    )
     sender = f"system:serviceaccount:berth-system:{spec['serviceAccountName']}"
     assert sender == option(console, "--records-from") == console_command.SENDER
     (policy,) = objects_of("base/console.yaml", "NetworkPolicy").values()
@@ -265,16 +320,29 @@ def test_table_of_rights_is_what_the_manifests_make() -> None:
 
 def test_agent_may_do_what_it_does_and_no_more() -> None:
     source = inspect.getsource(agent_module)
-    used = {("resource.k8s.io", "resourceslices", {"get": "get", "post": "create", "put": "update"}[m]) for m in re.findall(r"_client\.(\w+)\((?!f\"/api/v1/nodes)", source)}
+    used = {
+        ("resource.k8s.io", "resourceslices", {"get": "get", "post": "create", "put": "update"}[m])
+        for m in re.findall(r"_client\.(\w+)\((?!f\"/api/v1/nodes)", source)
+    }
     used.add(("", "nodes", "get"))
-    granted = {(g, r, v) for rule in rules("agent.yaml", "berth-agent") for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    granted = {
+        (g, r, v)
+        for rule in rules("agent.yaml", "berth-agent")
+        for g in rule["apiGroups"]
+        for r in rule["resources"]
+        for v in rule["verbs"]
+    }
     assert granted == used
 
 
 @pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda p: str(p.parent.name))
 def test_kustomizations_name_files_that_exist(path: Path) -> None:
     found = yaml.safe_load(path.read_text())
-    for name in [*found.get("resources", []), *found.get("components", []), *(p["path"] for p in found.get("patches", []) if "path" in p)]:
+    for name in [
+        *found.get("resources", []),
+        *found.get("components", []),
+        *(p["path"] for p in found.get("patches", []) if "path" in p),
+    ]:
         target = path.parent / name
         assert target.is_dir() and (target / "kustomization.yaml").exists() or target.exists(), name
         if target.is_file():
@@ -283,10 +351,16 @@ def test_kustomizations_name_files_that_exist(path: Path) -> None:
 
 def test_scheduler_configurations_are_one() -> None:
     written = yaml.safe_load((MANIFESTS.parent / "scheduler-config" / "berth-scheduler.yaml").read_text())
-    (carried,) = [yaml.safe_load(o["data"]["berth-scheduler.yaml"]) for o in yaml.safe_load_all((MANIFESTS / "base" / "scheduler-config.yaml").read_text())]
+    (carried,) = [
+        yaml.safe_load(o["data"]["berth-scheduler.yaml"])
+        for o in yaml.safe_load_all((MANIFESTS / "base" / "scheduler-config.yaml").read_text())
+    ]
     assert carried == written
     for overlay, host in (("mtls", "127.0.0.1"), ("separate", "berth-verbs.berth-system.svc")):
-        (secured,) = [yaml.safe_load(o["data"]["berth-scheduler.yaml"]) for o in yaml.safe_load_all((MANIFESTS / "overlays" / overlay / "scheduler-config.yaml").read_text())]
+        (secured,) = [
+            yaml.safe_load(o["data"]["berth-scheduler.yaml"])
+            for o in yaml.safe_load_all((MANIFESTS / "overlays" / overlay / "scheduler-config.yaml").read_text())
+        ]
         for extender in secured["extenders"]:
             assert extender.pop("enableHTTPS") and extender.pop("tlsConfig")["caFile"]
             extender["urlPrefix"] = extender["urlPrefix"].replace("https", "http").replace(host, "127.0.0.1")
@@ -300,7 +374,9 @@ def test_no_key_stands_twice(path: Path) -> None:
     class Strict(yaml.SafeLoader):
         def construct_mapping(self, node, deep=False):
             keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-            assert len(keys) == len(set(keys)), f"{path}: {[k for k in keys if keys.count(k) > 1]} twice, line {node.start_mark.line + 1}"
+            assert len(keys) == len(set(keys)), (
+                f"{path}: {[k for k in keys if keys.count(k) > 1]} twice, line {node.start_mark.line + 1}"
+            )
             return super().construct_mapping(node, deep)
 
     for document in yaml.load_all(path.read_text(), Strict):  # noqa: S506 - a safe loader
@@ -348,7 +424,9 @@ def test_prometheus_asks_both_processes() -> None:
         assert spec_labels(file, name)["app"] in selected
     (console,) = monitors["ServiceMonitor"]["spec"]["endpoints"]
     (service,) = objects_of("base/console.yaml", "Service").values()
-    assert monitors["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert (
+        monitors["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    )
     target = next(p["targetPort"] for p in service["spec"]["ports"] if p["name"] == console["port"])
     container = container_of("base/console.yaml", "berth-console", "console")
     port = next(p["containerPort"] for p in container["ports"] if p["name"] == target)
@@ -367,8 +445,15 @@ def test_every_container_is_confined() -> None:
             spec = obj["spec"]["template"]["spec"]
             for container in spec["containers"]:
                 confined = {**spec.get("securityContext", {}), **container["securityContext"]}
-                assert confined["runAsNonRoot"] and confined["readOnlyRootFilesystem"] and not confined["allowPrivilegeEscalation"]
-                assert confined["capabilities"] == {"drop": ["ALL"]} and confined["seccompProfile"]["type"] == "RuntimeDefault"
+                assert (
+                    confined["runAsNonRoot"]
+                    and confined["readOnlyRootFilesystem"]
+                    and not confined["allowPrivilegeEscalation"]
+                )
+                assert (
+                    confined["capabilities"] == {"drop": ["ALL"]}
+                    and confined["seccompProfile"]["type"] == "RuntimeDefault"
+                )
                 assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
 
 

@@ -223,7 +223,9 @@ class Fleet:
 
 
 def numbered(first: int, count: int, **of: Any) -> Batch:
-    return batch(first, *(Reserved(str(n), "p", "n", (), ReservationState.HELD, 1.0) for n in range(first, first + count)), **of)
+    return batch(
+        first, *(Reserved(str(n), "p", "n", (), ReservationState.HELD, 1.0) for n in range(first, first + count)), **of
+    )
 
 
 sent = st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 30), st.integers(0, 6))

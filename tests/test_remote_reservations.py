@@ -78,7 +78,11 @@ def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
 
 def test_a_process_that_ended_holds_nothing() -> None:
     w = World()
-    for epoch, uid, state in (("e", "a", ReservationState.HELD), ("e", "b", ReservationState.BINDING), ("f", "c", ReservationState.HELD)):
+    for epoch, uid, state in (
+        ("e", "a", ReservationState.HELD),
+        ("e", "b", ReservationState.BINDING),
+        ("f", "c", ReservationState.HELD),
+    ):
         w.remote.apply(epoch, reserved(uid, state))
     w.remote.drop("e")
     assert w.states() == {"c": ReservationState.HELD} and len(w.remote) == 1

@@ -16,7 +16,9 @@ ONCE = ("run", "--once", "--listen", "127.0.0.1:0")
 
 
 def test_every_example_lands_as_its_file_says() -> None:
-    done = subprocess.run([sys.executable, "-m", "extender", *ONCE], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
+    done = subprocess.run(
+        [sys.executable, "-m", "extender", *ONCE], cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "train-eight" in done.stdout and "✗" not in done.stdout
     # First fit is worse where the numbering misleads it: the table shows both.

@@ -43,19 +43,24 @@ def test_versions_guard_writes(cluster: Cluster) -> None:
 def test_spec_and_allocation_are_immutable(cluster: Cluster) -> None:
     refused(cluster, {"spec": {"devices": {"requests": []}}}, 422, "spec: field is immutable", "")
     patch(cluster, {"status": {"allocation": allocation()}})
-    refused(cluster, {"status": {"allocation": allocation(device="dev-1")}}, 422, "status.allocation: field is immutable")
+    refused(
+        cluster, {"status": {"allocation": allocation(device="dev-1")}}, 422, "status.allocation: field is immutable"
+    )
     patch(cluster, {"status": {"allocation": None}})
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"reservedFor": [{"uid": "u", "name": "p", "resource": "pods"}]}, "may not be specified when"),
-    ({"allocation": allocation(request="other")}, "must be a request"),
-    ({"allocation": allocation(shareID="ABC")}, "lowercase UUID"),
-    ({"allocation": allocation(device="UPPER")}, "device"),
-    ({"allocation": allocation(bindingConditions=["a"])}, "come together"),
-    ({"allocation": allocation(), "reservedFor": [{"uid": "u", "name": "p"}]}, "resource"),
-    ({"allocation": {"devices": {"results": [RESULT] * 33}}}, "at most 32"),
-])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"reservedFor": [{"uid": "u", "name": "p", "resource": "pods"}]}, "may not be specified when"),
+        ({"allocation": allocation(request="other")}, "must be a request"),
+        ({"allocation": allocation(shareID="ABC")}, "lowercase UUID"),
+        ({"allocation": allocation(device="UPPER")}, "device"),
+        ({"allocation": allocation(bindingConditions=["a"])}, "come together"),
+        ({"allocation": allocation(), "reservedFor": [{"uid": "u", "name": "p"}]}, "resource"),
+        ({"allocation": {"devices": {"results": [RESULT] * 33}}}, "at most 32"),
+    ],
+)
 def test_status_is_validated(cluster: Cluster, change: dict, words: str) -> None:
     refused(cluster, {"status": change}, 422, words)
 
@@ -81,7 +86,13 @@ def test_reservation_is_removed_by_uid(cluster: Cluster) -> None:
 
 def test_template_becomes_a_claim_and_goes_with_the_pod() -> None:
     cluster = Cluster()
-    cluster.apply({"kind": "ResourceClaimTemplate", "metadata": {"name": "t", "namespace": "default"}, "spec": {"spec": claim("x")["spec"]}})
+    cluster.apply(
+        {
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "t", "namespace": "default"},
+            "spec": {"spec": claim("x")["spec"]},
+        }
+    )
     made = cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
     status = cluster.store.get("pods", ("default", "p"))["status"]
     name = status["resourceClaimStatuses"][0]["resourceClaimName"]

@@ -20,7 +20,9 @@ H100, A100, L40S, T4 = "hgx-h100-8", "a100-pcie-8-bridged", "l40s-8-pix", "t4-4"
 Json = dict[str, Any]
 
 
-async def ask(b: Berthing, name: str, count: int = 1, annotations: dict[str, str] | None = None, **exactly: Any) -> Json:
+async def ask(
+    b: Berthing, name: str, count: int = 1, annotations: dict[str, str] | None = None, **exactly: Any
+) -> Json:
     b.cluster.apply(claim(name, count, **exactly))
     b.cluster.apply(pod(name, name, annotations=annotations))
     await b.settled()
@@ -48,8 +50,11 @@ async def change(b: Berthing, name: str, edit) -> None:
 def use_memory(*gpus: int, mib: int):
     def edit(devices: list[Json]) -> None:
         for gpu in gpus:
-            devices[gpu]["attributes"]["memoryFreeMiB"] = {"int": devices[gpu]["attributes"]["memoryTotalMiB"]["int"] - mib}
+            devices[gpu]["attributes"]["memoryFreeMiB"] = {
+                "int": devices[gpu]["attributes"]["memoryTotalMiB"]["int"] - mib
+            }
             devices[gpu]["attributes"]["memoryReservedMiB"] = {"int": 600}
+
     return edit
 
 
@@ -57,7 +62,9 @@ def fabric_name(node: str) -> str:
     return fabric_slice(node, carried_machines()[H100])["metadata"]["name"]
 
 
-@pytest.mark.parametrize(("drift", "avoided", "fits"), [("penalise", True, True), ("filter", True, False), ("ignore", False, True)])
+@pytest.mark.parametrize(
+    ("drift", "avoided", "fits"), [("penalise", True, True), ("filter", True, False), ("ignore", False, True)]
+)
 def test_gpus_in_use_that_nobody_holds(drift: str, avoided: bool, fits: bool) -> None:
     async def body() -> None:
         async with berthing({"n1": H100}, load_policy(f"drift: {drift}")) as b:
@@ -85,7 +92,9 @@ def test_idle_memory_and_old_words_are_no_drift() -> None:
             await change(b, fabric_name("n1"), use_memory(0, mib=9000))
             assert cache.snapshot().node_infos["n1"].drift == 1
             cache.expire(b.app.service.clock() + b.app.service.filter_service.policy.live_memory_seconds + 1)
-            assert not cache.snapshot().node_infos["n1"].drift, "an agent that was not heard of for long is not believed"
+            assert not cache.snapshot().node_infos["n1"].drift, (
+                "an agent that was not heard of for long is not believed"
+            )
             await change(b, fabric_name("n1"), use_memory(0, mib=9100))
             assert cache.snapshot().node_infos["n1"].drift == 1
 
@@ -99,7 +108,10 @@ def test_expected_memory_leaves_small_cards_out_and_says_what_they_have() -> Non
             assert (await ask(b, "middle", 1, {"berth.dev/expected-memory": "30Gi"}))["NodeNames"] == ["n2"]
             refused = await ask(b, "large", 1, {"berth.dev/expected-memory": "80Gi"})
             assert failed(refused)["n1"] == "80Gi of memory asked for, the largest matching device has 15Gi"
-            assert "berth.dev/expected-memory" in failed(await ask(b, "bad", 1, {"berth.dev/expected-memory": "much"}))["n1"]
+            assert (
+                "berth.dev/expected-memory"
+                in failed(await ask(b, "bad", 1, {"berth.dev/expected-memory": "much"}))["n1"]
+            )
 
     asyncio.run(body())
 
@@ -119,7 +131,9 @@ def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
         async with berthing(nodes) as b:
             for i in range(6):
                 node = b.cluster.store.get("nodes", ("", f"n{i}"))
-                node["metadata"].setdefault("labels", {}).update({"nvidia.com/gpu.clique": f"c{i % 3}", "topology.kubernetes.io/rack": f"r{i % 2}"})
+                node["metadata"].setdefault("labels", {}).update(
+                    {"nvidia.com/gpu.clique": f"c{i % 3}", "topology.kubernetes.io/rack": f"r{i % 2}"}
+                )
                 b.cluster.store.put("nodes", ("", f"n{i}"), node)
             group = {"berth.dev/group": "ring"}
             first = (await ask(b, "a", 4, group))["NodeNames"][0]
@@ -130,7 +144,7 @@ def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
             assert await b.bind("b", second) == ""
             await b.settled()
             third = await ask(b, "c", 4, group)
-            best = (await b.prioritize("c", third["NodeNames"]))
+            best = await b.prioritize("c", third["NodeNames"])
             assert best[third["NodeNames"][0]] == 10
             assert int(third["NodeNames"][0][1]) % 2 in {int(first[1]) % 2, int(second[1]) % 2}
             assert b.claims()[0]["metadata"]["annotations"]["berth.dev/group"] == "ring"
@@ -147,7 +161,12 @@ overrides:
 - {classes: [other], packing: spread}
 """)
     mine = policy.effective("default", frozenset({"gpu.nvidia.com"}))
-    assert (mine.weights.headroom, mine.weights.link, mine.headroom, mine.packing) == (0, policy.weights.link, "roomy", "pack")
+    assert (mine.weights.headroom, mine.weights.link, mine.headroom, mine.packing) == (
+        0,
+        policy.weights.link,
+        "roomy",
+        "pack",
+    )
     assert policy.effective("default", frozenset({"gpu.nvidia.com"})) is mine
     assert policy.effective("x", frozenset({"gpu.nvidia.com"})) is policy
     assert policy.effective("default", frozenset({"other"})).packing == "spread"
@@ -211,6 +230,7 @@ def test_request_mix_is_learned_in_steps() -> None:
 
 def test_learned_request_mix_moves_the_choice() -> None:
     """Where everybody wants eight, a single GPU goes to the machine that is broken into already."""
+
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}, load_policy("weights: {packing: 0}")) as b:
             for i in range(40):
@@ -219,7 +239,9 @@ def test_learned_request_mix_moves_the_choice() -> None:
             assert await b.bind("a", first) == ""
             await b.settled()
             assert (await ask(b, "b"))["NodeNames"][0] == first
-            sentence = next(p["sentence"] for p in (await why(b, "b"))["best"][0]["parts"] if p["name"] == "fragmentation")
+            sentence = next(
+                p["sentence"] for p in (await why(b, "b"))["best"][0]["parts"] if p["name"] == "fragmentation"
+            )
             assert "the typical job loses" in sentence
 
     asyncio.run(body())

@@ -43,8 +43,12 @@ def free_port() -> int:
 
 def write_kubeconfig(folder: Path, api: str) -> Path:
     """A kubeconfig for an API server without credentials."""
-    config = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-              "current-context": "c", "users": [{"name": "u", "user": {}}]}
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": api}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+        "users": [{"name": "u", "user": {}}],
+    }
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
     return folder / "kubeconfig"
 
@@ -91,7 +95,10 @@ async def served_with_console(folder: Path, *options: str, host: str = "127.0.0.
         yield verbs, pages
 
 
-@pytest.mark.parametrize(("status", "message"), [(403, "resourceclaims is forbidden"), (404, "the server could not find the requested resource")])
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(403, "resourceclaims is forbidden"), (404, "the server could not find the requested resource")],
+)
 async def test_not_ready_says_what_is_missing_and_why(status: int, message: str) -> None:
     """Missing rights and an API version that is not served: named in one sentence, with the next step."""
     cluster = Cluster()
@@ -101,7 +108,9 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
             await cluster.api(scope, receive, send)
             return
         body = json.dumps({"kind": "Status", "message": message, "code": status}).encode()
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", str(len(body)).encode())]})
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-length", str(len(body)).encode())]}
+        )
         await send({"type": "http.response.body", "body": body})
 
     async with listening(api, "127.0.0.1", 0) as url, application(url) as app:
@@ -134,7 +143,14 @@ async def test_one_address_has_both_and_nothing_for_people(tmp_path: Path) -> No
     client = httpx.AsyncClient(headers={"Content-Type": "application/json"}, timeout=HANG_SECONDS, verify=False)
     async with served(tmp_path, probes=False) as (port, _), client:
         assert (await client.post(f"http://127.0.0.1:{port}/filter", content=BODY)).json()["NodeNames"] == ["n1"]
-        for path, status in (("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/", 404), ("/v1/fleet", 404), ("/v1/explain/a/b", 404)):
+        for path, status in (
+            ("/livez", 200),
+            ("/readyz", 200),
+            ("/metrics", 200),
+            ("/", 404),
+            ("/v1/fleet", 404),
+            ("/v1/explain/a/b", 404),
+        ):
             assert (await client.get(f"http://127.0.0.1:{port}{path}")).status_code == status, path
 
 
@@ -142,7 +158,16 @@ def test_serve_loads_nothing_of_the_console() -> None:
     """Neither its packages nor the framework of its pages."""
     code = "import sys; import extender.entry.serve_process; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    others = ("extender.console", "extender.diagnosis", "extender.web.console", "extender.web.record_routes", "extender.entry.console_process", "extender.entry.desk", "fastapi", "starlette")
+    others = (
+        "extender.console",
+        "extender.diagnosis",
+        "extender.web.console",
+        "extender.web.record_routes",
+        "extender.entry.console_process",
+        "extender.entry.desk",
+        "fastapi",
+        "starlette",
+    )
     loaded = done.stdout.split()
     assert "extender.extension.service" in loaded
     assert not [name for name in loaded if any(name == other or name.startswith(f"{other}.") for other in others)]
@@ -185,7 +210,13 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
     """Two nodes alike but for their use: pack takes the one in use, the candidate's spread the empty one."""
     (tmp_path / "policy.yaml").write_text("packing: pack\nweights: {packing: 50}")
     candidate = tmp_path / "candidate.yaml"
-    async with served_with_console(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (verbs, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
+    async with (
+        served_with_console(tmp_path, "--policy", str(tmp_path / "policy.yaml"), "--candidate", str(candidate)) as (
+            verbs,
+            pages,
+        ),
+        httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client,
+    ):
         told = f"http://127.0.0.1:{pages}/v1/policy"
         assert (await client.get(f"{told}/diff")).json()["candidate"] is False
         candidate.write_text("packing: sideways")
@@ -208,10 +239,28 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             await answers(f"{told}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
         (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
         assert changed["pod"] == "default/next" and changed["active"]["node"] != changed["candidate"]["node"]
-        done = await asyncio.create_subprocess_exec(sys.executable, "-m", "extender", "policy", "diff", "--server", f"http://127.0.0.1:{pages}", stdout=subprocess.PIPE)
+        done = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "extender",
+            "policy",
+            "diff",
+            "--server",
+            f"http://127.0.0.1:{pages}",
+            stdout=subprocess.PIPE,
+        )
         text = (await done.communicate())[0].decode()
         assert "1 of the last 2 decisions would be others" in text and "default/next" in text
-        done = await asyncio.create_subprocess_exec(sys.executable, "-m", "extender", "policy", "status", "--server", f"http://127.0.0.1:{pages}", stdout=subprocess.PIPE)
+        done = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "extender",
+            "policy",
+            "status",
+            "--server",
+            f"http://127.0.0.1:{pages}",
+            stdout=subprocess.PIPE,
+        )
         assert "a candidate is compared" in (await done.communicate())[0].decode() and done.returncode == 0
         candidate.unlink()
         await answers(f"{told}/diff", 200, '"candidate":false')
@@ -219,7 +268,10 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
 
 async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n")
-    async with served_with_console(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages), httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
+    async with (
+        served_with_console(tmp_path, "--page-token-file", str(tmp_path / "token")) as (_, pages),
+        httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client,
+    ):
         url = f"http://127.0.0.1:{pages}/v1/explain/x/p"
         assert (await client.get(url)).status_code == 401
         assert (await client.get(url, headers={"Authorization": "Bearer wrong"})).status_code == 401
@@ -260,11 +312,51 @@ def certificate(folder: Path, name: str) -> None:
     ca = folder / "ca.crt"
     run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)
     if not ca.exists():
-        run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(folder / "ca.key"), "-out", str(ca), "-days", "2", "-subj", "/CN=authority")
-    run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.csr"), "-subj", f"/CN={name}")
+        run(
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            str(folder / "ca.key"),
+            "-out",
+            str(ca),
+            "-days",
+            "2",
+            "-subj",
+            "/CN=authority",
+        )
+    run(
+        "req",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        str(folder / f"{name}.key"),
+        "-out",
+        str(folder / f"{name}.csr"),
+        "-subj",
+        f"/CN={name}",
+    )
     (folder / "ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
-    run("x509", "-req", "-in", str(folder / f"{name}.csr"), "-CA", str(ca), "-CAkey", str(folder / "ca.key"), "-CAcreateserial",
-        "-out", str(folder / f"{name}.crt"), "-days", "2", "-extfile", str(folder / "ext"))
+    run(
+        "x509",
+        "-req",
+        "-in",
+        str(folder / f"{name}.csr"),
+        "-CA",
+        str(ca),
+        "-CAkey",
+        str(folder / "ca.key"),
+        "-CAcreateserial",
+        "-out",
+        str(folder / f"{name}.crt"),
+        "-days",
+        "2",
+        "-extfile",
+        str(folder / "ext"),
+    )
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -272,7 +364,9 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
     for name in ("server", "scheduler", "stranger"):
         certificate(tmp_path, name)
     paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
-    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler") as (verbs, _):
+    async with served(
+        tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler"
+    ) as (verbs, _):
         url = f"https://127.0.0.1:{verbs}/filter"
         plain = ssl.create_default_context(cafile=paths[2])
         async with httpx.AsyncClient(verify=plain) as client:
@@ -299,9 +393,24 @@ async def serial(port: int, folder: Path) -> str:
     """The serial number of the certificate that a server shows to the scheduler."""
 
     def asked() -> str:
-        done = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", str(folder / "scheduler.crt"),
-                               "-key", str(folder / "scheduler.key")], input=b"", capture_output=True, check=False)
-        return subprocess.run(["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True).stdout.decode()
+        done = subprocess.run(
+            [
+                "openssl",
+                "s_client",
+                "-connect",
+                f"127.0.0.1:{port}",
+                "-cert",
+                str(folder / "scheduler.crt"),
+                "-key",
+                str(folder / "scheduler.key"),
+            ],
+            input=b"",
+            capture_output=True,
+            check=False,
+        )
+        return subprocess.run(
+            ["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True
+        ).stdout.decode()
 
     return await asyncio.to_thread(asked)
 
@@ -334,12 +443,22 @@ def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: p
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", strict)
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "t"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }))
+    (tmp_path / "kubeconfig").write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
     found = load_credentials(tmp_path / "kubeconfig").tls
-    assert found is not None and found.verify_mode is ssl.CERT_REQUIRED and not found.verify_flags & ssl.VERIFY_X509_STRICT
+    assert (
+        found is not None and found.verify_mode is ssl.CERT_REQUIRED and not found.verify_flags & ssl.VERIFY_X509_STRICT
+    )
 
 
 def test_policies_are_checked_offline(tmp_path: Path) -> None:
@@ -372,7 +491,18 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
     kubeconfig = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "extender", "serve", "--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{free_port()}", "--probes", address]
+        command = [
+            sys.executable,
+            "-m",
+            "extender",
+            "serve",
+            "--kubeconfig",
+            kubeconfig,
+            "--listen",
+            f"127.0.0.1:{free_port()}",
+            "--probes",
+            address,
+        ]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert ended.returncode == 2
     assert f"berth: --probes: cannot listen on {address}: Address already in use" in ended.stderr

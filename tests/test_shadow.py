@@ -47,7 +47,9 @@ async def shadowing(b: Berthing, **bounds: int) -> AsyncIterator[ShadowPolicy]:
     """A shadow beside that of the console, with these bounds, that compares PACK with SPREAD."""
     async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
         picture = b.console.picture
-        shadow = ShadowPolicy(picture.cache, picture.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds)
+        shadow = ShadowPolicy(
+            picture.cache, picture.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds
+        )
         shadow.use_policy(SPREAD)
         running = asyncio.create_task(shadow.run(listed))
         try:
@@ -79,7 +81,9 @@ async def test_what_is_not_reproduced_is_left_out() -> None:
     """Serve chose on a picture that the console does not have, or the pod is gone, or another has its name."""
     async with berthing({"n1": "t4-4", "n2": "t4-4"}, PACK) as b, shadowing(b) as shadow:
         record = await place(b, "p")
-        chosen = ScoredNode("n2" if b.node_of("p") == "n1" else "n1", 1.0, record.decision.chosen.devices, 0.0, 0.0, "", ())
+        chosen = ScoredNode(
+            "n2" if b.node_of("p") == "n1" else "n1", 1.0, record.decision.chosen.devices, 0.0, 0.0, "", ()
+        )
         await compared(shadow, Bound(record.pod, record.uid, Decision("now", chosen, "", 0.0)))
         await compared(shadow, Bound(record.pod, "another", record.decision))
         await compared(shadow, Bound(ObjectKey("default", "gone"), "gone", record.decision))

@@ -25,26 +25,49 @@ from extender.wire.resource_slices import SliceDecoder
 DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)
 devices = st.lists(st.tuples(st.sampled_from(["s", "t", ""]), amounts), min_size=1, max_size=7)
-budgets = st.fixed_dictionaries({name: st.fixed_dictionaries({c: st.integers(0, 6) for c in ("a", "b", "slice-0")}) for name in "st"})
+budgets = st.fixed_dictionaries(
+    {name: st.fixed_dictionaries({c: st.integers(0, 6) for c in ("a", "b", "slice-0")}) for name in "st"}
+)
 
 
-def problem(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int], taken: list[int]) -> Problem:
+def problem(
+    found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int], taken: list[int]
+) -> Problem:
     """Devices that consume from counter sets ('': from none), and one claim with a request per count."""
     listed = []
     for i, (counter_set, uses) in enumerate(found):
-        consumes = [{"counterSet": counter_set, "counters": {n: {"value": str(v)} for n, v in uses.items()}}] if counter_set else []
+        consumes = (
+            [{"counterSet": counter_set, "counters": {n: {"value": str(v)} for n, v in uses.items()}}]
+            if counter_set
+            else []
+        )
         listed.append({"name": f"dev-{i}", **({"consumesCounters": consumes} if consumes else {})})
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
-    shared = [{"name": name, "counters": {n: {"value": str(v)} for n, v in counters.items()}} for name, counters in sets.items()]
+    shared = [
+        {"name": name, "counters": {n: {"value": str(v)} for n, v in counters.items()}}
+        for name, counters in sets.items()
+    ]
     slices = [
-        SliceDecoder().decode({"metadata": {"name": name}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, **content}})
+        SliceDecoder().decode(
+            {"metadata": {"name": name}, "spec": {"driver": DRIVER, "nodeName": "n", "pool": pool, **content}}
+        )
         for name, content in (("s1", {"devices": listed}), ("s2", {"sharedCounters": shared}))
     ]
-    requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "any", "count": count}} for i, count in enumerate(counts)]
+    requests = [
+        {"name": f"r{i}", "exactly": {"deviceClassName": "any", "count": count}} for i, count in enumerate(counts)
+    ]
     claim = decode_claim({"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
     classes = {"any": decode_class({"metadata": {"name": "any"}, "spec": {}})}
     allocated_state = usage_of(slices, [DeviceId(DRIVER, "p", f"dev-{i}") for i in taken], {})
-    return problem_of(decode_node({"metadata": {"name": "n"}}), slices, classes, [("c", claim.spec)], allocated_state, Features(), Masks())
+    return problem_of(
+        decode_node({"metadata": {"name": "n"}}),
+        slices,
+        classes,
+        [("c", claim.spec)],
+        allocated_state,
+        Features(),
+        Masks(),
+    )
 
 
 def tried(world: Problem, bits: list[int]) -> int:
@@ -59,16 +82,22 @@ def tried(world: Problem, bits: list[int]) -> int:
 
 @given(devices, budgets, st.integers(0, 2))
 @settings(max_examples=3 * settings.default.max_examples)
-def test_the_bound_is_never_too_low(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int) -> None:
+def test_the_bound_is_never_too_low(
+    found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int
+) -> None:
     world = problem(found, sets, [1], list(range(min(taken, len(found)))))
     free = list(range(min(taken, len(found)), len(found)))
-    bound = most_together(sum(1 << bit for bit in free), world.inventory, Counters(world.inventory, world.allocated_state))
+    bound = most_together(
+        sum(1 << bit for bit in free), world.inventory, Counters(world.inventory, world.allocated_state)
+    )
     assert tried(world, free) <= bound <= len(free)
 
 
 @given(devices, budgets, st.lists(st.integers(1, 4), min_size=1, max_size=2))
 @settings(max_examples=3 * settings.default.max_examples)
-def test_asking_early_changes_no_answer(found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int]) -> None:
+def test_asking_early_changes_no_answer(
+    found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         world = problem(found, sets, counts, [])
         late = Search(world).run()

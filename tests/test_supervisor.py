@@ -252,7 +252,11 @@ async def test_every_task_of_the_service_fails_and_starts_again() -> None:
 async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> None:
     supervisor = Breakable()
     cluster = Cluster(bookmark_seconds=0.5)
-    async with cluster.serving() as api, both(api, supervisor=supervisor) as (app, console), client_of(console) as client:
+    async with (
+        cluster.serving() as api,
+        both(api, supervisor=supervisor) as (app, console),
+        client_of(console) as client,
+    ):
         await eventually(lambda: not app.service.informers.not_ready)
         assert set(supervisor.names) == SERVICE | PEOPLE | {"records"}
         await each_fails_and_starts_again(supervisor, client, "")

@@ -27,7 +27,9 @@ class World:
         self.b = b
         self.journal = DecisionHistory()
         self.listed = asyncio.Event()
-        self.teller = EventRecorder(b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered)
+        self.teller = EventRecorder(
+            b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered
+        )
 
     async def run(self) -> None:
         async def listed() -> None:
@@ -117,7 +119,10 @@ async def test_a_pod_that_fits_by_now_is_told_when_it_no_longer_does() -> None:
         held = claim("held", 4)
         results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{i}"} for i in range(4)]
         held["metadata"]["uid"] = "held"
-        held["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "x", "uid": "x"}]}
+        held["status"] = {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": "x", "uid": "x"}],
+        }
         w.b.cluster.store.put("resourceclaims", ("default", "held"), held)
         await w.b.settled()
         w.now += 60
@@ -137,6 +142,7 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
 
 async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
     async with telling() as w:
+
         async def refuse(method: str, path: str) -> ApiError | None:
             return ApiError(403, "Forbidden", "events are forbidden") if path.endswith("/events") and refusing else None
 

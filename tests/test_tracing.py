@@ -45,11 +45,18 @@ async def place(verbs: int, folder: Path, name: str) -> dict:
     """Filter and bind one pod with a claim; the pod as it was sent."""
     api = yaml.safe_load((folder / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
     async with httpx.AsyncClient(timeout=HANG_SECONDS) as client:
-        assert (await client.post(f"{api}/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", json=claim(name))).status_code == 201
+        assert (
+            await client.post(f"{api}/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", json=claim(name))
+        ).status_code == 201
         sent = (await client.post(f"{api}/api/v1/namespaces/default/pods", json=pod(name, name))).json()
         found = await filtered(client, verbs, {"Pod": sent, "NodeNames": ["n1", "n2"]})
         await client.post(f"http://127.0.0.1:{verbs}/prioritize", json={"Pod": sent, "NodeNames": found["NodeNames"]})
-        bind = {"PodName": name, "PodNamespace": "default", "PodUID": sent["metadata"]["uid"], "Node": found["NodeNames"][0]}
+        bind = {
+            "PodName": name,
+            "PodNamespace": "default",
+            "PodUID": sent["metadata"]["uid"],
+            "Node": found["NodeNames"][0],
+        }
         assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
     return sent
 

@@ -37,7 +37,9 @@ def claim_with(parameters: bytes, version: int = 2) -> bytes:
 
 
 def good(name: str, version: int) -> bytes:
-    return orjson.dumps({"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}})
+    return orjson.dumps(
+        {"metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}}
+    )
 
 
 class Server:
@@ -98,7 +100,11 @@ async def test_what_a_tenant_writes_into_a_claim_stops_no_other_claim(case: str)
 
 
 def test_lenient_json_reads_as_go_does() -> None:
-    assert lenient_loads(rb'["\ud83d\ude00", "\\ud800", "x\ud800\ud800\udc00y"]') == ["\U0001f600", "\\ud800", "x\ufffd\U00010000y"]
+    assert lenient_loads(rb'["\ud83d\ude00", "\\ud800", "x\ud800\ud800\udc00y"]') == [
+        "\U0001f600",
+        "\\ud800",
+        "x\ufffd\U00010000y",
+    ]
     assert lenient_loads(b'["a\xffb"]') == ["a\ufffdb"]
     assert lenient_loads(b'[1, %b7%b, {"a": "]"}]' % (b"[" * 2000, b"]" * 2000))[2] == {"a": "]"}
     inner: Any = lenient_loads(b"[" * 2000 + b"]" * 2000)
@@ -106,7 +112,17 @@ def test_lenient_json_reads_as_go_does() -> None:
     while inner is not None:
         (inner,), levels = inner, levels + 1
     assert levels == MOST_LEVELS
-    for text in (b"", b"[", b"]", b'"', b"[" * 2000, b"]" * 2000, b'{"a":' * 2000 + b'"', b"[" * 2000 + b"]" * 2001, b"[1e999]"):
+    for text in (
+        b"",
+        b"[",
+        b"]",
+        b'"',
+        b"[" * 2000,
+        b"]" * 2000,
+        b'{"a":' * 2000 + b'"',
+        b"[" * 2000 + b"]" * 2001,
+        b"[1e999]",
+    ):
         with pytest.raises(orjson.JSONDecodeError):
             lenient_loads(text)
 
@@ -117,7 +133,9 @@ async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> 
     server, seen = Server(), {}
     async with reflecting(server, WatchedResource("pods", "/api/v1/pods", seen.__setitem__)) as found:
         await eventually(lambda: found.listed)
-        long = orjson.dumps({"metadata": {"name": "long", "resourceVersion": "10", "annotations": {"x": "x" * characters}}})
+        long = orjson.dumps(
+            {"metadata": {"name": "long", "resourceVersion": "10", "annotations": {"x": "x" * characters}}}
+        )
         server.page = b'{"metadata": {"resourceVersion": "10"}, "items": [%b]}' % long
         server.tell("ADDED", long)
         await eventually(lambda: "long" in seen)
@@ -159,7 +177,9 @@ async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stay
             assert applied.now == {"a": "12", "odd": "2"}, "the last version that could be read stays"
             assert {key: one.problem for key, one in found.unreadable.items()} == {"odd": r"KeyError: 'made\nup'"}
             told = [entry for entry in logs if entry["event"] == "unreadable object"]
-            assert [(entry["key"], entry["exc_info"]) for entry in told] == [("odd", True)] * 2, "once a version, with its trace"
+            assert [(entry["key"], entry["exc_info"]) for entry in told] == [("odd", True)] * 2, (
+                "once a version, with its trace"
+            )
             applied.failing.clear()
             server.tell("MODIFIED", node("odd", 13))
             await eventually(lambda: found.version == "13")
@@ -204,15 +224,21 @@ async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
 
 async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
     async with berthing({"n1": "t4-4"}) as b:
+
         def put(name: str, labels: object) -> None:
-            b.cluster.store.put("namespaces", ("", name), {"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+            b.cluster.store.put(
+                "namespaces", ("", name), {"kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+            )
 
         reflector = b.app.service.informers.reflectors["namespaces"]
         for number in range(10):
             put(f"odd-{number}", ["x"])
         await eventually(lambda: len(reflector.unreadable) == 10)
         ready = await b.client.get("/readyz")
-        assert ready.status_code == 200 and "namespaces odd-0 cannot be read: metadata.labels: must be an object" in ready.text
+        assert (
+            ready.status_code == 200
+            and "namespaces odd-0 cannot be read: metadata.labels: must be an object" in ready.text
+        )
         assert "odd-7" in ready.text and "odd-8" not in ready.text and "and 2 more namespaces" in ready.text
         await b.metrics('berth_unreadable_objects{kind="namespaces"} 10')
         for number in range(10):
@@ -225,7 +251,9 @@ async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
 def test_problems_are_short() -> None:
     """What a message shows of a value is cut, however deep and large the value is."""
     deep: Any = orjson.loads(b"[" * 1000 + b"]" * 1000)
-    decode: Callable[[str, dict | None], None] = next(k for k in watched_resources(ClusterCache(), lambda: 0.0) if k.name == "pods").apply
+    decode: Callable[[str, dict | None], None] = next(
+        k for k in watched_resources(ClusterCache(), lambda: 0.0) if k.name == "pods"
+    ).apply
     for value in (deep, {"a": deep}, ["x"] * 1_000_000, "x" * 1_000_000):
         with pytest.raises(Exception, match="must be") as caught:
             decode("p", {"metadata": {"name": "p"}, "spec": {"nodeName": [value]}})

@@ -65,9 +65,14 @@ async def watching(cluster: Cluster, cache: ClusterCache) -> AsyncIterator[Refle
             await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.parametrize(("served", "unasked"), [
-    (("v1",), "v1beta2"), (("v1", "v1beta2"), "v1beta2"), (("v1beta2",), ""),
-])
+@pytest.mark.parametrize(
+    ("served", "unasked"),
+    [
+        (("v1",), "v1beta2"),
+        (("v1", "v1beta2"), "v1beta2"),
+        (("v1beta2",), ""),
+    ],
+)
 async def test_the_newest_version_that_is_served(served: tuple[str, ...], unasked: str) -> None:
     cluster, cache = Cluster(), ClusterCache()
     versions = Versions(cluster, *served)

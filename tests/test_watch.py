@@ -28,7 +28,10 @@ NEVER = Timing(delays=Delays(first=10_000.0, most=10_000.0))  # the first delay 
 
 @asynccontextmanager
 async def reflecting(
-    cluster: Cluster, url: str, seen: dict[str, Any], timing: Timing = QUICK,
+    cluster: Cluster,
+    url: str,
+    seen: dict[str, Any],
+    timing: Timing = QUICK,
 ) -> AsyncIterator[Reflector]:
     kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:

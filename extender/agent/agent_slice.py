@@ -18,14 +18,22 @@ def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], minute: 
     """The ResourceSlice of a node. `stale` tells readers not to believe the links; `minute` is Unix time / 60."""
     devices = []
     for position, reading in enumerate(readings):
-        facts: dict[str, str | int | bool] = {**attributes_of(reading), "readAt": minute, **({"stale": True} if stale else {})}
-        devices.append({"name": f"gpu-{position}", "attributes": {k: _typed(v) for k, v in facts.items()}, "taints": [TAINT]})
+        facts: dict[str, str | int | bool] = {
+            **attributes_of(reading),
+            "readAt": minute,
+            **({"stale": True} if stale else {}),
+        }
+        devices.append(
+            {"name": f"gpu-{position}", "attributes": {k: _typed(v) for k, v in facts.items()}, "taints": [TAINT]}
+        )
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
         "metadata": {"name": f"{DRIVER}-{node}", **({"ownerReferences": [owner]} if node_uid else {})},
         "spec": {
-            "driver": DRIVER, "nodeName": node,
+            "driver": DRIVER,
+            "nodeName": node,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
             "devices": devices,
         },
@@ -43,7 +51,9 @@ def quantize(new: tuple[Reading, ...], published: tuple[Reading, ...]) -> tuple[
     powers of two: that they rise is what matters."""
     before = {reading.uuid: reading.memory_free_bytes for reading in published}
     return tuple(
-        replace(r, memory_free_bytes=_step(r.memory_free_bytes, before.get(r.uuid)), nvlink_errors=_power(r.nvlink_errors))
+        replace(
+            r, memory_free_bytes=_step(r.memory_free_bytes, before.get(r.uuid)), nvlink_errors=_power(r.nvlink_errors)
+        )
         for r in new
     )
 

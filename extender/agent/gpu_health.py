@@ -13,7 +13,8 @@ _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # the fault of a progr
 _MOST_EVENTS = 64  # taken at one reading
 _RISING_ROUNDS = 60  # readings for which one rise is remembered: ten minutes of the agent's rounds
 _ERROR_FIELDS = (
-    "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
     "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
 )
 Field = Callable[[Any, str], int]

@@ -48,7 +48,11 @@ class Reader:
         """All GPUs in PCI order. Raises the module's NVMLError only where NVML itself is not there."""
         nvml = self._nvml
         nvml.nvmlInit()
-        handles = [handle for i in range(nvml.nvmlDeviceGetCount()) if (handle := self._try(partial(nvml.nvmlDeviceGetHandleByIndex, i), None))]
+        handles = [
+            handle
+            for i in range(nvml.nvmlDeviceGetCount())
+            if (handle := self._try(partial(nvml.nvmlDeviceGetHandleByIndex, i), None))
+        ]
         addresses = [self._address(handle) for handle in handles]
         order = sorted(range(len(handles)), key=lambda i: (addresses[i], i))
         ordered = [handles[i] for i in order]
@@ -127,7 +131,11 @@ class Reader:
         """(total, free, reserved by the driver) in bytes. With MIG on, the parent's memory needs rights that the agent
         does not have. Only the second version of the call tells what is reserved."""
         version = getattr(self._nvml, "nvmlMemory_v2", None)
-        info = self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle, version), None) if version is not None else None
+        info = (
+            self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle, version), None)
+            if version is not None
+            else None
+        )
         info = info or self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle), None)
         if info is None:
             return 0, None, None

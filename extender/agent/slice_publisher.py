@@ -26,8 +26,12 @@ class SlicePublisher:
     """Publishes one slice. `read` may block or hang: it runs in a thread, one at a time, and is watched."""
 
     def __init__(
-        self, client: ApiClient, node: str, read: Callable[[], tuple[Reading, ...]],
-        round_seconds: float = _ROUND_SECONDS, deadline_seconds: float = _DEADLINE_SECONDS,
+        self,
+        client: ApiClient,
+        node: str,
+        read: Callable[[], tuple[Reading, ...]],
+        round_seconds: float = _ROUND_SECONDS,
+        deadline_seconds: float = _DEADLINE_SECONDS,
         minute: Callable[[], int] = lambda: int(time.time() // 60),
     ) -> None:
         self._client = client
@@ -106,14 +110,19 @@ class SlicePublisher:
 
     def _heartbeat_due(self, current: Json) -> bool:
         """Whether the slice is so old that readers would take the agent for dead (docs/decisions/0014)."""
-        ages = [self._minute() - ((d.get("attributes") or {}).get("readAt") or {}).get("int", 0) for d in current["spec"].get("devices") or []]
+        ages = [
+            self._minute() - ((d.get("attributes") or {}).get("readAt") or {}).get("int", 0)
+            for d in current["spec"].get("devices") or []
+        ]
         return not self.stale and any(abs(age) >= _HEARTBEAT_MINUTES for age in ages)
 
     def _remember(self, sent: Json, stored: Json) -> None:
         """Servers without DRADeviceTaints (off before 1.36) drop the taints: what came of a write is what to expect."""
         self._answered = (_canonical(sent["spec"]), _canonical(stored["spec"]))
         if self._answered[0] != self._answered[1] and not self.writes:
-            self._log.warning("the API server dropped fields of the slice; without DRADeviceTaints only DeviceClasses keep claims off it")
+            self._log.warning(
+                "the API server dropped fields of the slice; without DRADeviceTaints only DeviceClasses keep claims off it"
+            )
         self.writes += 1
 
     async def _node_uid(self) -> str:
@@ -126,7 +135,11 @@ class SlicePublisher:
 def _canonical(spec: Json) -> Json:
     """A spec without what servers add, and without the time of the reading: that alone is worth no write."""
     devices = [
-        {"name": d["name"], "attributes": {k: v for k, v in (d.get("attributes") or {}).items() if k != "readAt"}, "taints": [(t["key"], t.get("effect")) for t in d.get("taints") or []]}
+        {
+            "name": d["name"],
+            "attributes": {k: v for k, v in (d.get("attributes") or {}).items() if k != "readAt"},
+            "taints": [(t["key"], t.get("effect")) for t in d.get("taints") or []],
+        }
         for d in spec.get("devices") or []
     ]
     return {**spec, "devices": devices}

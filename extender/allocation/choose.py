@@ -23,7 +23,11 @@ _SET_BUDGET = 500  # steps for one preferred set: it holds few more devices than
 
 
 def choose(
-    problem: Problem, preference: Preference | None, *, budget: int = DEFAULT_BUDGET, observer: Observer = NULL_OBSERVER,
+    problem: Problem,
+    preference: Preference | None,
+    *,
+    budget: int = DEFAULT_BUDGET,
+    observer: Observer = NULL_OBSERVER,
     call_budget: CallBudget = UNLIMITED,
 ) -> Solution | None:
     """The preferred solution, or None where there is none. Raises what Search does."""

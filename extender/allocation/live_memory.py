@@ -40,7 +40,9 @@ def uses_of(fabric: Fabric | None) -> Uses:
     return found if any(found) else ()
 
 
-def live_use(found: Inventory, use: AllocatedState, uses: Uses, gpu_bits: tuple[int, ...], busy: int) -> tuple[int, dict[int, int]]:
+def live_use(
+    found: Inventory, use: AllocatedState, uses: Uses, gpu_bits: tuple[int, ...], busy: int
+) -> tuple[int, dict[int, int]]:
     """(drifting GPUs as a mask, bit of a shared GPU to the bytes it uses beyond its claims)."""
     drift, overuse = 0, {}
     for used, bit in zip(uses, gpu_bits, strict=True) if uses else ():

@@ -58,7 +58,9 @@ def newest(slices: Iterable[Slice]) -> list[Slice]:
 
 def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:
     """Shared counters of which these devices of a pool consume more than its current slices have."""
-    limits = {(s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()}
+    limits = {
+        (s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()
+    }
     if not limits:
         return []
     consumed = consumed_counters(slices, PoolUse(devices))

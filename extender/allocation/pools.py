@@ -216,5 +216,8 @@ def _left_out(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[s
 def is_simple(device: Device) -> bool:
     """Whether nothing but selectors and its use decides about a device."""
     return not (
-        device.allow_multiple or device.consumes or device.taints or any(c.policy is not None for c in device.capacity.values())
+        device.allow_multiple
+        or device.consumes
+        or device.taints
+        or any(c.policy is not None for c in device.capacity.values())
     )

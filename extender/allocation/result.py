@@ -23,8 +23,13 @@ def allocations(
 
 
 def _allocation(
-    problem: Problem, spec: ClaimSpec, picks: tuple[Pick, ...], chosen: tuple[int, ...], node_name: str,
-    classes: Classes, new_share: Callable[[], str],
+    problem: Problem,
+    spec: ClaimSpec,
+    picks: tuple[Pick, ...],
+    chosen: tuple[int, ...],
+    node_name: str,
+    classes: Classes,
+    new_share: Callable[[], str],
 ) -> Allocation:
     places = [problem.inventory.places[pick.bit] for pick in picks]
     requests = [request.alternatives[i] for request, i in zip(spec.requests, chosen, strict=True)]
@@ -38,7 +43,8 @@ def _allocation(
 def _result(pick: Pick, place: Place, new_share: Callable[[], str]) -> Result:
     request, device = pick.request, place.device
     return Result(
-        request.name, place.id,
+        request.name,
+        place.id,
         admin_access=request.admin_access,
         tolerations=request.tolerations,
         share_id=new_share() if pick.consumed is not None else "",

@@ -46,7 +46,11 @@ class Search:
     `budget` steps the search gives up for good; `call_budget` decides only when the answer is found."""
 
     def __init__(
-        self, problem: Problem, *, budget: int = DEFAULT_BUDGET, observer: Observer = NULL_OBSERVER,
+        self,
+        problem: Problem,
+        *,
+        budget: int = DEFAULT_BUDGET,
+        observer: Observer = NULL_OBSERVER,
         call_budget: CallBudget = UNLIMITED,
     ) -> None:
         self._problem = problem
@@ -130,7 +134,10 @@ class Search:
     def _check_counters(self) -> None:
         """Raise _ShortOfCounters where no search could succeed, as far as sums of counters tell."""
         forms = [
-            [(form.name, form.count, self._selections[claim, form.name].match & self._allowed & ~self._in_use) for form in request.alternatives]
+            [
+                (form.name, form.count, self._selections[claim, form.name].match & self._allowed & ~self._in_use)
+                for form in request.alternatives
+            ]
             for claim, spec in enumerate(self._problem.specs)
             for request in spec.requests
         ]
@@ -179,12 +186,18 @@ class Search:
     def _all_devices(self, where: str, request: DeviceRequest, selection: Selection) -> list[int]:
         for pool in self._problem.inventory.pools:
             if pool.incomplete:
-                raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is currently being updated")
+                raise InvalidClaim(
+                    f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is currently being updated"
+                )
             if pool.trouble:
-                raise InvalidClaim(f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}")
+                raise InvalidClaim(
+                    f"{where}: asks for all devices, but resource pool {'/'.join(pool.key)} is invalid: {pool.trouble}"
+                )
         if selection.error:
             raise InvalidClaim(selection.explain(lowest(selection.error)))
-        return [bit for bit in members(selection.match) if not selection.unsupported and self._has_capacity(bit, request)]
+        return [
+            bit for bit in members(selection.match) if not selection.unsupported and self._has_capacity(bit, request)
+        ]
 
     def _has_capacity(self, bit: int, request: DeviceRequest) -> bool:
         if not self._problem.features.consumable_capacity:

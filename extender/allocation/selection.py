@@ -20,7 +20,9 @@ Classes = Callable[[str], DeviceClass | None]
 def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
     """The class of a request. Raises InvalidClaim where it is not named, missing or unreadable."""
     if not request.class_name:
-        raise InvalidClaim(f"claim {claim}, request {request.name}: deviceClassName is empty (unsupported request type?)")
+        raise InvalidClaim(
+            f"claim {claim}, request {request.name}: deviceClassName is empty (unsupported request type?)"
+        )
     found = classes(request.class_name)
     if found is None:
         raise InvalidClaim(f"claim {claim}, request {request.name}: device class {request.class_name} does not exist")
@@ -30,7 +32,12 @@ def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceCl
 
 
 def select(
-    claim: str, request: DeviceRequest, class_: DeviceClass, inventory: Inventory, masks: Masks, features: Features,
+    claim: str,
+    request: DeviceRequest,
+    class_: DeviceClass,
+    inventory: Inventory,
+    masks: Masks,
+    features: Features,
     budget: CallBudget = UNLIMITED,
 ) -> Selection:
     """The masks of a request. A selector is asked only about devices that passed those before. Raises BudgetSpent."""

@@ -56,7 +56,11 @@ def report(requests: Sequence[Sequence[Form]], counters: Counters, observer: Obs
 def _parts(device: Device, pool: int, counters: Counters) -> dict[str, int]:
     """What a device takes of what is left of each counter of its first set, as parts of _WHOLE."""
     use = device.consumes[0]
-    return {name: amount * _WHOLE // counters.left(pool, (use.counter_set, name)) for name, amount in use.counters if amount > 0}
+    return {
+        name: amount * _WHOLE // counters.left(pool, (use.counter_set, name))
+        for name, amount in use.counters
+        if amount > 0
+    }
 
 
 def _most(devices: list[dict[str, int]]) -> int:

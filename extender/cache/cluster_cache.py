@@ -59,8 +59,11 @@ class ClusterCache:
     """The one picture. `snapshot()` folds all events since the last one and is free when nothing happened."""
 
     def __init__(
-        self, features: Features | None = None, builder: NodeInfoBuilder | None = None,
-        remembered_changes: int = _REMEMBERED_CHANGES, vacant_states: int = _VACANT_STATES,
+        self,
+        features: Features | None = None,
+        builder: NodeInfoBuilder | None = None,
+        remembered_changes: int = _REMEMBERED_CHANGES,
+        vacant_states: int = _VACANT_STATES,
         listener: MirrorListener | None = None,
     ) -> None:
         self._listener = listener or NoListener()
@@ -79,7 +82,9 @@ class ClusterCache:
         self._changes = ChangeLog(known_since=0)
         self._remembered_changes = remembered_changes
         self._version = 0
-        self.failed_nodes: dict[str, str] = {}  # node to why its view could not be built; it keeps the view it had before
+        self.failed_nodes: dict[
+            str, str
+        ] = {}  # node to why its view could not be built; it keeps the view it had before
         self._snapshot: Snapshot | None = None
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -313,8 +318,20 @@ class ClusterCache:
     def _make(self) -> Snapshot:
         store = self.store
         return Snapshot(
-            self._version, MappingProxyType(self._node_infos), store.classes, store.claims, store.pods, store.namespaces,
-            self._fleet.fleet(self._request_mix), store.classes_version, self._changes, store.extended_resources(),
-            store.special_claims, self.reservations.by_claim, store.nodes_by, store.groups, self._states, store.claims_on,
+            self._version,
+            MappingProxyType(self._node_infos),
+            store.classes,
+            store.claims,
+            store.pods,
+            store.namespaces,
+            self._fleet.fleet(self._request_mix),
+            store.classes_version,
+            self._changes,
+            store.extended_resources(),
+            store.special_claims,
+            self.reservations.by_claim,
+            store.nodes_by,
+            store.groups,
+            self._states,
+            store.claims_on,
         )
-

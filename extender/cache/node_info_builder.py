@@ -71,7 +71,15 @@ class NodeInfoBuilder:
         self._counters: dict[PoolKey, _Counters] = {}
         self.agent_problems: dict[str, tuple[str, ...]] = {}  # what a node's agent says that cannot be, by node
 
-    def build(self, node: Node, store: ObjectIndex, allocated_devices: AllocatedDevices, previous: NodeInfo | None, *, only_use: bool) -> NodeInfo:
+    def build(
+        self,
+        node: Node,
+        store: ObjectIndex,
+        allocated_devices: AllocatedDevices,
+        previous: NodeInfo | None,
+        *,
+        only_use: bool,
+    ) -> NodeInfo:
         """The NodeInfo of one node. `only_use` tells that nothing but claims and holds changed since `previous`."""
         found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
         hardware = self._hardware_of(node, store, found)
@@ -88,7 +96,18 @@ class NodeInfoBuilder:
         key = (hardware.hardware_class, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
         state = self._state(_interned(self._allocation_classes, key), hardware.attribute_class)
         return NodeInfo(
-            node, found, use, state, fabric, gpu_bits, held & busy, busy, drift, overuse, agent_is_fresh, hardware.partitions,
+            node,
+            found,
+            use,
+            state,
+            fabric,
+            gpu_bits,
+            held & busy,
+            busy,
+            drift,
+            overuse,
+            agent_is_fresh,
+            hardware.partitions,
             hardware.troubled,
         )
 
@@ -160,11 +179,24 @@ class NodeInfoBuilder:
             fabric, gpu_bits = self._fabric(node.name, live, found, store)
             partitions = _partitions(found, gpu_bits)
             hardware_class = self._hardware_class(found, fabric, gpu_bits, partitions)
-            seen = (hardware_class, tuple((place.id.driver, *place.device.attributes.without_identity()) for place in found.places))
+            seen = (
+                hardware_class,
+                tuple((place.id.driver, *place.device.attributes.without_identity()) for place in found.places),
+            )
             attribute_class = _interned(self._attribute_classes, seen)
             if known is not None and known.inventory is not found:
                 self._forget_counters(known.inventory)
-            known = self._hardware[node.name] = _Hardware(found, live, fabric, gpu_bits, uses_of(fabric), partitions, troubled(found, fabric, gpu_bits), attribute_class, hardware_class)
+            known = self._hardware[node.name] = _Hardware(
+                found,
+                live,
+                fabric,
+                gpu_bits,
+                uses_of(fabric),
+                partitions,
+                troubled(found, fabric, gpu_bits),
+                attribute_class,
+                hardware_class,
+            )
         return known
 
     def _fabric(
@@ -217,8 +249,13 @@ def _interned(table: Interns, key: Hashable) -> Interned:
 def _kind(device: Device, pool: int) -> Hashable:
     """What search and scoring see of a device besides selectors and constraints."""
     return (
-        pool, device.capacity, device.consumes, device.taints, device.binding_conditions,
-        device.binding_failure_conditions, device.allow_multiple,
+        pool,
+        device.capacity,
+        device.consumes,
+        device.taints,
+        device.binding_conditions,
+        device.binding_failure_conditions,
+        device.allow_multiple,
     )
 
 
@@ -317,7 +354,9 @@ def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: RequestMix) -> F
         for count in range(2, graph.size + 1):
             best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
     known = [amount for amount in memory if amount]
-    return FleetBaseline(best, min(known, default=0), max(known, default=0), max((g.size for g in graphs), default=0), mix)
+    return FleetBaseline(
+        best, min(known, default=0), max(known, default=0), max((g.size for g in graphs), default=0), mix
+    )
 
 
 def _memory(node_info: NodeInfo, bit: int) -> int:

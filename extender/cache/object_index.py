@@ -44,7 +44,9 @@ class ObjectIndex:
         self._key_of: dict[str, ObjectKey] = {}  # by UID
         self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
         self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
-        self.allocated_at: dict[str, int] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
+        self.allocated_at: dict[
+            str, int
+        ] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
         self._waiting_for: Counter[ObjectKey] = Counter()  # how many of these pods ask for a claim
@@ -162,7 +164,9 @@ class ObjectIndex:
             if new.allocation is None:
                 self.allocated_at.pop(new.uid, None)
             elif not listed and (old is None or old.uid != new.uid or old.allocation is None):
-                self.allocated_at.setdefault(new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0)
+                self.allocated_at.setdefault(
+                    new.uid, int(new.resource_version) if new.resource_version.isdigit() else 0
+                )
             self.touch_pools(self._allocated_devices.put((CLAIM, new.uid), results))
         return old
 
@@ -209,7 +213,10 @@ class ObjectIndex:
             for name, node in self.nodes.items():
                 if label in node.labels:
                     found.setdefault(node.labels[label], set()).add(name)
-            known = self._by_label[label] = (self.nodes_version, {value: frozenset(names) for value, names in found.items()})
+            known = self._by_label[label] = (
+                self.nodes_version,
+                {value: frozenset(names) for value, names in found.items()},
+            )
         return known[1]
 
     def is_shared(self, claim: ObjectKey) -> bool:
@@ -249,10 +256,14 @@ def _concerns(rule: TaintRule, slice_: Slice) -> bool:
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
     """The slice with the taints of all rules that match; the very same one where none does."""
-    added = {
-        device.name: tuple(rule.taint for rule in rules if rule.matches(slice_.pool, device.name))
-        for device in slice_.devices
-    } if rules else {}
+    added = (
+        {
+            device.name: tuple(rule.taint for rule in rules if rule.matches(slice_.pool, device.name))
+            for device in slice_.devices
+        }
+        if rules
+        else {}
+    )
     if not any(added.values()):
         return slice_
     devices = tuple(

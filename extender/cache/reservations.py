@@ -1,9 +1,9 @@
 """What filter promised and bind is writing, claim by claim: the life of a reservation, as a table that runs.
 
-            filter          bind            watch shows it, claim gone, undone
-  (none) ──────────▶ HELD ─────────▶ BINDING ──────────▶ (none)
-                      │ deadline, pod or claim gone, filtered again
-                      └──────────────────▶ (none)
+          filter          bind            watch shows it, claim gone, undone
+(none) ──────────▶ HELD ─────────▶ BINDING ──────────▶ (none)
+                    │ deadline, pod or claim gone, filtered again
+                    └──────────────────▶ (none)
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Reservations:
     reservation, None where it ended."""
 
     def __init__(
-        self, allocated_devices: AllocatedDevices, changed: Callable[[str, Reservation | None], None] = lambda _, __: None
+        self,
+        allocated_devices: AllocatedDevices,
+        changed: Callable[[str, Reservation | None], None] = lambda _, __: None,
     ) -> None:
         self._allocated_devices = allocated_devices
         self._changed = changed
@@ -97,7 +99,9 @@ class Reservations:
         self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float
     ) -> set[PoolKey]:
         """Keep devices for a claim of a pod. Raises InvalidTransition where the claim is reserved already."""
-        touched = self._transition(claim_uid, Event.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline))
+        touched = self._transition(
+            claim_uid, Event.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
+        )
         if self.state(claim_uid) is ReservationState.HELD:
             heappush(self._deadlines, (deadline, claim_uid))
             if len(self._deadlines) > 2 * len(self.by_claim) + _FEW:
@@ -107,7 +111,9 @@ class Reservations:
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
         """A bind starts to write this allocation into a claim. Raises InvalidTransition where another bind does."""
-        return self._transition(claim_uid, Event.ASSUME, Reservation(pod_uid, node, results, ReservationState.BINDING, inf))
+        return self._transition(
+            claim_uid, Event.ASSUME, Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
+        )
 
     def release(self, pod_uid: str) -> set[PoolKey]:
         """End the holds of a pod."""
@@ -144,7 +150,9 @@ class Reservations:
 
     def _is_held(self, deadline: float, claim_uid: str) -> bool:
         reservation = self.by_claim.get(claim_uid)
-        return reservation is not None and reservation.state is ReservationState.HELD and reservation.deadline == deadline
+        return (
+            reservation is not None and reservation.state is ReservationState.HELD and reservation.deadline == deadline
+        )
 
     def _held(self) -> Iterable[tuple[str, Reservation]]:
         return ((uid, self.by_claim[uid]) for claims in self._held_for.values() for uid in claims)

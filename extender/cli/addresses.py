@@ -69,4 +69,3 @@ def parse_key(text: str, option: str) -> tuple[str, str]:
     if not slash or not is_key or not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:
         raise WireError(option, f"must be NAMESPACE/NAME, is {shown(text)}")
     return namespace, name
-

@@ -22,7 +22,9 @@ from extender.fabric.agent_slices import DRIVER
 
 def agent_command(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
-    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+    ] = None,
 ) -> None:
     """Publish this node's NVLinks and GPU memory as a ResourceSlice of driver fabric.berth.dev.
 

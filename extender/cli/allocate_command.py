@@ -30,9 +30,17 @@ Json = dict[str, Any]
 
 
 def allocate_command(
-    files: Annotated[list[Path] | None, typer.Argument(help="YAML or JSON files of Kubernetes objects: slices, classes, claims, pods, nodes.")] = None,
-    cases: Annotated[Path | None, typer.Option(help="Folder of case files (.json, .jsonl): one line of answer a case.")] = None,
-    order: Annotated[Literal["preferred", "in-tree"], typer.Option(help="in-tree takes the first solution in kube-scheduler's order.")] = "preferred",
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="YAML or JSON files of Kubernetes objects: slices, classes, claims, pods, nodes."),
+    ] = None,
+    cases: Annotated[
+        Path | None, typer.Option(help="Folder of case files (.json, .jsonl): one line of answer a case.")
+    ] = None,
+    order: Annotated[
+        Literal["preferred", "in-tree"],
+        typer.Option(help="in-tree takes the first solution in kube-scheduler's order."),
+    ] = "preferred",
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
@@ -97,7 +105,12 @@ def _search(problem: Problem, order: str) -> Any:
 def _answers(found: Objects, order: str, only: str | None) -> list[Json]:
     nodes = [node for node in found.nodes if only in (None, node.name)]
     if not nodes:
-        raise WireError("nodes", f"none named {shown(only)}" if only is not None else "the files name no node: give a Node or a slice with nodeName")
+        raise WireError(
+            "nodes",
+            f"none named {shown(only)}"
+            if only is not None
+            else "the files name no node: give a Node or a slice with nodeName",
+        )
     if not found.claims:
         raise WireError("claims", "the files hold no ResourceClaim, ResourceClaimTemplate or Pod with one")
     return [_one_node(found, node, order) for node in nodes]
@@ -110,8 +123,10 @@ def _one_node(found: Objects, node: Node, order: str) -> Json:
     problem = problem_of(node, found.slices, found.classes, named, allocated_state, Features(), masks)
     recorder = CauseRecorder()
     try:
-        solution = Search(problem, budget=_CASE_BUDGET, observer=recorder).run() if order == "in-tree" else choose(
-            problem, found.preference(node, problem), budget=_CASE_BUDGET, observer=recorder
+        solution = (
+            Search(problem, budget=_CASE_BUDGET, observer=recorder).run()
+            if order == "in-tree"
+            else choose(problem, found.preference(node, problem), budget=_CASE_BUDGET, observer=recorder)
         )
     except InvalidClaim as error:
         return {"node": node.name, "error": str(error), "allocations": None}
@@ -124,7 +139,11 @@ def _one_node(found: Objects, node: Node, order: str) -> Json:
 
 
 def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
-    lines = [f"pool {'/'.join(pool.key)}: {pool.trouble or 'is being updated'}" for pool in problem.inventory.pools if not pool.usable]
+    lines = [
+        f"pool {'/'.join(pool.key)}: {pool.trouble or 'is being updated'}"
+        for pool in problem.inventory.pools
+        if not pool.usable
+    ]
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             for alternative in request.alternatives:
@@ -143,9 +162,13 @@ def _print(found: Objects, answers: list[Json], output: str) -> None:
         return
     console = Console(soft_wrap=True)
     for line in answers:
-        console.print(f"[bold]{line['node']}[/]: {line['error'] or ('fits' if line['allocations'] is not None else 'does not fit')}")
+        console.print(
+            f"[bold]{line['node']}[/]: {line['error'] or ('fits' if line['allocations'] is not None else 'does not fit')}"
+        )
         for claim, allocation in zip(found.claims, line["allocations"] or [], strict=False):
             for result in allocation["devices"]["results"]:
-                console.print(f"  {claim.key} {result['request']}: {result['driver']}/{result['pool']}/{result['device']}")
+                console.print(
+                    f"  {claim.key} {result['request']}: {result['driver']}/{result['pool']}/{result['device']}"
+                )
         for why in line.get("why", []):
             console.print(f"  {why}")

@@ -80,10 +80,15 @@ def decode_case(obj: Json) -> Case:
         for name, nanos in amounts.items():
             known[name] = known.get(name, 0) + nanos
     return Case(
-        str(obj.get("name", "")), strings(obj, "features", ""),
-        decode_node(get(obj, "node", dict, "", {})), list(slices), {c.name: c for c in classes},
+        str(obj.get("name", "")),
+        strings(obj, "features", ""),
+        decode_node(get(obj, "node", dict, "", {})),
+        list(slices),
+        {c.name: c for c in classes},
         list(many(obj, "claims", "", lambda item, _: decode_claim(item))),
-        list(many(obj, "allocatedDevices", "", _device)), shares, get(obj, "expect", dict, "", {}),
+        list(many(obj, "allocatedDevices", "", _device)),
+        shares,
+        get(obj, "expect", dict, "", {}),
     )
 
 

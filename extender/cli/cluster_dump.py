@@ -96,6 +96,7 @@ async def _list_at(client: ApiClient, path: str) -> list[Json]:
 
 def items_of(page: Json, where: str) -> tuple[Json, ...]:
     """The objects of a list that a server answered; each has a name. Raises WireError."""
+
     def named(item: Json, path: str) -> Json:
         need(get(checked(item, path), "metadata", dict, path, {}), "name", f"{path}.metadata")
         return item
@@ -107,7 +108,9 @@ def _reduced(obj: Json) -> Json:
     metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
     if obj["kind"] != "Pod":
         return {**obj, "metadata": metadata}
-    metadata["annotations"] = {k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("berth.dev/")}
+    metadata["annotations"] = {
+        k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith("berth.dev/")
+    }
     whole = get(obj, "spec", dict, "", {})
     spec = {k: v for k, v in whole.items() if k in _POD_SPEC}
     for field in ("containers", "initContainers"):

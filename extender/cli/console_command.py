@@ -28,7 +28,8 @@ def console_command(
         Path | None, typer.Option(help="The policy's YAML file that berth serve reads; read again when it changes.")
     ] = None,
     candidate: Annotated[
-        Path | None, typer.Option(help="A policy that is compared with the active one and decides nothing; may come and go.")
+        Path | None,
+        typer.Option(help="A policy that is compared with the active one and decides nothing; may come and go."),
     ] = None,
     policy_configmap: Annotated[
         str | None, typer.Option(help="Where an Event says that the policy is wrong.", metavar="NAMESPACE/NAME")
@@ -38,7 +39,10 @@ def console_command(
     ] = None,
     records_from: Annotated[
         list[str] | None,
-        typer.Option(help=f"As which user the API server must know the sender. May be repeated. [default: {SENDER}]", metavar="USER"),
+        typer.Option(
+            help=f"As which user the API server must know the sender. May be repeated. [default: {SENDER}]",
+            metavar="USER",
+        ),
     ] = None,
     records_audience: Annotated[
         str | None, typer.Option(help=f"For which audience the sender's token must be. [default: {AUDIENCE}]")

@@ -31,27 +31,53 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
     """Slices, agents, classes and allocations."""
     snapshot = cache.snapshot()
     if MARKER_CLASS not in snapshot.classes:
-        yield Diagnosis("error", f"DeviceClass {MARKER_CLASS} is missing", "pods that wait are not woken when devices appear",
-                      "kubectl apply -f manifests/base/marker-class.yaml")
+        yield Diagnosis(
+            "error",
+            f"DeviceClass {MARKER_CLASS} is missing",
+            "pods that wait are not woken when devices appear",
+            "kubectl apply -f manifests/base/marker-class.yaml",
+        )
     gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if node_info.gpu_bits}
-    silent = sorted(name for name, node_info in gpus.items() if node_info.fabric is None or node_info.fabric.source.value != "live agent")
+    silent = sorted(
+        name
+        for name, node_info in gpus.items()
+        if node_info.fabric is None or node_info.fabric.source.value != "live agent"
+    )
     if silent:
-        yield Diagnosis("warning", f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {some(silent)}",
-                      "their links come from a table and live memory is unknown", "kubectl -n berth-system get pods -l app=berth-agent -o wide")
+        yield Diagnosis(
+            "warning",
+            f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {some(silent)}",
+            "their links come from a table and live memory is unknown",
+            "kubectl -n berth-system get pods -l app=berth-agent -o wide",
+        )
     astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
     if astray:
-        yield Diagnosis("error", f"agent and GPU driver name other GPUs on {len(astray)} nodes: {some(astray)}",
-                      "links and memory of those GPUs are not believed", "restart the agent and the driver's pod there, and compare nvidia-smi -L")
+        yield Diagnosis(
+            "error",
+            f"agent and GPU driver name other GPUs on {len(astray)} nodes: {some(astray)}",
+            "links and memory of those GPUs are not believed",
+            "restart the agent and the driver's pod there, and compare nvidia-smi -L",
+        )
     broken = sorted(f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}" for name, node_info in snapshot.node_infos.items()
                     for pool in node_info.inventory.pools if not pool.usable)  # fmt: skip
     if broken:
-        yield Diagnosis("error", f"{len(broken)} pools cannot be used: {some(broken)}", "their devices are offered to nobody",
-                      "restart the driver's pod on those nodes and look at its log")
+        yield Diagnosis(
+            "error",
+            f"{len(broken)} pools cannot be used: {some(broken)}",
+            "their devices are offered to nobody",
+            "restart the driver's pod on those nodes and look at its log",
+        )
     yield from _left_out(snapshot.node_infos.values())
-    others = sorted(str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours)
+    others = sorted(
+        str(key) for key, claim in snapshot.claims.items() if claim.allocation is not None and not claim.ours
+    )
     if others:
-        yield Diagnosis("warning", f"{len(others)} claims were allocated by another scheduler: {some(others)}",
-                      "two schedulers on the same devices race; the later one loses its pod", "kubectl apply -k manifests/overlays/admission")
+        yield Diagnosis(
+            "warning",
+            f"{len(others)} claims were allocated by another scheduler: {some(others)}",
+            "two schedulers on the same devices race; the later one loses its pod",
+            "kubectl apply -k manifests/overlays/admission",
+        )
     for finding in check_consistency(cache):
         yield _ailment(finding)
 
@@ -77,12 +103,17 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
     """Devices that Berth never offers, by the field that it does not support."""
     nodes: dict[str, list[str]] = {}
     for node_info in node_infos:
-        for field in {field_of(node_info.inventory, bit) for _, mask in node_info.inventory.unsupported for bit in members(mask)}:
+        for field in {
+            field_of(node_info.inventory, bit) for _, mask in node_info.inventory.unsupported for bit in members(mask)
+        }:
             nodes.setdefault(field, []).append(node_info.node.name)
     for field, names in sorted(nodes.items()):
-        yield Diagnosis("warning", f"devices with {field} on {len(names)} nodes: {some(sorted(names))}",
-                      "Berth does not support the field yet and never offers these devices",
-                      "turn the feature off in their driver, or leave them to kube-scheduler by another DeviceClass")
+        yield Diagnosis(
+            "warning",
+            f"devices with {field} on {len(names)} nodes: {some(sorted(names))}",
+            "Berth does not support the field yet and never offers these devices",
+            "turn the feature off in their driver, or leave them to kube-scheduler by another DeviceClass",
+        )
 
 
 def _disagree(node_info: NodeInfo) -> bool:

@@ -35,14 +35,23 @@ Output = Literal["table", "wide", "json"]
 
 
 def explain_command(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")] = None,
-    file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("-f", "--file", help="Pods or workloads that do not exist yet, with their claim templates."),
+    ] = None,
     server: Server = SERVER,
     token: Token = "",
-    snapshot: Annotated[Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")
+    ] = None,
     policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
-    free: Annotated[list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="As if the devices of this pod were free.")] = None,
+    free: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="As if the devices of this pod were free.")
+    ] = None,
     narrate: Annotated[str, typer.Option(metavar="NODE", help="Tell the search on this node line by line.")] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
@@ -66,7 +75,9 @@ def explain_command(
 
 
 def snapshot_command(
-    kubeconfig: Annotated[Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+    ] = None,
 ) -> None:
     """Print what Berth would see of a cluster, as one JSON list. Container environments and secrets are left out.
 
@@ -109,7 +120,10 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
     given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
     scenario = Scenario(frozenset(question["without"]), tuple(given_back))
     if name is None:
-        return [explainer.hypothetical(pod, claims, scenario, policy, question["narrate"]) for pod, claims in hypothetical_pods(question["objects"])]
+        return [
+            explainer.hypothetical(pod, claims, scenario, policy, question["narrate"])
+            for pod, claims in hypothetical_pods(question["objects"])
+        ]
     key = explainer.named(name)
     pod = next((pod for pod in cache.store.pods.values() if pod.key == key), None)
     if pod is None:
@@ -141,7 +155,9 @@ def _show(found: Json, output: Output) -> None:
         console.print(f"since the last attempt: {escape(found['change'])}")
     for attempt in found.get("attempts", ()):
         told = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
-        console.print(f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes{f': {escape(told)}' if told else ''}")
+        console.print(
+            f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes{f': {escape(told)}' if told else ''}"
+        )
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 
@@ -172,5 +188,10 @@ def _groups(groups: list[Json], limit: int) -> Table:
     for name in ("nodes", "reason", "such as", "devices there"):
         table.add_column(name)
     for group in groups[:limit]:
-        table.add_row(str(group["nodes"]), escape(group["reason"]), escape("\n".join(group["examples"])), escape("\n".join(group["causes"])))
+        table.add_row(
+            str(group["nodes"]),
+            escape(group["reason"]),
+            escape("\n".join(group["examples"])),
+            escape("\n".join(group["causes"])),
+        )
     return table

@@ -30,7 +30,9 @@ Json = dict[str, Any]
 
 
 def fabric_command(
-    target: Annotated[str, typer.Argument(help="A machine file, a machine that Berth carries, or (with --kubeconfig) a node.")],
+    target: Annotated[
+        str, typer.Argument(help="A machine file, a machine that Berth carries, or (with --kubeconfig) a node.")
+    ],
     count: Annotated[int, typer.Option(help="How many GPUs to choose.", min=1, max=16)] = 2,
     free: Annotated[str | None, typer.Option(help="Free GPUs by position, e.g. 0,1,4; all where absent.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Read the node's fabric slice from this cluster.")] = None,
@@ -47,7 +49,13 @@ def fabric_command(
         raise WireError("--count", f"asks for {count} GPUs where {mask.bit_count()} are free")
     best = sets[0]
     if output == "json":
-        answer = {"machine": name, "count": count, "set": members(best), "ring_gbps": bandwidth(fabric.graph, best), "source": source}
+        answer = {
+            "machine": name,
+            "count": count,
+            "set": members(best),
+            "ring_gbps": bandwidth(fabric.graph, best),
+            "source": source,
+        }
         typer.echo(orjson.dumps(answer).decode())
         return
     console = Console(soft_wrap=True)
@@ -122,5 +130,11 @@ def _describe(graph: Graph, mask: int) -> str:
 
 def _why(graph: Graph, best: int, second: int, free: int) -> str:
     a, b = quality(graph, best, free), quality(graph, second, free)
-    words = ("a slower ring", "fewer links inside", "a longer PCIe path", "more NUMA nodes", "fewer links left for others")
+    words = (
+        "a slower ring",
+        "fewer links inside",
+        "a longer PCIe path",
+        "more NUMA nodes",
+        "fewer links left for others",
+    )
     return next((word for word, x, y in zip(words, a, b, strict=False) if x != y), "equal; the lower numbers win")

@@ -61,8 +61,14 @@ def claims_command(
     for name in ("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else [])):
         table.add_column(name)
     for one in rows:
-        more = ["berth" if one["ours"] else "another" if one["devices"] else "", escape(one["problem"])] if output == "wide" else []
-        table.add_row(escape(one["claim"]), escape(" ".join(one["devices"])) or "-", escape(" ".join(one["pods"])) or "-", *more)
+        more = (
+            ["berth" if one["ours"] else "another" if one["devices"] else "", escape(one["problem"])]
+            if output == "wide"
+            else []
+        )
+        table.add_row(
+            escape(one["claim"]), escape(" ".join(one["devices"])) or "-", escape(" ".join(one["pods"])) or "-", *more
+        )
     _console().print(table)
 
 
@@ -108,14 +114,20 @@ def _node_table(rows: list[Json], *, wide: bool) -> Table:
         table.add_column(name, justify="right" if name == "free" else "left")
     for node in rows:
         more = [escape(node.get(name, "-")) for name in ("zone", "rack", "clique")] if wide else []
-        table.add_row(escape(node["name"]), escape(node["product"]), str(node["gpus"].count("f")), _letters(node["gpus"]), *more)
+        table.add_row(
+            escape(node["name"]), escape(node["product"]), str(node["gpus"].count("f")), _letters(node["gpus"]), *more
+        )
     return table
 
 
 def _summary(rows: list[Json]) -> str:
     letters = Counter("s" if letter.isdigit() else letter for node in rows for letter in node["gpus"])
     names = {"f": "free", "u": "allocated", "h": "held", "s": "shared", "d": "drifting", "x": "unhealthy"}
-    counts = ", ".join(f"{letters[letter]} {name} ({'1-9' if letter == 's' else letter})" for letter, name in names.items() if letters[letter])
+    counts = ", ".join(
+        f"{letters[letter]} {name} ({'1-9' if letter == 's' else letter})"
+        for letter, name in names.items()
+        if letters[letter]
+    )
     return f"{len(rows)} nodes: {counts or 'no GPUs'}"
 
 
@@ -128,7 +140,9 @@ def _top(fleet: Json) -> Group:
         table.add_column(name, justify="left" if name == "product" else "right")
     for name, nodes in sorted(products.items()):
         free = [node["gpus"].count("f") for node in nodes]
-        table.add_row(escape(name), str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free)))
+        table.add_row(
+            escape(name), str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free))
+        )
     waiting = Table(title=f"{fleet['waiting']} pods wait", title_justify="left", box=None, show_header=False)
     for pod in fleet["pending"][:_TOP_PODS]:
         waiting.add_row(escape(pod["pod"]), escape(pod["sentence"]))

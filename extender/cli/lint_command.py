@@ -41,9 +41,16 @@ class LintFinding(NamedTuple):
 def lint_command(
     files: Annotated[list[Path], typer.Argument(help="Kubernetes objects in YAML or JSON.")],
     *,
-    as_new: Annotated[str | None, typer.Option(help="Also check what the API server of this version would refuse, e.g. 1.36.", metavar="VERSION")] = None,
-    snapshot: Annotated[Path | None, typer.Option(help="Classes and slices of a cluster, made by `berth snapshot`.")] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Print the corrected manifests; findings go to standard error.")] = False,
+    as_new: Annotated[
+        str | None,
+        typer.Option(help="Also check what the API server of this version would refuse, e.g. 1.36.", metavar="VERSION"),
+    ] = None,
+    snapshot: Annotated[
+        Path | None, typer.Option(help="Classes and slices of a cluster, made by `berth snapshot`.")
+    ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Print the corrected manifests; findings go to standard error.")
+    ] = False,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Check classes, claims and pods against the schema and the slices at hand. Exit code 1 where there is an error.
@@ -109,13 +116,22 @@ def _collisions(raw: list[tuple[str, Json]]) -> Iterator[LintFinding]:
         metadata = obj.get("metadata") or {}
         key = (str(obj.get("kind")), str(metadata.get("namespace") or "default"), str(metadata.get("name")))
         if metadata.get("name") and key in seen:
-            yield LintFinding("error", f"{where}: {_name(obj)}", f"has the same name as the one in {seen[key]}", "give it a name of its own")
+            yield LintFinding(
+                "error",
+                f"{where}: {_name(obj)}",
+                f"has the same name as the one in {seen[key]}",
+                "give it a name of its own",
+            )
         seen[key] = where
 
 
 def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
     for finding in found:
-        line = orjson.dumps(finding._asdict()).decode() if output == "json" else f"{finding.severity}: {finding.where}: {finding.problem}"
+        line = (
+            orjson.dumps(finding._asdict()).decode()
+            if output == "json"
+            else f"{finding.severity}: {finding.where}: {finding.problem}"
+        )
         typer.echo(line, err=to_stderr)
         if finding.correction and output == "table":
             typer.echo(f"  correction: {finding.correction}", err=to_stderr)
@@ -147,11 +163,17 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
         if pod.annotations.get("berth.dev/topology") != "required":
             continue
         for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
-            if option.mode == "ExactCount" and option.count > 1 and not any(
-                largest_joined(graph, (1 << graph.size) - 1, option.count) == option.count for graph in graphs
+            if (
+                option.mode == "ExactCount"
+                and option.count > 1
+                and not any(
+                    largest_joined(graph, (1 << graph.size) - 1, option.count) == option.count for graph in graphs
+                )
             ):
                 yield LintFinding(
-                    "warning", f"Pod {pod.key}, annotation berth.dev/topology", f"no node joins {option.count} GPUs by NVLink",
+                    "warning",
+                    f"Pod {pod.key}, annotation berth.dev/topology",
+                    f"no node joins {option.count} GPUs by NVLink",
                     "ask for fewer GPUs, or topology: preferred",
                 )
 
@@ -167,7 +189,9 @@ def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
                     yield f"ResourceClaim {claim.key}, request {option.name}, selectors[{i}]", expression
 
 
-def _selector(where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]) -> Iterator[LintFinding]:
+def _selector(
+    where: str, expression: str, dialect: Dialect, devices: list[tuple[Device, str]]
+) -> Iterator[LintFinding]:
     try:
         selector = compile_selector(expression, dialect)
         if not dialect.stored:
@@ -179,16 +203,27 @@ def _selector(where: str, expression: str, dialect: Dialect, devices: list[tuple
         try:
             check_cost(expression, Dialect(stored=False))
         except CompileError as error:
-            yield LintFinding("warning", where, f"the API server would refuse it as new: {one_sentence(error)}", "bound the lists it walks, or ask for less")
+            yield LintFinding(
+                "warning",
+                where,
+                f"the API server would refuse it as new: {one_sentence(error)}",
+                "bound the lists it walks, or ask for less",
+            )
     if not devices:
         return
     for read in sorted(selector.reads):
         kind, _, name = read.partition(":")
-        if name and not name.endswith("*") and not any(_publishes(device, kind, name, driver) for device, driver in devices):
+        if (
+            name
+            and not name.endswith("*")
+            and not any(_publishes(device, kind, name, driver) for device, driver in devices)
+        ):
             yield LintFinding("warning", where, f"`{name}` is published by 0 of {len(devices)} devices")
     matched, problem = _outcome(selector, devices)
     if not matched:
-        yield LintFinding("warning", where, f"matches 0 of {len(devices)} devices" + (f" (first error: {problem})" if problem else ""))
+        yield LintFinding(
+            "warning", where, f"matches 0 of {len(devices)} devices" + (f" (first error: {problem})" if problem else "")
+        )
 
 
 def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
@@ -217,7 +252,11 @@ def _unknown_classes(objects: Objects) -> Iterator[LintFinding]:
         for request in claim.spec.requests:
             for option in request.alternatives:
                 if option.class_name not in objects.classes:
-                    yield LintFinding("error", f"ResourceClaim {claim.key}, request {option.name}, deviceClassName", f"no DeviceClass {option.class_name!r} in these files")
+                    yield LintFinding(
+                        "error",
+                        f"ResourceClaim {claim.key}, request {option.name}, deviceClassName",
+                        f"no DeviceClass {option.class_name!r} in these files",
+                    )
 
 
 def _too_many(objects: Objects) -> Iterator[LintFinding]:
@@ -233,8 +272,10 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
             most = _most_on_a_node(objects, [*class_.selectors, *option.selectors], masks)
             if 0 < most < option.count:
                 yield LintFinding(
-                    "warning", f"ResourceClaim {claim.key}, request {option.name}, count",
-                    f"asks for {option.count} devices; the most that match on one node is {most}", f"ask for {most} at most, or split the claim",
+                    "warning",
+                    f"ResourceClaim {claim.key}, request {option.name}, count",
+                    f"asks for {option.count} devices; the most that match on one node is {most}",
+                    f"ask for {most} at most, or split the claim",
                 )
 
 

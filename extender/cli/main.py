@@ -53,7 +53,11 @@ def _value(error: typer.TyperException) -> str:
 def commands(arguments: Sequence[str] = ()) -> typer.Typer:
     """The command that the arguments begin with; all of them where they begin otherwise."""
     app = typer.Typer(
-        name="berth", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+        name="berth",
+        cls=_Commands,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
         help="Topology- and memory-aware scheduling of GPU claims (DRA) for Kubernetes 1.34 and newer.",
     )
     app.callback()(_all_commands)
@@ -83,7 +87,9 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
 
 
 def _all_commands(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")] = False,  # noqa: FBT002 - as typer reads it
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,  # noqa: FBT002 - as typer reads it
 ) -> None:
     pass
 

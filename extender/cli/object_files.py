@@ -56,7 +56,13 @@ class Objects:
         positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
         trouble = troubled(found, fabric, positions)
         node_info = NodeInfo(
-            node, found, problem.allocated_state, fabric=fabric, gpu_bits=positions, busy=problem.taken, troubled=trouble
+            node,
+            found,
+            problem.allocated_state,
+            fabric=fabric,
+            gpu_bits=positions,
+            busy=problem.taken,
+            troubled=trouble,
         )
         return ByTopology(node_info, Policy())
 
@@ -190,7 +196,9 @@ def _add_template_claims(found: Objects, pods: list[Json], templates: dict[tuple
             template = templates.get((pod.key.namespace, entry.template_name))
             if template is not None:
                 used.add((pod.key.namespace, entry.template_name))
-                _add_claim(found, _from_template(template, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}")))
+                _add_claim(
+                    found, _from_template(template, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
+                )
     for key, template in templates.items():
         if key not in used:
             _add_claim(found, _from_template(template, ObjectKey(*key)))

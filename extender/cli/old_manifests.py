@@ -52,14 +52,18 @@ def corrected(obj: Json) -> tuple[Json, list[Correction]]:
 
 def _version(made: Json, version: str) -> Correction:
     made["apiVersion"] = _CURRENT
-    return Correction("error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True)
+    return Correction(
+        "error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True
+    )
 
 
 def _resource_class(made: Json) -> Correction:
     driver, parameters = get(made, "driverName", str, "", ""), made.get("parametersRef")
     problem = "ResourceClass was withdrawn with the first form of DRA"
     if not driver or parameters:
-        return Correction("error", "kind", problem, "write a DeviceClass with CEL selectors; parameters become spec.config")
+        return Correction(
+            "error", "kind", problem, "write a DeviceClass with CEL selectors; parameters become spec.config"
+        )
     made.pop("driverName")
     made["kind"] = "DeviceClass"
     made["spec"] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
@@ -73,16 +77,24 @@ def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
 
 def _claim(spec: Json, path: str) -> Iterator[Correction]:
     if "resourceClassName" in spec:
-        yield Correction("error", f"{path}.resourceClassName", "claims of the first form of DRA name a class and nothing else",
-                   "use spec.devices.requests[].exactly.deviceClassName")
+        yield Correction(
+            "error",
+            f"{path}.resourceClassName",
+            "claims of the first form of DRA name a class and nothing else",
+            "use spec.devices.requests[].exactly.deviceClassName",
+        )
     devices = get(spec, "devices", dict, path, {})
     for request, where in _objects(devices, "requests", f"{path}.devices"):
         yield from _request(request, where)
     for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
         wrong = [name for name in ("cel", "selectors", "expression") if name in constraint]
         if wrong:
-            yield Correction("error", f"{where}.{wrong[0]}", "constraints know no CEL",
-                       "use matchAttribute or distinctAttribute with a qualified name; CEL goes into selectors")
+            yield Correction(
+                "error",
+                f"{where}.{wrong[0]}",
+                "constraints know no CEL",
+                "use matchAttribute or distinctAttribute with a qualified name; CEL goes into selectors",
+            )
 
 
 def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
@@ -96,7 +108,13 @@ def _request(request: Json, path: str) -> Iterator[Correction]:
         exactly = request["exactly"] = get(request, "exactly", dict, path, {})
         for name in outside:
             exactly.setdefault(name, request.pop(name))
-        yield Correction("error", f"{path}.{outside[0]}", f"{', '.join(outside)} stand beside `exactly`", f"move them into {path}.exactly", True)
+        yield Correction(
+            "error",
+            f"{path}.{outside[0]}",
+            f"{', '.join(outside)} stand beside `exactly`",
+            f"move them into {path}.exactly",
+            True,
+        )
     exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
     for option, where in (exact, *_objects(request, "firstAvailable", path)):
         for selector, place in _objects(option, "selectors", where):
@@ -108,11 +126,19 @@ def _expression(text: str, where: str) -> Iterator[Correction]:
     bare = _NO_DOMAIN.search(text)
     if bare:
         kind, name = bare.groups()
-        yield Correction("warning", where, f'device.{kind}["{name}"] asks for a domain called {name!r}',
-                   f'name the domain first: device.{kind}["gpu.nvidia.com"].{name}')
+        yield Correction(
+            "warning",
+            where,
+            f'device.{kind}["{name}"] asks for a domain called {name!r}',
+            f'name the domain first: device.{kind}["gpu.nvidia.com"].{name}',
+        )
     old = _OLD_ACCESSOR.search(text)
     if old:
-        hint = "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0" if old[1] == "quantity" else "values have their type already: leave it out"
+        hint = (
+            "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
+            if old[1] == "quantity"
+            else "values have their type already: leave it out"
+        )
         yield Correction("warning", where, f".{old[1]} is how the first form of DRA read a value", hint)
 
 
@@ -123,11 +149,18 @@ def _pod(spec: Json, path: str) -> Iterator[Correction]:
         if source:
             claim.pop("source")
             claim.update(source)
-            yield Correction("error", f"{where}.source", "the wrapper `source` is gone since Kubernetes 1.31",
-                       "put resourceClaimName or resourceClaimTemplateName beside the name", True)
+            yield Correction(
+                "error",
+                f"{where}.source",
+                "the wrapper `source` is gone since Kubernetes 1.31",
+                "put resourceClaimName or resourceClaimTemplateName beside the name",
+                True,
+            )
     names = [need(claim, "name", where) for claim, where in claims]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Correction("error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each a name of its own")
+        yield Correction(
+            "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each a name of its own"
+        )
     yield from _used(spec, names, path)
 
 
@@ -137,7 +170,12 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
     resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
     used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
     for name in sorted(used - set(names)):
-        yield Correction("error", f"{path}.containers", f"a container uses claim {name!r}, which {path}.resourceClaims does not have", "add it there")
+        yield Correction(
+            "error",
+            f"{path}.containers",
+            f"a container uses claim {name!r}, which {path}.resourceClaims does not have",
+            "add it there",
+        )
     for name in names:
         if name in used:
             continue
@@ -146,5 +184,10 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
             only = spec["containers"][0]
             mended = only["resources"] = only.get("resources") or {}
             mended["claims"] = [*(mended.get("claims") or ()), {"name": name}]
-        yield Correction("warning", f"{path}.containers", f"no container uses claim {name!r}: its devices are allocated and visible to nobody",
-                   f"resources: {{claims: [{{name: {name}}}]}}", alone)
+        yield Correction(
+            "warning",
+            f"{path}.containers",
+            f"no container uses claim {name!r}: its devices are allocated and visible to nobody",
+            f"resources: {{claims: [{{name: {name}}}]}}",
+            alone,
+        )

@@ -25,7 +25,9 @@ policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
 
 @policy_app.command("check")
 def check_command(
-    files: Annotated[list[Path], typer.Argument(help="Policy files, or manifests with a ConfigMap that has policy.yaml.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Policy files, or manifests with a ConfigMap that has policy.yaml.")
+    ],
 ) -> None:
     """Check policies offline, as before a merge. Exit code 1 where one is wrong, 2 where one cannot be read.
 
@@ -57,7 +59,9 @@ def show_command(
 
 @policy_app.command("status")
 def status_command(
-    server: Server = SERVER, token: Token = "", output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    server: Server = SERVER,
+    token: Token = "",
+    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Say which policy a running Berth uses, and what is wrong with a newer one. Exit code 1 where one was refused.
 
@@ -68,10 +72,15 @@ def status_command(
         typer.echo(orjson.dumps(found).decode())
     else:
         typer.echo(f"policy of generation {found['generation']} is in force")
-        for what, problem in (("a newer policy was refused", found["problem"]), ("the candidate was refused", found["candidate_problem"])):
+        for what, problem in (
+            ("a newer policy was refused", found["problem"]),
+            ("the candidate was refused", found["candidate_problem"]),
+        ):
             if problem:
                 typer.echo(f"{what}: {problem}")
-        typer.echo("a candidate is compared; see `berth policy diff`" if found["candidate"] else "no candidate is compared")
+        typer.echo(
+            "a candidate is compared; see `berth policy diff`" if found["candidate"] else "no candidate is compared"
+        )
         if output == "wide":
             typer.echo(yaml.safe_dump(found["policy"], sort_keys=False), nl=False)
     if found["problem"] or found["candidate_problem"]:
@@ -80,7 +89,9 @@ def status_command(
 
 @policy_app.command("diff")
 def diff_command(
-    server: Server = SERVER, token: Token = "", output: Annotated[Output, typer.Option(help="How to print.")] = "table",
+    server: Server = SERVER,
+    token: Token = "",
+    output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Show which recent decisions the candidate policy would have made otherwise. Exit code 1 where there is no candidate.
 
@@ -96,7 +107,10 @@ def diff_command(
         missed = f", {found['left_out']} were not compared" if found["left_out"] else ""
         console.print(f"{len(found['changed'])} of the last {found['compared']} decisions would be others{missed}")
     if not found["candidate"]:
-        typer.echo(f"no candidate policy: start berth console with --candidate FILE{'; ' + found['problem'] if found['problem'] else ''}", err=True)
+        typer.echo(
+            f"no candidate policy: start berth console with --candidate FILE{'; ' + found['problem'] if found['problem'] else ''}",
+            err=True,
+        )
         raise typer.Exit(1)
 
 
@@ -105,7 +119,8 @@ def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
     for one in changed:
         other = one["candidate"]
         table.add_row(
-            escape(one["pod"]), escape(_choice(one["active"], wide=wide)),
+            escape(one["pod"]),
+            escape(_choice(one["active"], wide=wide)),
             escape(_choice(other, wide=wide)) if other else "nowhere",
             escape("; ".join(f"{p['name']} {p['value']:.2f}" for p in other["parts"])) if other else "",
         )

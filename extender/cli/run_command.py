@@ -27,8 +27,14 @@ from extender.sandbox.scheduler import Scheduler
 Json = dict[str, Any]
 # How many of which machine: mixed, so that the choice of the node matters as much as that of the devices.
 FLEET = {
-    "a100-pcie-8-bridged": 3, "dgx1-v100": 2, "hgx-h100-8": 2, "hgx-b200-8-degraded": 1, "h100-pcie-8-bridged": 2,
-    "l40s-8-pix": 2, "gb200-nvl72-tray": 2, "t4-4": 3,
+    "a100-pcie-8-bridged": 3,
+    "dgx1-v100": 2,
+    "hgx-h100-8": 2,
+    "hgx-b200-8-degraded": 1,
+    "h100-pcie-8-bridged": 2,
+    "l40s-8-pix": 2,
+    "gb200-nvl72-tray": 2,
+    "t4-4": 3,
 }
 _SETTLE_SECONDS = 30.0
 _TABLE_WIDTH = 118  # columns the table needs; pipes and CI logs report 80
@@ -36,10 +42,16 @@ _TABLE_WIDTH = 118  # columns the table needs; pipes and CI logs report 80
 
 def run_command(
     *,
-    once: Annotated[bool, typer.Option(help="End when the examples are placed: exit code 0 if all landed as their files say.")] = False,
+    once: Annotated[
+        bool, typer.Option(help="End when the examples are placed: exit code 0 if all landed as their files say.")
+    ] = False,
     examples: Annotated[Path, typer.Option(help="Folder of example workloads.")] = Path("examples"),
-    listen: Annotated[str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")] = "127.0.0.1:8888",
-    console: Annotated[str, typer.Option(help="Where the page and explain are.", metavar="HOST:PORT")] = "127.0.0.1:8889",
+    listen: Annotated[
+        str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8888",
+    console: Annotated[
+        str, typer.Option(help="Where the page and explain are.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8889",
     api_port: Annotated[int, typer.Option(help="Port of the sandbox's API server; 0 takes a free one.")] = 0,
 ) -> None:
     """Run Berth on an embedded cluster and place the example workloads.
@@ -60,8 +72,10 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
     add_fleet(cluster)
     console.print(f"Fleet: {sum(FLEET.values())} nodes of {len(FLEET)} kinds.")
     async with (
-        cluster.serving(port=api_port) as api_url, both(api_url) as (app, console_app),
-        listening(app, *verbs) as url, listening(console_app, *pages, "--console") as page,
+        cluster.serving(port=api_port) as api_url,
+        both(api_url) as (app, console_app),
+        listening(app, *verbs) as url,
+        listening(console_app, *pages, "--console") as page,
     ):
         await _until(lambda: not app.service.informers.not_ready)
         scheduler = Scheduler(cluster.store, url)
@@ -71,7 +85,9 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
             console.print(make_table(rows))
             if once:
                 return 0 if all(row.good for row in rows) else 1
-            console.print(f"API server: {api_url}   Berth: {url} (/filter, /prioritize, /bind)   Page: {page}   Ctrl-C ends all.")
+            console.print(
+                f"API server: {api_url}   Berth: {url} (/filter, /prioritize, /bind)   Page: {page}   Ctrl-C ends all."
+            )
             await _signal()
             return 0
         finally:

@@ -27,9 +27,13 @@ _MOST_DIGITS = 4  # of a part of a version
 
 def select_command(
     expression: Annotated[str | None, typer.Argument(help="The CEL expression.")] = None,
-    file: Annotated[list[Path] | None, typer.Option("-f", "--file", help="ResourceSlices in YAML or JSON; - for standard input.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", help="ResourceSlices in YAML or JSON; - for standard input.")
+    ] = None,
     cases: Annotated[Path | None, typer.Option(help="Run a file of cases: one line of answer a case.")] = None,
-    as_new: Annotated[str | None, typer.Option(help="Validate as the API server of this version would, e.g. 1.36.", metavar="VERSION")] = None,
+    as_new: Annotated[
+        str | None, typer.Option(help="Validate as the API server of this version would, e.g. 1.36.", metavar="VERSION")
+    ] = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Evaluate a device selector.
@@ -74,7 +78,10 @@ def one_sentence(error: CompileError) -> str:
     if not error.issues:
         return one_line(str(error), _SENTENCE_BYTES)
     places = [position(error.source, issue.offset) for issue in error.issues]
-    found = [f"{issue.message} (line {line}, column {column})" for issue, (line, column) in zip(error.issues, places, strict=True)]
+    found = [
+        f"{issue.message} (line {line}, column {column})"
+        for issue, (line, column) in zip(error.issues, places, strict=True)
+    ]
     return one_line(f"compilation failed: {'; '.join(found)}", _SENTENCE_BYTES)
 
 
@@ -100,7 +107,8 @@ def answer(case: Json, where: str) -> Json:
 def _device(case: Json, where: str) -> Device:
     driver = get(case, "driver", str, where, "")
     device = {
-        "name": "device", "attributes": get(case, "attributes", dict, where, {}),
+        "name": "device",
+        "attributes": get(case, "attributes", dict, where, {}),
         "capacity": get(case, "capacity", dict, where, {}),
         "allowMultipleAllocations": bool(case.get("allowMultipleAllocations")),
     }
@@ -127,7 +135,12 @@ def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: s
             if output == "json":
                 typer.echo(orjson.dumps({"device": name, **line}).decode())
             else:
-                console.print(f"{'match   ' if line['match'] else 'no match'} {name}" + (f"  {line['why']}" if line["why"] else ""), highlight=False, markup=False)
+                console.print(
+                    f"{'match   ' if line['match'] else 'no match'} {name}"
+                    + (f"  {line['why']}" if line["why"] else ""),
+                    highlight=False,
+                    markup=False,
+                )
     if output == "table":
         console.print(f"{matched} of {total} devices match")
 

@@ -51,9 +51,7 @@ def serve_command(
     records_token_file: Annotated[
         Path | None, typer.Option(help="A file with the token for it; read again when it changes.")
     ] = None,
-    records_ca: Annotated[
-        Path | None, typer.Option(help="The authority of its certificate, where it has one.")
-    ] = None,
+    records_ca: Annotated[Path | None, typer.Option(help="The authority of its certificate, where it has one.")] = None,
     console: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +81,13 @@ def serve_command(
     set_up_logging(log_level, log_format)
     address = parse_listen(probes, "--probes") if probes is not None else None
     where = Listen(parse_listen(listen), address, parse_tls(tls_cert, tls_key, client_ca, client_name))
-    needs(console, "--console", ("--candidate", candidate), ("--page-token-file", page_token_file), ("--page-host", page_host))
+    needs(
+        console,
+        "--console",
+        ("--candidate", candidate),
+        ("--page-token-file", page_token_file),
+        ("--page-host", page_host),
+    )
     needs(records, "--records", ("--records-token-file", records_token_file), ("--records-ca", records_ca))
     if records is not None and console is not None:
         raise WireError("--records", "is for a console of its own, --console for one in this process: give one of them")
@@ -103,7 +107,9 @@ def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
             raise WireError(name, f"goes with {option}")
 
 
-def parse_tls(certificate: Path | None, key: Path | None, client_ca: Path | None, client_name: str | None) -> Tls | None:
+def parse_tls(
+    certificate: Path | None, key: Path | None, client_ca: Path | None, client_name: str | None
+) -> Tls | None:
     """Raises WireError where options are missing."""
     needs(client_ca, "--client-ca", ("--client-name", client_name))
     needs(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))

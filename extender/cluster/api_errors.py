@@ -60,7 +60,13 @@ class TooMany(ClusterError):
 
 _LONGEST_RETRY_AFTER = 5.0  # seconds; a bind tries five times within the 30 s that kube-scheduler gives it
 _BY_STATUS: dict[int, type[ClusterError]] = {
-    400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 408: Unavailable, 409: Conflict, 410: Gone,
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Gone,
     422: Invalid,
 }
 

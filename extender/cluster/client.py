@@ -26,7 +26,9 @@ _JSON = "application/json"
 _MOST_TOLD = 500  # bytes of what the server says about a refusal
 _REQUEST_SECONDS = 15.0  # one write; a bind has a handful and the scheduler's time-out for it is 30 s
 _OPEN_SECONDS = 30.0  # until a watch is accepted; an API server under load keeps it in a queue for 15
-_READ_BYTES = 5 * 1024 * 1024  # half of the longest line: an object has 1.5 MiB in etcd, and JSON writes `<` in six bytes
+_READ_BYTES = (
+    5 * 1024 * 1024
+)  # half of the longest line: an object has 1.5 MiB in etcd, and JSON writes `<` in six bytes
 _CONNECTIONS = 64  # writes in flight; the API server's default limit for mutations is 200
 
 
@@ -71,14 +73,22 @@ class ApiClient:
         return await self._request("DELETE", path, body=body)
 
     async def _request(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Json | None = None,
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Json | None = None,
         content_type: str = _JSON,
     ) -> Json:
         headers = await self._headers(content_type)
         try:
             async with self._open().request(
-                method, self._credentials.url + path, params=params,
-                data=None if body is None else orjson.dumps(body), headers=headers,
+                method,
+                self._credentials.url + path,
+                params=params,
+                data=None if body is None else orjson.dumps(body),
+                headers=headers,
                 timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
                 allow_redirects=False,  # a redirected POST would become a GET
             ) as response:

@@ -68,8 +68,12 @@ class Reflector:
     come at once, other tasks have their turn in between."""
 
     def __init__(
-        self, client: ApiClient, kind: WatchedResource, on_progress: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic, timing: Timing = Timing(),
+        self,
+        client: ApiClient,
+        kind: WatchedResource,
+        on_progress: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        timing: Timing = Timing(),
     ) -> None:
         self._client = client
         self.kind = kind

@@ -134,7 +134,9 @@ class Writer:
         if annotations:
             metadata["annotations"] = annotations
         body = {
-            "apiVersion": "v1", "kind": "Binding", "metadata": metadata,
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._client.post(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}/binding", body)
@@ -144,7 +146,8 @@ class Writer:
         owner: Json = {"apiVersion": "v1", "kind": "Pod", "name": pod.key.name, "uid": pod.uid}
         owner |= {"controller": True, "blockOwnerDeletion": True}
         body: Json = {
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
             "metadata": {
                 "generateName": special_claim_prefix(pod.key.name),
                 "annotations": {EXTENDED_CLAIM_ANNOTATION: "true", OURS_ANNOTATION: self.identity},
@@ -185,11 +188,17 @@ class Writer:
         version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {
-            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
             "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
-            "eventTime": self._now_micro(), "type": "Warning", "action": "Scheduling",
-            "reason": reason, "note": cut(note, _NOTE_BYTES),
-            "reportingController": "berth.dev/berth", "reportingInstance": "berth", "regarding": about,
+            "eventTime": self._now_micro(),
+            "type": "Warning",
+            "action": "Scheduling",
+            "reason": reason,
+            "note": cut(note, _NOTE_BYTES),
+            "reportingController": "berth.dev/berth",
+            "reportingInstance": "berth",
+            "regarding": about,
         }
         await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)
 

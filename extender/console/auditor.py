@@ -31,7 +31,11 @@ class Auditor:
     starts no round."""
 
     def __init__(
-        self, cache: ClusterCache, client: ApiClient, writer: Writer, ready: Callable[[], bool],
+        self,
+        cache: ClusterCache,
+        client: ApiClient,
+        writer: Writer,
+        ready: Callable[[], bool],
         round_seconds: float = _ROUND_SECONDS,
     ) -> None:
         self._cache = cache

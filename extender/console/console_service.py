@@ -71,8 +71,12 @@ class Console:
     then serve ends it, after the binds in flight, which need the watches."""
 
     def __init__(
-        self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic,
-        supervisor: Supervisor | None = None, picture: ClusterPicture | None = None,
+        self,
+        client: ApiClient,
+        policy: Policy,
+        clock: Callable[[], float] = time.monotonic,
+        supervisor: Supervisor | None = None,
+        picture: ClusterPicture | None = None,
     ) -> None:
         self.client = client
         self.clock = clock
@@ -85,9 +89,7 @@ class Console:
             self.policy.follow(lambda: self.cache.believe_agents_for(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(datetime.datetime.now(datetime.UTC).isoformat()[:19] + "Z")
-        self.explainer = Explainer(
-            self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock
-        )
+        self.explainer = Explainer(self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock)
         self.overview = FleetOverview(self.cache, self.history, self.explainer)
         self.teller = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)

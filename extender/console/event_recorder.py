@@ -31,7 +31,11 @@ class EventRecorder:
     """Runs beside the console; `refused` is called for every record of a refused pod and only remembers."""
 
     def __init__(
-        self, explainer: Explainer, history: DecisionHistory, writer: Writer, clock: Callable[[], float],
+        self,
+        explainer: Explainer,
+        history: DecisionHistory,
+        writer: Writer,
+        clock: Callable[[], float],
         remembered: int = _REMEMBERED,
     ) -> None:
         self._explainer = explainer

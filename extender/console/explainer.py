@@ -38,9 +38,15 @@ class Explainer:
     """Explains on the cache as it is. Nothing waits while an explanation is made, and nothing else runs."""
 
     def __init__(
-        self, cache: ClusterCache, evaluator: Evaluator, history: DecisionHistory, policy: ActivePolicy,
+        self,
+        cache: ClusterCache,
+        evaluator: Evaluator,
+        history: DecisionHistory,
+        policy: ActivePolicy,
         read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None,
-        *, clock: Callable[[], float] = time.monotonic, work_seconds: float = WORK_SECONDS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        work_seconds: float = WORK_SECONDS,
         rankings_bytes: int = _RANKINGS_BYTES,
     ) -> None:
         self._cache = cache
@@ -65,14 +71,23 @@ class Explainer:
         return found[0] if found else ObjectKey("default", text)
 
     async def pod(
-        self, key: ObjectKey, scenario: Scenario | None = None, policy: Policy | None = None, narrated: str = "",
+        self,
+        key: ObjectKey,
+        scenario: Scenario | None = None,
+        policy: Policy | None = None,
+        narrated: str = "",
     ) -> Json:
         """The explanation of a pod that exists. Raises UnknownPod."""
         return self.known(key, scenario, policy, narrated) or await self._annotated(key)
 
     def known(
-        self, key: ObjectKey, scenario: Scenario | None = None, policy: Policy | None = None, narrated: str = "",
-        *, work_seconds: float | None = None,
+        self,
+        key: ObjectKey,
+        scenario: Scenario | None = None,
+        policy: Policy | None = None,
+        narrated: str = "",
+        *,
+        work_seconds: float | None = None,
     ) -> Json | None:
         """The explanation of a pod that waits, after so many seconds of work at most, or the record of one that was
         bound lately; None for another."""
@@ -90,7 +105,9 @@ class Explainer:
         """What the Binding wrote on a pod of which no record came, or came before the console started. Raises
         UnknownPod."""
         since = f" since {self._history.since}" if self._history.since else ""
-        unknown = UnknownPod(f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}")
+        unknown = UnknownPod(
+            f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
+        )
         if self._read_pod is None:
             raise unknown
         try:
@@ -100,11 +117,21 @@ class Explainer:
         note = (found["metadata"].get("annotations") or {}).get(DECISION_ANNOTATION)
         if note is None:
             raise unknown
-        return {"pod": str(key), "outcome": "bound", "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}"}
+        return {
+            "pod": str(key),
+            "outcome": "bound",
+            "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}",
+        }
 
     def hypothetical(
-        self, pod: Pod, claims: tuple[Claim, ...], scenario: Scenario, policy: Policy | None, narrated: str = "",
-        *, work_seconds: float | None = None,
+        self,
+        pod: Pod,
+        claims: tuple[Claim, ...],
+        scenario: Scenario,
+        policy: Policy | None,
+        narrated: str = "",
+        *,
+        work_seconds: float | None = None,
     ) -> Json:
         """The explanation of a pod as if it, its claims and the changes were real; the search on one node in full. The
         outcome is 'unfinished' after too much work."""

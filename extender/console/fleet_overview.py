@@ -71,7 +71,11 @@ class FleetOverview:
                     continue
                 changed = snapshot.changed_since(version)
                 names = changed if changed is not None else snapshot.node_infos.keys() | self._rows.keys()
-                rows = [self._row(node_info) for name in sorted(names) if (node_info := snapshot.node_infos.get(name)) is not None]
+                rows = [
+                    self._row(node_info)
+                    for name in sorted(names)
+                    if (node_info := snapshot.node_infos.get(name)) is not None
+                ]
                 gone = [name for name in sorted(names) if name not in snapshot.node_infos]
                 pods = self._pods(told)
                 same = {name: pods[name] for name in ("pending", "waiting")} == waiting
@@ -113,7 +117,12 @@ class FleetOverview:
 def _pending(entry: PodHistory, nearest: str) -> Json:
     last = entry.attempts[-1] if entry.attempts else None
     reasons = [f"{text} on {count} nodes" for text, count in last.reasons] if last is not None else []
-    return {"pod": str(entry.pod), "since": entry.attempts[0].at if last else "", "sentence": "; ".join(reasons), "nearest": nearest}
+    return {
+        "pod": str(entry.pod),
+        "since": entry.attempts[0].at if last else "",
+        "sentence": "; ".join(reasons),
+        "nearest": nearest,
+    }
 
 
 def _decision(entry: PodHistory) -> Json:
@@ -121,7 +130,12 @@ def _decision(entry: PodHistory) -> Json:
     assert entry.decision is not None
     chosen = entry.decision.chosen
     return {
-        "pod": str(entry.pod), "at": entry.decision.at, "node": chosen.node, "devices": len(chosen.devices),
-        "ring_gbps": round(chosen.ring_gbps), "best_gbps": round(chosen.best_gbps),
-        "runner_up": entry.decision.runner_up, "margin": round(entry.decision.margin, 3),
+        "pod": str(entry.pod),
+        "at": entry.decision.at,
+        "node": chosen.node,
+        "devices": len(chosen.devices),
+        "ring_gbps": round(chosen.ring_gbps),
+        "best_gbps": round(chosen.best_gbps),
+        "runner_up": entry.decision.runner_up,
+        "margin": round(entry.decision.margin, 3),
     }

@@ -60,4 +60,3 @@ class RemoteReservations:
                 self._cache.forget(claim_uid)
             case ReservationState.NONE:
                 pass
-

@@ -69,9 +69,16 @@ class ShadowPolicy:
     """Runs beside the console; `bound` is called for records and only remembers."""
 
     def __init__(
-        self, cache: ClusterCache, evaluator: Evaluator, active: ActivePolicy,
-        read_pod: Callable[[ObjectKey], Awaitable[Json]], clock: Callable[[], float] = time.monotonic,
-        *, waiting: int = _WAITING, remembered: int = _REMEMBERED, rankings_bytes: int = _RANKINGS_BYTES,
+        self,
+        cache: ClusterCache,
+        evaluator: Evaluator,
+        active: ActivePolicy,
+        read_pod: Callable[[ObjectKey], Awaitable[Json]],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        waiting: int = _WAITING,
+        remembered: int = _REMEMBERED,
+        rankings_bytes: int = _RANKINGS_BYTES,
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
@@ -153,9 +160,10 @@ class ShadowPolicy:
         """None where the active policy does not choose again what serve chose."""
         snapshot, chosen = self._cache.snapshot(), record.decision.chosen
         given_back, open_claims = self._devices_of(pod, snapshot, chosen)
-        before = replace(apply_scenario(snapshot, open_claims, Scenario()), reservations={
-            uid: one for uid, one in snapshot.reservations.items() if one.pod_uid != pod.uid
-        })
+        before = replace(
+            apply_scenario(snapshot, open_claims, Scenario()),
+            reservations={uid: one for uid, one in snapshot.reservations.items() if one.pod_uid != pod.uid},
+        )
         try:
             again = self._choose(pod, before, snapshot, given_back, self._active.policy)
             other = self._choose(pod, before, snapshot, given_back, policy)
@@ -192,7 +200,10 @@ class ShadowPolicy:
             return None
         budget = CallBudget(_WORK_SECONDS, sys.maxsize, self._clock)
         budget.mark_progress()
-        context, ranking = self._evaluator.evaluation_context(snapshot, budget), self._rankings.get_or_create(requirements)
+        context, ranking = (
+            self._evaluator.evaluation_context(snapshot, budget),
+            self._rankings.get_or_create(requirements),
+        )
         if not ranking.update(snapshot, context):
             raise CallBudgetSpent
         nodes = self._cache.store.nodes_of({PoolKey(r.device.driver, r.device.pool) for r in given_back}) - {ALL_NODES}

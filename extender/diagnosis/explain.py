@@ -169,28 +169,43 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
         nodes += state.nodes
         if isinstance(state.status, Unschedulable):
             first = state.first[0]
-            unschedulable.add(EquivalentNodes(state.status, state.nodes, state.first, own.get(first) or node_infos[first]))
+            unschedulable.add(
+                EquivalentNodes(state.status, state.nodes, state.first, own.get(first) or node_infos[first])
+            )
     tried = near_misses.nodes_to_try(unschedulable.groups)
-    claims_by_pool = near_misses.claims_on((*(one.shown.node_info for one in unschedulable.reasons.values()), *tried), snapshot)
+    claims_by_pool = near_misses.claims_on(
+        (*(one.shown.node_info for one in unschedulable.reasons.values()), *tried), snapshot
+    )
     groups = _groups(unschedulable, claims_by_pool, traces)
     fitting = nodes - unschedulable.nodes
     if fitting:
-        best = [scored_node(own.get(n) or node_infos[n], placement, snapshot) for n, placement in _best(ranking, allowed, statuses)]
+        best = [
+            scored_node(own.get(n) or node_infos[n], placement, snapshot)
+            for n, placement in _best(ranking, allowed, statuses)
+        ]
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
     ignores_identity = ranking.ignores_identity(context)
-    terms = selector_stats(requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context.budget)
+    terms = selector_stats(
+        requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context.budget
+    )
     misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.groups, context, ignores_identity=ignores_identity),
-        *near_misses.by_releasing_claims(tried, requirements, context, claims_by_pool, ignores_identity=ignores_identity),
+        *near_misses.by_releasing_claims(
+            tried, requirements, context, claims_by_pool, ignores_identity=ignores_identity
+        ),
         *near_misses.by_capacity(requirements, (node_info for node_info, _ in unschedulable.samples.values())),
         *near_misses.by_terms(terms),
     ]
-    told = tuple(dict.fromkeys(near_miss.sentence for near_miss in sorted(misses, key=lambda near_miss: near_miss.cost)))
+    told = tuple(
+        dict.fromkeys(near_miss.sentence for near_miss in sorted(misses, key=lambda near_miss: near_miss.cost))
+    )
     sentences = tuple(term.sentence() for term in terms)
     return Explanation(name, "refused", _why(name, groups, told), nodes, 0, (), groups, told, sentences)
 
 
-def _best(ranking: NodeRanking, allowed: set[str] | None, own: Mapping[str, FilterStatus]) -> list[tuple[str, Placement]]:
+def _best(
+    ranking: NodeRanking, allowed: set[str] | None, own: Mapping[str, FilterStatus]
+) -> list[tuple[str, Placement]]:
     """The best nodes, where those of `own` have other statuses than the ranking's."""
     found = [(name, placement) for name, placement in ranking.best(allowed, _BEST + len(own)) if name not in own]
     found += [(name, status) for name, status in own.items() if isinstance(status, Placement)]
@@ -226,10 +241,16 @@ def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
 
 def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:
     """Nodes that claims which are allocated already do not rule out."""
-    return {n for n, v in snapshot.node_infos.items() if all(pin.matches(n, v.node.labels) for pin in requirements.node_selectors)}
+    return {
+        n
+        for n, v in snapshot.node_infos.items()
+        if all(pin.matches(n, v.node.labels) for pin in requirements.node_selectors)
+    }
 
 
-def _groups(unschedulable: UnschedulableNodes, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces) -> tuple[Group, ...]:
+def _groups(
+    unschedulable: UnschedulableNodes, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
+) -> tuple[Group, ...]:
     """Refused nodes by reason, the most frequent reason first."""
     ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
     return tuple(_group(one, claims_by_pool, traces) for one in ordered)

@@ -71,7 +71,12 @@ def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Cl
 
 
 def by_releasing_claims(
-    node_infos: Iterable[NodeInfo], requirements: PodRequirements, context: EvaluationContext, claims_by_pool: ClaimsByPool, *, ignores_identity: bool
+    node_infos: Iterable[NodeInfo],
+    requirements: PodRequirements,
+    context: EvaluationContext,
+    claims_by_pool: ClaimsByPool,
+    *,
+    ignores_identity: bool,
 ) -> list[NearMiss]:
     """Claims whose devices would make a node fit. A node that does not fit without all of them needs no further look,
     nor does one that looks the same to a `blind` demand."""
@@ -102,11 +107,16 @@ def by_releasing_claims(
     return sorted(found, key=lambda near_miss: (near_miss.cost, near_miss.sentence))[:_FOUND]
 
 
-def _try(node_info: NodeInfo, claim: Claim, given: list[Claim], requirements: PodRequirements, context: EvaluationContext) -> NearMiss | None:
+def _try(
+    node_info: NodeInfo, claim: Claim, given: list[Claim], requirements: PodRequirements, context: EvaluationContext
+) -> NearMiss | None:
     """Would one claim less do, or all those so far?"""
     for claims in ([claim], given) if len(given) > 1 else ([claim],):
         results = _results(claims)
-        if isinstance(evaluate(with_devices_released(node_info, results), requirements.for_node(node_info.node), context), Placement):
+        if isinstance(
+            evaluate(with_devices_released(node_info, results), requirements.for_node(node_info.node), context),
+            Placement,
+        ):
             devices = sorted({r.device.device for r in results})
             held = "; ".join(held_by(c) for c in claims[:_NAMED]) + (" and more" if len(claims) > _NAMED else "")
             return NearMiss(len(devices), f"fits on {node_info.node.name} if {held}, were free")
@@ -129,7 +139,9 @@ def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
     by_busy: dict[int, dict[Interned, NodeInfo]] = {}
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
-            by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(equivalent.node_info.state.allocation_class, equivalent.node_info)
+            by_busy.setdefault(equivalent.node_info.busy.bit_count(), {}).setdefault(
+                equivalent.node_info.state.allocation_class, equivalent.node_info
+            )
     found: list[NodeInfo] = []
     for busy in sorted(by_busy):
         if len(found) < _NODES:
@@ -137,7 +149,13 @@ def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
     return found[:_NODES]
 
 
-def by_device_count(requirements: PodRequirements, unschedulable: Iterable[EquivalentNodes], context: EvaluationContext, *, ignores_identity: bool) -> list[NearMiss]:
+def by_device_count(
+    requirements: PodRequirements,
+    unschedulable: Iterable[EquivalentNodes],
+    context: EvaluationContext,
+    *,
+    ignores_identity: bool,
+) -> list[NearMiss]:
     """How many free devices the best nodes have, where a request counts more. A `blind` demand matches the same devices
     on nodes that look alike."""
     wanted: dict[str, DeviceRequest] = {}  # those of extended resources differ by node, so each node adds its own
@@ -160,7 +178,9 @@ def by_device_count(requirements: PodRequirements, unschedulable: Iterable[Equiv
     return [near_miss for near_miss in short if near_miss is not None]
 
 
-def _matching(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> list[tuple[DeviceRequest, int]]:
+def _matching(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext
+) -> list[tuple[DeviceRequest, int]]:
     problem, found = problem_for(node_info, requirements, context), list[tuple[DeviceRequest, int]]()
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
@@ -180,7 +200,9 @@ def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:
     return largest_joined(node_info.fabric.graph, node_info.positions(free), wanted)
 
 
-def _short(option: DeviceRequest, free: Counter[int], linked: Counter[int], requirements: PodRequirements) -> NearMiss | None:
+def _short(
+    option: DeviceRequest, free: Counter[int], linked: Counter[int], requirements: PodRequirements
+) -> NearMiss | None:
     most = max(free, default=0)
     if most and most < option.count:
         wanted = f"{option.count} free devices for request {option.name}"
@@ -202,7 +224,9 @@ def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -
     if not any(option.capacity for spec in requirements.specs for r in spec.requests for option in r.alternatives):
         return []
     most: Counter[str] = Counter()
-    for kind in {id(place.device.capacity): place for node_info in node_infos for place in node_info.inventory.places}.values():
+    for kind in {
+        id(place.device.capacity): place for node_info in node_infos for place in node_info.inventory.places
+    }.values():
         for name, capacity in kind.device.capacity.items():
             short = name.rpartition("/")[2]
             most[short] = max(most[short], capacity.value.nanos)

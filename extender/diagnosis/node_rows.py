@@ -57,7 +57,9 @@ def letters(node_info: NodeInfo) -> str:
 def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     """1..9 where shares are allocated on the device, else 0."""
     place = node_info.inventory.places[bit]
-    shares = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+    shares = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED).shares.get(
+        place.id.device
+    )
     if shares is None:
         return 0
     total = memory_bytes(node_info, bit) * NANO

@@ -101,9 +101,19 @@ def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> Nod
     busy = taken_mask(node_info.inventory, allocated_state)
     drift, overuse = 0, dict[int, int]()
     if node_info.agent_is_fresh:
-        drift, overuse = live_use(node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy)
+        drift, overuse = live_use(
+            node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
+        )
     state = NodeState(attribute_class=node_info.state.attribute_class, hypothetical=True)
-    return replace(node_info, allocated_state=allocated_state, busy=busy, held=node_info.held & busy, drift=drift, overuse=overuse, state=state)
+    return replace(
+        node_info,
+        allocated_state=allocated_state,
+        busy=busy,
+        held=node_info.held & busy,
+        drift=drift,
+        overuse=overuse,
+        state=state,
+    )
 
 
 def _less(use: PoolUse, result: Result) -> PoolUse:

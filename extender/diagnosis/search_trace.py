@@ -69,7 +69,10 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
 def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, ...]:
     """The search line by line: what selectors matched, which devices it left aside and why, and what was chosen."""
     node_info, status, story = found.node_info, found.status, found.story
-    lines = [f"node {node_info.node.name}: {len(node_info.inventory.places)} devices", *_matched(node_info, found.requirements, context)]
+    lines = [
+        f"node {node_info.node.name}: {len(node_info.inventory.places)} devices",
+        *_matched(node_info, found.requirements, context),
+    ]
     for request, bit, cause, detail in story.rejections:
         lines.append(f"request {request}: {_device(node_info, bit)} {_why(cause, detail)}")
     if story.left_out:

@@ -58,7 +58,10 @@ NodeSample = tuple[NodeInfo, int]
 
 
 def selector_stats(
-    requirements: PodRequirements, snapshot: Snapshot, samples: Collection[NodeSample] | None, budget: CallBudget = UNLIMITED
+    requirements: PodRequirements,
+    snapshot: Snapshot,
+    samples: Collection[NodeSample] | None,
+    budget: CallBudget = UNLIMITED,
 ) -> list[TermStats]:
     """The findings of every request. `looks` are all nodes by how their devices look to the terms, where only that
     counts: one of each is then asked for all. Raises BudgetSpent."""
@@ -107,7 +110,9 @@ def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
 def _slices(snapshot: Snapshot, samples: Collection[NodeSample] | None) -> Iterator[tuple[Slice, int]]:
     """Slices and how many each stands for: those that nodes have to themselves by one node of a kind, others once."""
     shared = False
-    for node_info, nodes in samples if samples is not None else ((node_info, 1) for node_info in snapshot.node_infos.values()):
+    for node_info, nodes in (
+        samples if samples is not None else ((node_info, 1) for node_info in snapshot.node_infos.values())
+    ):
         for slice_, _ in node_info.inventory.offsets:
             if slice_.selection.node_name:
                 yield slice_, nodes

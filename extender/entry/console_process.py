@@ -67,7 +67,10 @@ def serve_console(kubeconfig: Path | None, pages: Pages, records: RecordsFrom | 
 
 
 async def run(
-    credentials: Credentials, pages: Pages, records: RecordsFrom | None, policies: Policies,
+    credentials: Credentials,
+    pages: Pages,
+    records: RecordsFrom | None,
+    policies: Policies,
     supervisor: Supervisor | None = None,
 ) -> None:
     """The same in the running loop. Raises ServerEnded."""

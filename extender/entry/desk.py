@@ -43,7 +43,12 @@ class DeskConsole:
         return self._console
 
     async def start(
-        self, stack: AsyncExitStack, service: Service, policy: Policy, policy_file: Path | None, known: bytes | None,
+        self,
+        stack: AsyncExitStack,
+        service: Service,
+        policy: Policy,
+        policy_file: Path | None,
+        known: bytes | None,
         refusals: RefusalLog,
     ) -> dict[Server, list[socket.socket]]:
         """The console's server, with its socket. `known` is the content of the policy's file that is in force."""

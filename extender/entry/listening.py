@@ -52,10 +52,21 @@ def server(
     listener = Listener(tls.client_name if tls else None, limits, refusals or RefusalLog())
     protocol: Any = partial(Protocol, listener)  # uvicorn calls it would the class
     config = uvicorn.Config(
-        app, host=address[0], port=address[1], log_level="warning", access_log=False, lifespan="off", http=protocol,
-        timeout_graceful_shutdown=limits.end_seconds, ws="none", loop="uvloop", proxy_headers=False, server_header=False,
+        app,
+        host=address[0],
+        port=address[1],
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        http=protocol,
+        timeout_graceful_shutdown=limits.end_seconds,
+        ws="none",
+        loop="uvloop",
+        proxy_headers=False,
+        server_header=False,
         headers=[("X-Content-Type-Options", "nosniff")],
-        ssl_certfile=tls.certificate if tls else None, ssl_keyfile=tls.key if tls else None,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
@@ -130,5 +141,7 @@ async def watch_certificates(servers: Sequence[Server], tls: Tls, known: list[by
                 log.info("certificates read again", files=[str(path) for path in files])
         except (OSError, ssl.SSLError) as error:
             log.warning(
-                "certificates cannot be read; the last ones stay", files=[str(path) for path in files], problem=str(error),
+                "certificates cannot be read; the last ones stay",
+                files=[str(path) for path in files],
+                problem=str(error),
             )

@@ -57,7 +57,10 @@ class Desk:
 
 
 def serve(
-    kubeconfig: Path | None, listen: Listen, policy: Path | None = None, console: RecordsTo | Desk | None = None,
+    kubeconfig: Path | None,
+    listen: Listen,
+    policy: Path | None = None,
+    console: RecordsTo | Desk | None = None,
     traces: Traces | None = None,
 ) -> None:
     """Serve until a signal ends the process."""
@@ -68,8 +71,12 @@ def serve(
 
 
 async def run(
-    credentials: Credentials, listen: Listen, policy_file: Path | None = None,
-    console: RecordsTo | Desk | None = None, traces: Traces | None = None, supervisor: Supervisor | None = None,
+    credentials: Credentials,
+    listen: Listen,
+    policy_file: Path | None = None,
+    console: RecordsTo | Desk | None = None,
+    traces: Traces | None = None,
+    supervisor: Supervisor | None = None,
 ) -> None:
     """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
@@ -98,7 +105,9 @@ async def run(
             service.supervisor.start("certificates", partial(watch_certificates, servers, listen.tls, held))
         if policy_file is not None:
             filter_service = service.filter_service
-            file = PolicyFile(policy_file, in_this_loop(filter_service.use_policy), in_this_loop(filter_service.refuse_policy), known)
+            file = PolicyFile(
+                policy_file, in_this_loop(filter_service.use_policy), in_this_loop(filter_service.refuse_policy), known
+            )
             service.supervisor.start("policies", partial(watch_policies, file))
         running = dict(zip(servers, sockets, strict=True))
         if desk is not None:

@@ -74,7 +74,12 @@ class Binder:
     """Binds pods. One bind per pod at a time."""
 
     def __init__(
-        self, cache: ClusterCache, filter_service: FilterService, writer: Writer, progress: WatchProgress, write_barrier: WriteBarrier,
+        self,
+        cache: ClusterCache,
+        filter_service: FilterService,
+        writer: Writer,
+        progress: WatchProgress,
+        write_barrier: WriteBarrier,
         dependencies: BinderDependencies,
     ) -> None:
         self._cache = cache
@@ -219,12 +224,20 @@ class Binder:
         self._dependencies.put(Bound(pod.key, pod.uid, decision))
         seconds = round(asyncio.get_running_loop().time() - cycle.started, 4)
         self._log.info(
-            "bound", pod=str(pod.key), node=cycle.node, claims=[str(claim.key) for claim in claims],
-            devices=chosen.devices, score=chosen.score, ring_gbps=chosen.ring_gbps,
-            generation=self._cache.snapshot().version, seconds=seconds,
+            "bound",
+            pod=str(pod.key),
+            node=cycle.node,
+            claims=[str(claim.key) for claim in claims],
+            devices=chosen.devices,
+            score=chosen.score,
+            ring_gbps=chosen.ring_gbps,
+            generation=self._cache.snapshot().version,
+            seconds=seconds,
         )
 
-    def _plan_and_assume(self, cycle: BindingCycle, requirements: PodRequirements) -> tuple[PodRequirements, Planned, ScoredNode]:
+    def _plan_and_assume(
+        self, cycle: BindingCycle, requirements: PodRequirements
+    ) -> tuple[PodRequirements, Planned, ScoredNode]:
         """Choose the devices and assume them, with nothing in between."""
         node, snapshot = cycle.node, self._cache.snapshot()
         status = self._filter_service.evaluate_node(requirements, node, snapshot)
@@ -241,7 +254,13 @@ class Binder:
         if not all(pin.matches(node_info.node.name, node_info.node.labels) for pin in requirements.node_selectors):
             raise BindError(f"node {node}: claim is allocated for other nodes")
         requirements = requirements.for_node(node_info.node)
-        planned = plan(node_info, requirements, status, self._filter_service.evaluation_context(snapshot), self._dependencies.new_share)
+        planned = plan(
+            node_info,
+            requirements,
+            status,
+            self._filter_service.evaluation_context(snapshot),
+            self._dependencies.new_share,
+        )
         for claim, allocation in planned:
             self._cache.assume(claim.uid, cycle.pod.uid, node, allocation.results)
         return requirements, planned, scored_node(node_info, status, snapshot)
@@ -268,7 +287,9 @@ class Binder:
                 unchanged(claim, cached)
             self.write_barrier.check(claim)
 
-    async def _wait_for_binding_conditions(self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements) -> None:
+    async def _wait_for_binding_conditions(
+        self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements
+    ) -> None:
         """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in
         time for this call, the scheduler asks again: it must not have given up the node when the Binding is sent."""
         end = cycle.started + requirements.policy.binding_wait_seconds

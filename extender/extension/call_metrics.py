@@ -5,7 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds; kube-scheduler waits 5 or more
+BOUNDS = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)  # seconds; kube-scheduler waits 5 or more
 _NAMES = (*map(str, BOUNDS), "+Inf")
 
 

@@ -59,7 +59,11 @@ class ServeSink:
     """In `berth serve`: records go to the console, and tasks are told that there is work."""
 
     def __init__(
-        self, put: Callable[[Record], None], now_rfc3339: Callable[[], str], requeuer: Requeuer, continuation: BackgroundEvaluator,
+        self,
+        put: Callable[[Record], None],
+        now_rfc3339: Callable[[], str],
+        requeuer: Requeuer,
+        continuation: BackgroundEvaluator,
         orphans: OrphanCollector,
     ) -> None:
         self._put = put

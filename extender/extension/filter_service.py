@@ -53,15 +53,24 @@ class FilterService:
     """Answers filter and prioritize from the cache, and keeps the holds that filter places."""
 
     def __init__(
-        self, cache: ClusterCache, policy: Policy, evaluator: Evaluator, clock: Callable[[], float],
-        sink: FilterSink | None = None, remembered_pods: int = _REMEMBERED_PODS, rankings: RankingCache | None = None, limits: EvaluationLimits | None = None,
+        self,
+        cache: ClusterCache,
+        policy: Policy,
+        evaluator: Evaluator,
+        clock: Callable[[], float],
+        sink: FilterSink | None = None,
+        remembered_pods: int = _REMEMBERED_PODS,
+        rankings: RankingCache | None = None,
+        limits: EvaluationLimits | None = None,
     ) -> None:
         self._cache = cache
         self._clock = clock
         self._sink = sink or NoSink()
         self._evaluator = evaluator
         self.rankings = rankings if rankings is not None else RankingCache()
-        self.unschedulable_reasons: Counter[str] = Counter()  # filters that refused every node, by the code of the main reason
+        self.unschedulable_reasons: Counter[str] = (
+            Counter()
+        )  # filters that refused every node, by the code of the main reason
         self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
         self._unschedulable = UnschedulablePods(remembered_pods)
         self.limits = limits or EvaluationLimits()
@@ -116,7 +125,9 @@ class FilterService:
             case PodRequirements():
                 return self._filter_with_requirements(pod, requirements, snapshot, names)
 
-    def _filter_with_requirements(self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]) -> FilterResult:
+    def _filter_with_requirements(
+        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+    ) -> FilterResult:
         ranking = self.rankings.get_or_create(requirements)
         if not self._update(pod, requirements, ranking, snapshot):
             text = str(_unfinished(ranking, snapshot))
@@ -139,7 +150,11 @@ class FilterService:
 
     def _update(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
         """Judge every node within the budget of a call; False where that was not enough, or lately was not."""
-        namespace, seconds, known = pod.key.namespace, self.policy.evaluation_seconds, self._unfinished.get(requirements)
+        namespace, seconds, known = (
+            pod.key.namespace,
+            self.policy.evaluation_seconds,
+            self._unfinished.get(requirements),
+        )
         if known is not None and known.gave_up and self._clock() < known.retry_at:
             self._unfinished.add(requirements, pod.uid)
             return False
@@ -193,7 +208,9 @@ class FilterService:
         if done and ranking.refresh(snapshot, context):
             self._unfinished.done(one.requirements)
 
-    def _report_unsuitable(self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]) -> None:
+    def _report_unsuitable(
+        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+    ) -> None:
         """A claim that only this pod or its PodGroup uses, allocated where the pod cannot go, is given back (in-tree:
         PostFilter).
 
@@ -209,10 +226,14 @@ class FilterService:
             if pin is not None and own and not any(pin.matches(v.node.name, v.node.labels) for v in node_infos):
                 self._sink.unsuitable(claim)
 
-    def _hold(self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement) -> None:
+    def _hold(
+        self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement
+    ) -> None:
         deadline = self._clock() + requirements.policy.hold_seconds
         node_info = snapshot.node_infos[node]
-        for claim, results in zip(requirements.for_node(node_info.node).pending_claims, held_by_claim(node_info, placement), strict=True):
+        for claim, results in zip(
+            requirements.for_node(node_info.node).pending_claims, held_by_claim(node_info, placement), strict=True
+        ):
             self._cache.hold(claim.uid, pod.uid, node, results, deadline)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
@@ -250,7 +271,11 @@ class FilterService:
             status = self._evaluate(requirements, node_info, self.evaluation_context(snapshot, budget))
         finally:
             self.throttle.charge(requirements.namespace, budget, seconds)
-        return proximity.with_proximity(status, node_info, requirements) if proximity is not None and isinstance(status, Placement) else status
+        return (
+            proximity.with_proximity(status, node_info, requirements)
+            if proximity is not None and isinstance(status, Placement)
+            else status
+        )
 
     @contextmanager
     def _evaluation(self, requirements: PodRequirements) -> Iterator[EvaluationContext]:
@@ -264,7 +289,11 @@ class FilterService:
 
     def _evaluate(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         ranking = self.rankings.peek(requirements)
-        return ranking.evaluate(node_info, context) if ranking is not None else evaluate(node_info, requirements.for_node(node_info.node), context)
+        return (
+            ranking.evaluate(node_info, context)
+            if ranking is not None
+            else evaluate(node_info, requirements.for_node(node_info.node), context)
+        )
 
     @property
     def unfinished_demands(self) -> int:

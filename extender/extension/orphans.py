@@ -26,7 +26,11 @@ class OrphanCollector:
     """Runs beside the service. Each claim is worked on once at a time."""
 
     def __init__(
-        self, cache: ClusterCache, writer: Writer, clock: Callable[[], float], supervisor: Supervisor,
+        self,
+        cache: ClusterCache,
+        writer: Writer,
+        clock: Callable[[], float],
+        supervisor: Supervisor,
         grace_seconds: float = _GRACE_SECONDS,
     ) -> None:
         self._cache = cache

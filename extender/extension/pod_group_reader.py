@@ -13,7 +13,11 @@ async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) 
     """The pod's PodGroup, where a claim of the pod may be the group's. Raises BindError where a claim says that it is
     of a group that does not exist: a tenant writes owners, and the claim controller ends a reservation for such a
     group."""
-    claims = (*requirements.pending_claims, *requirements.allocated_claims, *requirements.promised_claims) if isinstance(requirements, PodRequirements) else ()
+    claims = (
+        (*requirements.pending_claims, *requirements.allocated_claims, *requirements.promised_claims)
+        if isinstance(requirements, PodRequirements)
+        else ()
+    )
     owned = [claim for claim in claims if claim.owner_group is not None and claim.owner_group.name == pod.group]
     if not pod.group or not (owned or any(entry.claim_name for entry in pod.claims)):
         return None

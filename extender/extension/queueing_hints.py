@@ -24,7 +24,10 @@ class QueueingHints:
     """Looks at every class of rejected pods on every node that changed since the look before."""
 
     def __init__(
-        self, cache: ClusterCache, pods: UnschedulablePods, rankings: RankingCache,
+        self,
+        cache: ClusterCache,
+        pods: UnschedulablePods,
+        rankings: RankingCache,
         evaluation: Callable[[PodRequirements], AbstractContextManager[EvaluationContext]],
         postpone: Callable[[PodRequirements, Sequence[str]], None],
     ) -> None:
@@ -62,7 +65,11 @@ class QueueingHints:
                 continue
             try:
                 with self._evaluation(requirements) as context:
-                    by_state = requirements.extended is None and not requirements.node_selectors and self._ignores_identity(requirements, context)
+                    by_state = (
+                        requirements.extended is None
+                        and not requirements.node_selectors
+                        and self._ignores_identity(requirements, context)
+                    )
                 for fits in self._search(requirements, of_each_state if by_state else node_infos):
                     yield False
                     if fits and self._waits(key):
@@ -88,7 +95,13 @@ class QueueingHints:
                     fits = self._search_some(requirements, pins, some, context)
                 yield fits
 
-    def _search_some(self, requirements: PodRequirements, pins: Sequence[NodeSelector], node_infos: list[NodeInfo], context: EvaluationContext) -> bool:
+    def _search_some(
+        self,
+        requirements: PodRequirements,
+        pins: Sequence[NodeSelector],
+        node_infos: list[NodeInfo],
+        context: EvaluationContext,
+    ) -> bool:
         """Take nodes off the list until one fits or was evaluated."""
         ranking = self._rankings.peek(requirements)
         while node_infos:
@@ -96,7 +109,11 @@ class QueueingHints:
             if not all(pin.matches(node_info.node.name, node_info.node.labels) for pin in pins):
                 continue
             judged = ranking.evaluations if ranking is not None else -1
-            status = ranking.evaluate(node_info, context) if ranking is not None else evaluate(node_info, requirements.for_node(node_info.node), context)
+            status = (
+                ranking.evaluate(node_info, context)
+                if ranking is not None
+                else evaluate(node_info, requirements.for_node(node_info.node), context)
+            )
             if isinstance(status, Placement) and self._is_unchanged(node_info):
                 return True
             if ranking is None or ranking.evaluations != judged:

@@ -36,7 +36,9 @@ from extender.runtime.supervisor import Supervisor
 from extender.scheduling.evaluator import Evaluator
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
-_SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})  # events that can help a rejected pod and do not wake it
+_SUPPLY = frozenset(
+    {"resourceslices", "devicetaintrules", "nodes"}
+)  # events that can help a rejected pod and do not wake it
 
 
 class Service:
@@ -45,8 +47,14 @@ class Service:
     `replica` names this process to the console: of two processes of one name, the console takes one to have ended."""
 
     def __init__(
-        self, client: ApiClient, policy: Policy, clock: Callable[[], float] = time.monotonic, span: SpanFactory = no_span,
-        supervisor: Supervisor | None = None, post: Post | None = None, replica: str = "",
+        self,
+        client: ApiClient,
+        policy: Policy,
+        clock: Callable[[], float] = time.monotonic,
+        span: SpanFactory = no_span,
+        supervisor: Supervisor | None = None,
+        post: Post | None = None,
+        replica: str = "",
     ) -> None:
         self.supervisor = supervisor or Supervisor()
         self.client = client
@@ -66,7 +74,10 @@ class Service:
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _SUPPLY | {"pods"})
         claims = self.informers.reflectors["resourceclaims"]
         self.binder = Binder(
-            self.cache, self.filter_service, writer, self.informers.progress,
+            self.cache,
+            self.filter_service,
+            writer,
+            self.informers.progress,
             WriteBarrier(self.cache, self.informers.progress, lambda: claims.version),
             BinderDependencies(_now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), put, self.supervisor, span),
         )
@@ -119,7 +130,9 @@ class Service:
     def _state(self) -> tuple[PolicyState, RequestMix]:
         """What every batch of records says of this process."""
         filter_service = self.filter_service
-        return PolicyState(filter_service.policy_generation, filter_service.policy_digest, filter_service.policy_problem), self.cache.mix
+        return PolicyState(
+            filter_service.policy_generation, filter_service.policy_digest, filter_service.policy_problem
+        ), self.cache.mix
 
 
 def _replica() -> str:

@@ -47,7 +47,9 @@ class Traces:
             raise BerthError(f"--traces needs more packages ({error}): pip install 'berth[traces]'") from error
         exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=_EXPORT_SECONDS)
         self._api = trace
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "berth", "service.version": __version__}))
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": "berth", "service.version": __version__})
+        )
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("berth", __version__)
 
@@ -66,7 +68,9 @@ class Traces:
         except ValueError:
             return self._api.INVALID_SPAN
         flags = self._api.TraceFlags(self._api.TraceFlags.SAMPLED)
-        return self._api.NonRecordingSpan(self._api.SpanContext(number, number & (1 << 64) - 1, is_remote=True, trace_flags=flags))
+        return self._api.NonRecordingSpan(
+            self._api.SpanContext(number, number & (1 << 64) - 1, is_remote=True, trace_flags=flags)
+        )
 
     def failed(self, span: Span, why: str) -> None:
         span.set_status(self._api.StatusCode.ERROR, why)

@@ -16,7 +16,9 @@ class UnschedulablePods:
     def __init__(self, limit: int = _PODS) -> None:
         self._limit = limit
         self._pods: OrderedDict[str, Hashable] = OrderedDict()  # UID to class, the longest waiting first
-        self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}  # a demand of the class, and its pods
+        self._classes: dict[
+            Hashable, tuple[PodRequirements, dict[str, None]]
+        ] = {}  # a demand of the class, and its pods
 
     def __len__(self) -> int:
         return len(self._pods)

@@ -24,7 +24,11 @@ class WriteBarrier:
     under way, because a list shows its pages one after the other."""
 
     def __init__(
-        self, cache: ClusterCache, progress: WatchProgress, watched_version: Callable[[], str], timeout_seconds: float = _SECONDS
+        self,
+        cache: ClusterCache,
+        progress: WatchProgress,
+        watched_version: Callable[[], str],
+        timeout_seconds: float = _SECONDS,
     ) -> None:
         self._cache = cache
         self._progress = progress
@@ -57,7 +61,9 @@ class WriteBarrier:
         if not newer(self._watched_version(), written.resource_version):
             return False
         cached = self._cache.store.claims.get(written.key)
-        return self._deleted(written) or (cached is not None and newer(cached.resource_version, written.resource_version))
+        return self._deleted(written) or (
+            cached is not None and newer(cached.resource_version, written.resource_version)
+        )
 
     def _deleted(self, written: Claim) -> bool:
         """Whether the cache has no such claim. This means deleted only where the watch has passed the written
@@ -94,9 +100,7 @@ def _lost_counters(cache: ClusterCache, uid: str, results: tuple[Result, ...], r
         for other in claim.allocation.results
     ]
     used = frozenset(
-        one.device.device
-        for one in (*earlier, *results)
-        if PoolKey(*one.device[:2]) == pool and not one.admin_access
+        one.device.device for one in (*earlier, *results) if PoolKey(*one.device[:2]) == pool and not one.admin_access
     )
     drawn = {(use.counter_set, name) for use in device.consumes for name, _ in use.counters}
     return bool(earlier) and not drawn.isdisjoint(overdrawn_counters(slices, used))

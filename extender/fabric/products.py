@@ -43,8 +43,14 @@ _NOT_SWITCHED = ("NVL", "PCIe", "PCIE")
 
 # The hybrid cube mesh of a DGX-1 with V100s: the one board without a switch that has a single usual numbering.
 _DGX1 = (
-    (0, 1, 1, 2, 2, 0, 0, 0), (1, 0, 2, 1, 0, 2, 0, 0), (1, 2, 0, 2, 0, 0, 1, 0), (2, 1, 2, 0, 0, 0, 0, 1),
-    (2, 0, 0, 0, 0, 1, 1, 2), (0, 2, 0, 0, 1, 0, 2, 1), (0, 0, 1, 0, 1, 2, 0, 2), (0, 0, 0, 1, 2, 1, 2, 0),
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
 )
 _DGX1_SIZE = 8
 
@@ -95,8 +101,6 @@ def flat_graph(product: str, count: int) -> Graph:
     return _graph(count, ((0,) * count,) * count, (0,) * count, 0.0, product)
 
 
-def _graph(
-    count: int, links: tuple[tuple[int, ...], ...], switch: tuple[int, ...], rate: float, product: str
-) -> Graph:
+def _graph(count: int, links: tuple[tuple[int, ...], ...], switch: tuple[int, ...], rate: float, product: str) -> Graph:
     distance = tuple(tuple(0 if i == j else UNKNOWN_DISTANCE for j in range(count)) for i in range(count))
     return Graph(links, switch, rate, pcie_gbps(pcie_generation(product)), distance, (0,) * count)

@@ -14,7 +14,9 @@ MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
-OURS_ANNOTATION = "berth.dev/allocator"  # on claims that Berth allocates: the process that did, written with the finalizer
+OURS_ANNOTATION = (
+    "berth.dev/allocator"  # on claims that Berth allocates: the process that did, written with the finalizer
+)
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod, by its Binding
 GROUP_ANNOTATION = "berth.dev/group"  # on pods that want to be near each other; copied to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
@@ -278,4 +280,6 @@ class Pod:
     @property
     def may_need_devices(self) -> bool:
         """Whether it has claims, or some container asks for a resource that a DeviceClass may stand for."""
-        return bool(self.claims) or any("/" in name and amount for container in self.containers for name, amount in container.requests)
+        return bool(self.claims) or any(
+            "/" in name and amount for container in self.containers for name, amount in container.requests
+        )

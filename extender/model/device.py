@@ -55,7 +55,9 @@ class Schema:
         self.has_lists = not LIST_KINDS.isdisjoint(kinds)
         self.problem = problem  # why no expression can be evaluated on such a device, or ""
         self.irregular = self.has_lists or bool(problem)  # expressions need a second look
-        self.shared = tuple(i for i, name in enumerate(names) if not is_identity(name))  # positions of all but identities
+        self.shared = tuple(
+            i for i, name in enumerate(names) if not is_identity(name)
+        )  # positions of all but identities
 
 
 class Attributes(Mapping[str, Value]):
@@ -80,7 +82,9 @@ class Attributes(Mapping[str, Value]):
         if not isinstance(other, Attributes):
             return NotImplemented
         return (self.schema.names, self.schema.kinds, self.values_) == (
-            other.schema.names, other.schema.kinds, other.values_,
+            other.schema.names,
+            other.schema.kinds,
+            other.values_,
         )
 
     def __hash__(self) -> int:

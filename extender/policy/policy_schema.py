@@ -67,7 +67,9 @@ class Override(_Strict):
     """What differs for pods of some namespaces or with claims of some classes. Both given: both must hold."""
 
     namespaces: tuple[str, ...] = Field((), description="namespaces it is for; none named: all")
-    classes: tuple[str, ...] = Field((), description="DeviceClasses, one of which a claim must ask for; none named: all")
+    classes: tuple[str, ...] = Field(
+        (), description="DeviceClasses, one of which a claim must ask for; none named: all"
+    )
     weights: Weights | None = Field(None, description="weights that differ; those not named stay")
     defaults: Intent | None = Field(None, description="intent of pods without annotations")
     headroom: Headroom | None = Field(None, description="see headroom")
@@ -86,31 +88,37 @@ class Policy(_Strict):
 
     weights: Weights = Field(Weights(), description="parts of the score")
     defaults: Intent = Field(Intent(), description="intent of pods without annotations")
-    candidates: int = Field(32, ge=1, le=512, description="nodes answered by filter, best first; 1 lets Berth decide alone")
-    headroom: Headroom = Field(
-        "tight", description="tight prefers the smallest sufficient GPU, roomy the largest"
+    candidates: int = Field(
+        32, ge=1, le=512, description="nodes answered by filter, best first; 1 lets Berth decide alone"
     )
+    headroom: Headroom = Field("tight", description="tight prefers the smallest sufficient GPU, roomy the largest")
     packing: Packing = Field("pack", description="pack fills nodes in use first, spread empty ones")
     hold_seconds: float = Field(15, gt=0, le=300, description="seconds that filter holds its first choice in memory")
     binding_timeout_seconds: float = Field(
         600, ge=1, le=86_400, description="seconds for binding conditions (in-tree: bindingTimeout)"
     )
     binding_wait_seconds: float = Field(
-        20, ge=1, le=86_400,
+        20,
+        ge=1,
+        le=86_400,
         description="of these, seconds that one bind call waits: at least 10 below httpTimeout of the scheduler's bind entry",
     )
-    search_steps: int = Field(20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up")
+    search_steps: int = Field(
+        20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up"
+    )
     evaluation_seconds: float = Field(
         0.1, ge=0.005, le=2, description="seconds that one call may evaluate claims; the rest is done in the background"
     )
     drift: Drift = Field(
-        "penalise", description="GPUs in use that no claim holds: penalise lowers health, filter leaves them out, ignore"
+        "penalise",
+        description="GPUs in use that no claim holds: penalise lowers health, filter leaves them out, ignore",
     )
     live_memory_seconds: float = Field(
         900, ge=60, le=86_400, description="how old the agent's word on memory may be before it is ignored"
     )
     group_levels: tuple[str, ...] = Field(
-        ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/spine"), max_length=8,
+        ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/spine"),
+        max_length=8,
         description="node labels that say how near two nodes are, the nearest first",
     )
     overrides: tuple[Override, ...] = Field((), description="what differs by namespace or class; later ones win")

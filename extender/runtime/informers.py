@@ -26,8 +26,13 @@ class Informers:
     """Keeps a cache up to date with the cluster. `after` is called after each event of the kinds that it names."""
 
     def __init__(
-        self, client: ApiClient, cache: ClusterCache, clock: Callable[[], float], supervisor: Supervisor,
-        after: Callable[[str], None] = lambda _: None, observed: Collection[str] = (),
+        self,
+        client: ApiClient,
+        cache: ClusterCache,
+        clock: Callable[[], float],
+        supervisor: Supervisor,
+        after: Callable[[str], None] = lambda _: None,
+        observed: Collection[str] = (),
     ) -> None:
         self._cache = cache
         self._supervisor = supervisor

@@ -86,7 +86,8 @@ class CandidateFile:
 
 
 async def watch_policies(
-    active: PolicyFile | None, candidate: CandidateFile | None = None,
+    active: PolicyFile | None,
+    candidate: CandidateFile | None = None,
     refused: Callable[[str], Awaitable[None]] | None = None,
 ) -> None:
     """Until cancelled: look at the files again and again, in a thread. What cannot be read leaves the last good policy

@@ -26,11 +26,19 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         WatchedResource("resourceslices", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)),
         # v1 and on from 1.37, v1beta2 and off in 1.36; where neither is served there are no rules.
         WatchedResource(
-            "devicetaintrules", f"{_GROUP}/devicetaintrules", _plain(cache.apply_rule, decode_taint_rule),
-            optional=True, older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
+            "devicetaintrules",
+            f"{_GROUP}/devicetaintrules",
+            _plain(cache.apply_rule, decode_taint_rule),
+            optional=True,
+            older=("/apis/resource.k8s.io/v1beta2/devicetaintrules",),
         ),
         WatchedResource("deviceclasses", f"{_GROUP}/deviceclasses", _plain(cache.apply_class, decode_class)),
-        WatchedResource("resourceclaims", f"{_GROUP}/resourceclaims", _claims(cache, listed=False), listed=_claims(cache, listed=True)),
+        WatchedResource(
+            "resourceclaims",
+            f"{_GROUP}/resourceclaims",
+            _claims(cache, listed=False),
+            listed=_claims(cache, listed=True),
+        ),
         WatchedResource("nodes", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
         WatchedResource("namespaces", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)),
         # Only pods that wait: once bound, a pod leaves this watch as a deletion, and its claims speak for it.

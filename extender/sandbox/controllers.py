@@ -46,13 +46,19 @@ class ClaimController:
         if made:
             statuses = [*(status.get("resourceClaimStatuses") or []), *made]
             key = (metadata["namespace"], metadata["name"])
-            self._registry.patch(RESOURCES["", "pods"], key, {"status": {"resourceClaimStatuses": statuses}}, "status", strategic=False)
+            self._registry.patch(
+                RESOURCES["", "pods"], key, {"status": {"resourceClaimStatuses": statuses}}, "status", strategic=False
+            )
 
     def _create(self, pod: Json, entry: str, template: Json) -> str:
         metadata, inner = pod["metadata"], template["spec"]
         owner = {
-            "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"],
-            "controller": True, "blockOwnerDeletion": True,
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
         }
         claim = {
             "metadata": {
@@ -82,7 +88,13 @@ class ClaimController:
         if left:
             self._registry.patch(_CLAIMS, key, {"status": {"reservedFor": left}}, "status", strategic=False)
             return
-        self._registry.patch(_CLAIMS, key, {"status": {"reservedFor": None, "allocation": None, "devices": None}}, "status", strategic=False)
+        self._registry.patch(
+            _CLAIMS,
+            key,
+            {"status": {"reservedFor": None, "allocation": None, "devices": None}},
+            "status",
+            strategic=False,
+        )
         self._drop_finalizer(key)
 
     def _drop_finalizer(self, key: tuple[str, str]) -> None:

@@ -19,7 +19,10 @@ from extender.wire.resource_slices import SliceDecoder
 
 Json = dict[str, Any]
 _DECODERS: dict[str, Callable[[Json], object]] = {
-    "Pod": decode_pod, "Node": decode_node, "ResourceClaim": decode_claim, "DeviceClass": decode_class,
+    "Pod": decode_pod,
+    "Node": decode_node,
+    "ResourceClaim": decode_claim,
+    "DeviceClass": decode_class,
     "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
 }
 

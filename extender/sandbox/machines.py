@@ -31,9 +31,17 @@ _Count = Annotated[int, Field(ge=0, le=1000)]
 _Number = Annotated[float, Field(ge=0, le=100_000)]
 _Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, working links, notes
 _ARCHITECTURES = (
-    ("V100", "Volta", "7.0.0"), ("P100", "Pascal", "6.0.0"), ("T4", "Turing", "7.5.0"), ("RTX 8000", "Turing", "7.5.0"),
-    ("A100", "Ampere", "8.0.0"), ("A40", "Ampere", "8.6.0"), ("A6000", "Ampere", "8.6.0"), ("L4", "Ada Lovelace", "8.9.0"),
-    ("H100", "Hopper", "9.0.0"), ("H200", "Hopper", "9.0.0"), ("B200", "Blackwell", "10.0.0"),
+    ("V100", "Volta", "7.0.0"),
+    ("P100", "Pascal", "6.0.0"),
+    ("T4", "Turing", "7.5.0"),
+    ("RTX 8000", "Turing", "7.5.0"),
+    ("A100", "Ampere", "8.0.0"),
+    ("A40", "Ampere", "8.6.0"),
+    ("A6000", "Ampere", "8.6.0"),
+    ("L4", "Ada Lovelace", "8.9.0"),
+    ("H100", "Hopper", "9.0.0"),
+    ("H200", "Hopper", "9.0.0"),
+    ("B200", "Blackwell", "10.0.0"),
 )
 
 
@@ -113,15 +121,18 @@ def _machine(obj: Json, where: str) -> Machine:
     links, switched = _links(obj, count, where), bool(obj.get("nvswitch"))
     readings = tuple(
         Reading(
-            uuid="", product=str(obj["gpu_product"]),
+            uuid="",
+            product=str(obj["gpu_product"]),
             pci_bus_id=(obj.get("pci_bus_ids") or [""] * count)[i] or "",
             numa=max((obj.get("numa") or [0] * count)[i], 0),
             links=() if switched else tuple((j, n) for j, n in enumerate(links[i]) if n),
             switch_links=int((obj.get("links_per_gpu") or [0] * count)[i]) if switched else 0,
-            link_mbps=rates[0], nvlink_version=rates[1],
+            link_mbps=rates[0],
+            nvlink_version=rates[1],
             pcie_generation=pcie_generation(str(obj["gpu_product"])),
             distances=_distances(obj, i, count),
-            memory_total_bytes=int(obj["vram_bytes"]), memory_free_bytes=int(obj["vram_bytes"]),
+            memory_total_bytes=int(obj["vram_bytes"]),
+            memory_free_bytes=int(obj["vram_bytes"]),
         )
         for i in range(count)
     )
@@ -175,8 +186,12 @@ def gpu_uuid(node: str, index: int) -> str:
 def node_object(name: str, machine: Machine, labels: dict[str, str]) -> Json:
     """A Node."""
     return {
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "berth.dev/machine": machine.name, **labels}},
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "berth.dev/machine": machine.name, **labels},
+        },
         "status": {"allocatable": {"cpu": "128", "memory": "1Ti", "pods": "250"}},
     }
 
@@ -187,10 +202,14 @@ def gpu_slice(name: str, machine: Machine) -> Json:
     devices = []
     for i, reading in enumerate(machine.readings):
         attributes: Json = {
-            "type": {"string": "gpu"}, "uuid": {"string": gpu_uuid(name, i)},
-            "productName": {"string": machine.product}, "brand": {"string": "Nvidia"},
-            "architecture": {"string": family}, "cudaComputeCapability": {"version": compute},
-            "driverVersion": {"version": "580.65.6"}, "cudaDriverVersion": {"version": "13.0.0"},
+            "type": {"string": "gpu"},
+            "uuid": {"string": gpu_uuid(name, i)},
+            "productName": {"string": machine.product},
+            "brand": {"string": "Nvidia"},
+            "architecture": {"string": family},
+            "cudaComputeCapability": {"version": compute},
+            "driverVersion": {"version": "580.65.6"},
+            "cudaDriverVersion": {"version": "13.0.0"},
         }
         if reading.pci_bus_id:
             attributes["resource.kubernetes.io/pciBusID"] = {"string": reading.pci_bus_id}
@@ -223,9 +242,13 @@ def _typed(value: str | int) -> Json:
 
 def _slice(name: str, driver: str, node: str, devices: list[Json]) -> Json:
     return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
         "spec": {
-            "driver": driver, "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices,
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices,
         },
     }

@@ -81,7 +81,9 @@ class Report:
         return served, "as expected" if served else "bound without devices"
 
     def _claims(self, pod: Json) -> list[Claim]:
-        named = {e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []}
+        named = {
+            e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []
+        }
         found = []
         for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
             name = entry.get("resourceClaimName") or named.get(entry["name"])

@@ -21,14 +21,24 @@ Json = dict[str, Any]
 
 _KINDS = {resource.kind: resource for resource in RESOURCES.values()}
 GPU_CLASS: Json = {
-    "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"},
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu.nvidia.com"},
     "spec": {
-        "selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"}}],
+        "selectors": [
+            {
+                "cel": {
+                    "expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
+                }
+            }
+        ],
         "extendedResourceName": "nvidia.com/gpu",
     },
 }
 MARKER_CLASS: Json = {
-    "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "berth.dev"},
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "berth.dev"},
     "spec": {"selectors": [{"cel": {"expression": "false"}}]},
 }
 

@@ -128,7 +128,9 @@ class Scheduler:
         return True
 
     def _claims_exist(self, pod: Json) -> bool:
-        named = {e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []}
+        named = {
+            e["name"]: e.get("resourceClaimName") for e in (pod.get("status") or {}).get("resourceClaimStatuses") or []
+        }
         for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
             name = entry.get("resourceClaimName") or named.get(entry["name"])
             if not name or self._store.get("resourceclaims", (pod["metadata"]["namespace"], name)) is None:
@@ -159,7 +161,9 @@ class Scheduler:
         if not set(feasible) <= set(names):
             raise _ExtenderError("extender claims a filtered node which is not found in the input node list")
         if not feasible:
-            waiting.reasons = _histogram({**(answer.get("FailedNodes") or {}), **(answer.get("FailedAndUnresolvableNodes") or {})})
+            waiting.reasons = _histogram(
+                {**(answer.get("FailedNodes") or {}), **(answer.get("FailedAndUnresolvableNodes") or {})}
+            )
             return None
         if len(feasible) == 1:
             return str(feasible[0])

@@ -49,4 +49,12 @@ def scored_node(node_info: NodeInfo, placement: Placement, snapshot: Snapshot) -
     count = node_info.positions(placement.solution.mask).bit_count()
     source = node_info.fabric.source.value if node_info.fabric is not None else ""
     best = max(snapshot.baseline.best_ring_gbps.get(count, 0.0), placement.ring_gbps)
-    return ScoredNode(node_info.node.name, placement.score, devices, placement.ring_gbps, best if placement.ring_gbps else 0.0, source, placement.parts)
+    return ScoredNode(
+        node_info.node.name,
+        placement.score,
+        devices,
+        placement.ring_gbps,
+        best if placement.ring_gbps else 0.0,
+        source,
+        placement.parts,
+    )

@@ -67,7 +67,15 @@ def problem_for(node_info: NodeInfo, requirements: PodRequirements, context: Eva
             remembered[claim, request.name] = known
         return known
 
-    return Problem(node_info.inventory, requirements.claim_names, requirements.specs, node_info.allocated_state, selection, node_info.busy, context.features)
+    return Problem(
+        node_info.inventory,
+        requirements.claim_names,
+        requirements.specs,
+        node_info.allocated_state,
+        selection,
+        node_info.busy,
+        context.features,
+    )
 
 
 def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
@@ -80,7 +88,12 @@ def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
     return found
 
 
-def evaluate(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, recorder: CauseRecorder | None = None) -> FilterStatus:
+def evaluate(
+    node_info: NodeInfo,
+    requirements: PodRequirements,
+    context: EvaluationContext,
+    recorder: CauseRecorder | None = None,
+) -> FilterStatus:
     """The status of one node. What users wrote wrongly is a refusal with its reason. A `recorder` hears why the search
     left devices aside; the status is the same without one. Raises BudgetSpent."""
     if not requirements.pending_claims:
@@ -97,9 +110,19 @@ def evaluate(node_info: NodeInfo, requirements: PodRequirements, context: Evalua
         return Unschedulable(Reason(Code.OUT_OF_BUDGET))
 
 
-def _without_search(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, problem: Problem, fast_path_: FastPath) -> FilterStatus:
+def _without_search(
+    node_info: NodeInfo,
+    requirements: PodRequirements,
+    context: EvaluationContext,
+    problem: Problem,
+    fast_path_: FastPath,
+) -> FilterStatus:
     asked = placement_key(node_info, requirements, fast_path_) if context.placements is not None else None
-    known = context.placements.get(asked, context.baseline) if context.placements is not None and asked is not None else None
+    known = (
+        context.placements.get(asked, context.baseline)
+        if context.placements is not None and asked is not None
+        else None
+    )
     if known is not None:
         return known.for_request(fast_path_.request)
     context.budget.check()
@@ -112,7 +135,13 @@ def _without_search(node_info: NodeInfo, requirements: PodRequirements, context:
     return status
 
 
-def _by_search(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, problem: Problem, recorder: CauseRecorder | None) -> FilterStatus:
+def _by_search(
+    node_info: NodeInfo,
+    requirements: PodRequirements,
+    context: EvaluationContext,
+    problem: Problem,
+    recorder: CauseRecorder | None,
+) -> FilterStatus:
     context.budget.check()
     solution = choose(
         problem,

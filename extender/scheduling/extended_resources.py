@@ -20,7 +20,9 @@ class RequestMapping(NamedTuple):
     request: str
 
 
-def special_claim(containers: tuple[Container, ...], classes: dict[str, str]) -> tuple[ClaimSpec, tuple[RequestMapping, ...]]:
+def special_claim(
+    containers: tuple[Container, ...], classes: dict[str, str]
+) -> tuple[ClaimSpec, tuple[RequestMapping, ...]]:
     """The claim for these resources (resource name to class) and what its requests are for."""
     requests: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []

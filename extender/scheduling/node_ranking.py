@@ -174,7 +174,14 @@ class NodeRanking:
         specs = sum(len(spec.content) for spec in self.requirements.specs)
         own = len(self._classes) * _NODE_BYTES + self.groups * _CLASS_BYTES if self._classes is not None else 0
         statuses = self.groups * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
-        return _BASE_BYTES + specs + own + statuses + self._own_placements * _PLACEMENT_BYTES + self._own_picks * _PICK_BYTES
+        return (
+            _BASE_BYTES
+            + specs
+            + own
+            + statuses
+            + self._own_placements * _PLACEMENT_BYTES
+            + self._own_picks * _PICK_BYTES
+        )
 
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Placement]]:
         """The best nodes among `names` (None: all), ties by name."""
@@ -216,7 +223,11 @@ class NodeRanking:
         return self._request is not None and placement.solution.picks[0][0].request is not self._request
 
     def _for_own_request(self, placement: Placement) -> Placement:
-        return placement.for_request(self._request) if self._request is not None and self._is_foreign(placement) else placement
+        return (
+            placement.for_request(self._request)
+            if self._request is not None and self._is_foreign(placement)
+            else placement
+        )
 
     def _known(self, one: int) -> FilterStatus | None:
         placement = self._placements.get(one)
@@ -227,7 +238,9 @@ class NodeRanking:
     def _begin(self, context: EvaluationContext) -> None:
         """The first rules decide whether states tell all that the demand sees of a node."""
         self._context = context
-        if self._baseline is None and (self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)):
+        if self._baseline is None and (
+            self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)
+        ):
             self._classes = NodeClasses(self._key)
             self._nodes = self._classes.occupied
         if context.baseline is not self._baseline:
@@ -253,7 +266,11 @@ class NodeRanking:
             changed = [state.names[0] for state in snapshot.states.values()]
         for name in changed:
             node_info = node_infos.get(name)
-            if node_info is not None and node_info.state.number not in placements and node_info.state.number not in unschedulable:
+            if (
+                node_info is not None
+                and node_info.state.number not in placements
+                and node_info.state.number not in unschedulable
+            ):
                 self._pending[node_info.state.number] = node_info
         self._version = snapshot.version
 
@@ -271,7 +288,11 @@ class NodeRanking:
         requirements, context = self.requirements.for_node(node_info.node), self._context
         if node_info.state.attribute_class is not None and self._ignores_identity(requirements, context):
             return requirements.key, node_info.state.number
-        return requirements.key, node_info.state.allocation_class.number, *equivalence_key(node_info, requirements, context)
+        return (
+            requirements.key,
+            node_info.state.allocation_class.number,
+            *equivalence_key(node_info, requirements, context),
+        )
 
     def _ignores_identity(self, requirements: PodRequirements, context: EvaluationContext) -> bool:
         """Whether the demand looks at no identity of a device."""
@@ -308,7 +329,11 @@ class NodeRanking:
             one = self._stale.pop()
             node_info = self._view_in(one, snapshot)
             try:
-                status = evaluate(node_info, self.requirements.for_node(node_info.node), context) if node_info is not None else None
+                status = (
+                    evaluate(node_info, self.requirements.for_node(node_info.node), context)
+                    if node_info is not None
+                    else None
+                )
             except CallBudgetSpent:
                 self._stale.append(one)
                 raise
@@ -319,7 +344,9 @@ class NodeRanking:
                 made += 1
 
     def _view_in(self, one: int, snapshot: Snapshot) -> NodeInfo | None:
-        return next((node_info for name in self._names(one) if (node_info := snapshot.node_infos.get(name)) is not None), None)
+        return next(
+            (node_info for name in self._names(one) if (node_info := snapshot.node_infos.get(name)) is not None), None
+        )
 
     # -- remembering -----------------------------------------------------------------------------------------
 
@@ -359,7 +386,9 @@ class NodeRanking:
         self._room = self.groups + 2 * kept
 
 
-def _state(status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]) -> StatusGroup:
+def _state(
+    status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]
+) -> StatusGroup:
     some = names if among is None else [name for name in names if name in among]
     if not without:
         return StatusGroup(status, len(some), list(some[:_FIRST]))

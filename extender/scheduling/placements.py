@@ -23,7 +23,9 @@ class Placement:
     parts: tuple[ScorePart, ...]
     score: float
     ring_gbps: float
-    shared_from: Placement | None = field(default=None, compare=False, repr=False)  # the same for the request of another demand
+    shared_from: Placement | None = field(
+        default=None, compare=False, repr=False
+    )  # the same for the request of another demand
 
     def for_request(self, request: DeviceRequest) -> Placement:
         """The same devices for the only request of another demand."""
@@ -56,7 +58,9 @@ class PlacementCache:
             self._known.popitem(last=False)
 
 
-def placement_key(node_info: NodeInfo, requirements: PodRequirements, fast_path_: FastPath) -> tuple[object, ...] | None:
+def placement_key(
+    node_info: NodeInfo, requirements: PodRequirements, fast_path_: FastPath
+) -> tuple[object, ...] | None:
     """What a plain demand comes to on a node: equal ones get equal placements. None for a node that is imagined."""
     if node_info.state.hypothetical:
         return None

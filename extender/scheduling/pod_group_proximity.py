@@ -40,7 +40,11 @@ class PodGroupProximity:
             return ScorePart("clique", 1.0, f"pods of group {self.group} are on this node")
         for label, value in self.levels:
             if node_info.node.labels.get(label) == value:
-                return ScorePart("clique", self._value(label), f"same {label} as most of the {self.placed} placed of group {self.group}")
+                return ScorePart(
+                    "clique",
+                    self._value(label),
+                    f"same {label} as most of the {self.placed} placed of group {self.group}",
+                )
         return ScorePart("clique", 0.0, f"far from the {self.placed} placed of group {self.group}")
 
     def _value(self, label: str) -> float:
@@ -55,7 +59,9 @@ class PodGroupProximity:
 
 def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:
     """How near nodes are to the group's pods; None for pods of no group, or where none is placed yet."""
-    members: Mapping[ObjectKey, str] = snapshot.pod_groups.get(requirements.group, {}) if requirements.group is not None else {}
+    members: Mapping[ObjectKey, str] = (
+        snapshot.pod_groups.get(requirements.group, {}) if requirements.group is not None else {}
+    )
     nodes = [name for name in members.values() if name in snapshot.node_infos]
     if requirements.group is None or not nodes:
         return None
@@ -64,4 +70,6 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
         values = Counter(v for name in nodes if (v := snapshot.node_infos[name].node.labels.get(label)) is not None)
         if values:
             levels.append((label, min(values, key=lambda value: (-values[value], value))))
-    return PodGroupProximity(requirements.group[1], len(nodes), frozenset(nodes), tuple(levels), len(requirements.policy.group_levels))
+    return PodGroupProximity(
+        requirements.group[1], len(nodes), frozenset(nodes), tuple(levels), len(requirements.policy.group_levels)
+    )

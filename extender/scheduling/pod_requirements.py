@@ -103,7 +103,9 @@ class PodRequirements:
     pending_claims: tuple[Claim, ...]
     allocated_claims: tuple[Claim, ...]
     promised_claims: tuple[Claim, ...]  # each with the allocation that is promised
-    claim_names: tuple[str, ...]  # of the open claims, as the pod calls them: pods of one template share what is said of them
+    claim_names: tuple[
+        str, ...
+    ]  # of the open claims, as the pod calls them: pods of one template share what is said of them
     specs: tuple[ClaimSpec, ...]
     classes: tuple[DeviceClass, ...]
     topology: str
@@ -133,7 +135,13 @@ class PodRequirements:
         spec, mappings = special_claim(pod.containers, {name: extended.classes[name] for name in needed})
         claim = Claim(ObjectKey(pod.key.namespace, SPECIAL_NAME), f"extended/{pod.uid}", spec=spec, extended=True)
         return replace(
-            self, pending_claims=(*self.pending_claims, claim), claim_names=(*self.claim_names, SPECIAL_NAME), specs=(*self.specs, spec), extended=None, mappings=mappings, key=key
+            self,
+            pending_claims=(*self.pending_claims, claim),
+            claim_names=(*self.claim_names, SPECIAL_NAME),
+            specs=(*self.specs, spec),
+            extended=None,
+            mappings=mappings,
+            key=key,
         )
 
     @property
@@ -167,7 +175,9 @@ def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterRe
     claims = _claims(pod, snapshot)
     if isinstance(claims, Pending):
         return claims
-    blocked = next((r for claim in claims.values() if (r := _unresolvable_reason(claim, pod, snapshot)) is not None), None)
+    blocked = next(
+        (r for claim in claims.values() if (r := _unresolvable_reason(claim, pod, snapshot)) is not None), None
+    )
     if blocked is not None:
         return UnschedulableAndUnresolvable(blocked)
     return _requirements(pod, claims, extended, snapshot, policy)
@@ -271,7 +281,11 @@ def _requirements(
     policy = policy.effective(pod.key.namespace, frozenset(classes))
     topology = pod.annotations.get(_TOPOLOGY, policy.defaults.topology)
     if topology not in _CHOICES:
-        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (f"pod annotation {_TOPOLOGY}: {shown(topology)} is not one of {', '.join(_CHOICES)}",)))
+        return UnschedulableAndUnresolvable(
+            Reason(
+                Code.INVALID, (f"pod annotation {_TOPOLOGY}: {shown(topology)} is not one of {', '.join(_CHOICES)}",)
+            )
+        )
     least = _min_gbps(pod)
     if least is None:
         text = f"pod annotation {_BANDWIDTH}: {shown(pod.annotations[_BANDWIDTH])} is not a number of GB/s"
@@ -287,15 +301,30 @@ def _requirements(
     name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
     group = (pod.key.namespace, name) if name else None
     return PodRequirements(
-        wanted, settled, tuple(promised.values()), names, specs, tuple(classes.values()), topology, least, key, policy,
-        expected, group, extended=ask,
+        wanted,
+        settled,
+        tuple(promised.values()),
+        names,
+        specs,
+        tuple(classes.values()),
+        topology,
+        least,
+        key,
+        policy,
+        expected,
+        group,
+        extended=ask,
     )
 
 
 def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
     """The claim as it will be allocated for another pod, or by a bind of this pod; None where nothing is promised."""
     found = reservations.get(claim.uid)
-    if found is None or claim.allocation is not None or (found.state is ReservationState.HELD and found.pod_uid == pod.uid):
+    if (
+        found is None
+        or claim.allocation is not None
+        or (found.state is ReservationState.HELD and found.pod_uid == pod.uid)
+    ):
         return None
     return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))
 

@@ -27,7 +27,9 @@ class Shortlist:
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-def shortlist(ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]) -> Shortlist:
+def shortlist(
+    ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+) -> Shortlist:
     """The best few of the named nodes that can serve the demand. The ranking is that of all demands with its key."""
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
@@ -37,15 +39,26 @@ def shortlist(ranking: NodeRanking, requirements: PodRequirements, snapshot: Sna
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names))
         if has_all(names, (name for name, _ in best)):
             return Shortlist(tuple(best))
-    wanted = {n for n in names if _pinned(requirements, snapshot.node_infos.get(n))} if requirements.node_selectors else set(names)
+    wanted = (
+        {n for n in names if _pinned(requirements, snapshot.node_infos.get(n))}
+        if requirements.node_selectors
+        else set(names)
+    )
     best = ranking.best(wanted, requirements.policy.candidates)
     if best:
-        return Shortlist(tuple(best if proximity is None else _by_nearness(proximity, ranking, requirements, snapshot, best, wanted)))
+        return Shortlist(
+            tuple(best if proximity is None else _by_nearness(proximity, ranking, requirements, snapshot, best, wanted))
+        )
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names))
 
 
 def _by_nearness(
-    proximity: PodGroupProximity, ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, best: list[tuple[str, Placement]], wanted: set[str]
+    proximity: PodGroupProximity,
+    ranking: NodeRanking,
+    requirements: PodRequirements,
+    snapshot: Snapshot,
+    best: list[tuple[str, Placement]],
+    wanted: set[str],
 ) -> list[tuple[str, Placement]]:
     """The best nodes and all that are near, ranked with nearness counted."""
     placements = dict(best)
@@ -53,11 +66,16 @@ def _by_nearness(
         status = ranking.status(snapshot.node_infos[name])
         if isinstance(status, Placement):
             placements[name] = status
-    found = [(name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements)) for name, placement in placements.items()]
+    found = [
+        (name, proximity.with_proximity(placement, snapshot.node_infos[name], requirements))
+        for name, placement in placements.items()
+    ]
     return sorted(found, key=lambda entry: (-entry[1].score, entry[0]))[: len(best)]
 
 
-def _reasons(ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]) -> dict[str, str]:
+def _reasons(
+    ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+) -> dict[str, str]:
     known, unknown = ranking.reasons(), str(Reason(Code.NODE_UNKNOWN))
     found = {name: known.get(name, unknown) for name in names}
     if requirements.node_selectors:
@@ -80,7 +98,10 @@ def scores(grants: Mapping[str, float], names: Sequence[str]) -> list[tuple[str,
     equals, and a pod that loses its hold on the way may meet another on the same devices."""
     found = {name: grants[name] for name in names if name in grants}
     first = next((name for name in grants if name in found), "")
-    return [(name, MAX_SCORE if name == first else _scaled(found.get(name), found[first] if first else 0.0)) for name in names]
+    return [
+        (name, MAX_SCORE if name == first else _scaled(found.get(name), found[first] if first else 0.0))
+        for name in names
+    ]
 
 
 def _scaled(score: float | None, best: float) -> int:
@@ -99,8 +120,11 @@ def held_by_claim(node_info: NodeInfo, placement: Placement) -> list[tuple[Resul
     return [
         tuple(
             Result(
-                pick.request.name, node_info.inventory.places[pick.bit].id, pick.request.admin_access,
-                share_id="hold" if pick.consumed is not None else "", consumed=pick.consumed,
+                pick.request.name,
+                node_info.inventory.places[pick.bit].id,
+                pick.request.admin_access,
+                share_id="hold" if pick.consumed is not None else "",
+                consumed=pick.consumed,
             )
             for pick in claim
         )
@@ -109,7 +133,11 @@ def held_by_claim(node_info: NodeInfo, placement: Placement) -> list[tuple[Resul
 
 
 def plan(
-    node_info: NodeInfo, requirements: PodRequirements, placement: Placement, context: EvaluationContext, new_share: Callable[[], str]
+    node_info: NodeInfo,
+    requirements: PodRequirements,
+    placement: Placement,
+    context: EvaluationContext,
+    new_share: Callable[[], str],
 ) -> list[tuple[Claim, Allocation]]:
     """The allocation of each open claim on this node."""
     classes = {class_.name: class_ for class_ in requirements.classes}

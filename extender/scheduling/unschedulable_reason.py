@@ -32,7 +32,11 @@ def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseR
     if not inventory.places:
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
-    most = max((memory_bytes(node_info, bit) for bit in node_info.gpu_bits if bit >= 0), default=0) if expected_bytes else 0
+    most = (
+        max((memory_bytes(node_info, bit) for bit in node_info.gpu_bits if bit >= 0), default=0)
+        if expected_bytes
+        else 0
+    )
     if 0 < most < expected_bytes:
         return Reason(Code.TOO_SMALL, (f"{readable(expected_bytes * NANO)} of memory", readable(most * NANO)))
     for name, spec in zip(problem.names, problem.specs, strict=True):

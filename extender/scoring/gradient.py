@@ -51,8 +51,10 @@ def rank(before: float, after: float, host: Host, shape: RequestShape, scarce: M
     """The rank of a placement that leaves `host`; fragments before and after in thousandths."""
     free_choice = shape.gpus and host.model not in shape.models
     return Rank(
-        round((after - before) / WHOLE / STEP), scarce.get(host.model, 0.0) if free_choice else 0.0,
-        sum(host.gpus), host.cpu,
+        round((after - before) / WHOLE / STEP),
+        scarce.get(host.model, 0.0) if free_choice else 0.0,
+        sum(host.gpus),
+        host.cpu,
     )
 
 

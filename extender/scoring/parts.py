@@ -57,7 +57,9 @@ def _in_part_use(node_info: NodeInfo) -> int:
     return found
 
 
-def parts(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0) -> tuple[ScorePart, ...]:
+def parts(
+    choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0
+) -> tuple[ScorePart, ...]:
     """All parts that say something about this choice."""
     found = (
         _link(choice, baseline),
@@ -92,7 +94,9 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
     share = mine / best if best else 0.0
     source = choice.node_info.fabric.source.value
-    return ScorePart("link", share, f"{count} GPUs move {mine:.0f} GB/s in a ring, the fleet's best {best:.0f} ({source})")
+    return ScorePart(
+        "link", share, f"{count} GPUs move {mine:.0f} GB/s in a ring, the fleet's best {best:.0f} ({source})"
+    )
 
 
 def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
@@ -112,7 +116,9 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
     fit = asked / have
     value = (fit if policy.headroom == "tight" else 1 - fit) * (1 - overused / have)
     more = f", {overused / _GIB:.0f} GiB of it used beyond claims" if overused else ""
-    return ScorePart("headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}")
+    return ScorePart(
+        "headroom", value, f"{asked / _GIB:.0f} GiB needed of {have / _GIB:.0f} GiB unclaimed ({policy.headroom}){more}"
+    )
 
 
 def memory_bytes(node_info: NodeInfo, bit: int) -> int:
@@ -189,7 +195,10 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
 def left_over(node_info: NodeInfo) -> list[int]:
     """Thousandths of each GPU that are free, in the order of the fabric."""
     used, shared = node_info.busy, _in_part_use(node_info)
-    return [0 if bit < 0 or used >> bit & 1 else _left(node_info, bit) if shared >> bit & 1 else WHOLE for bit in node_info.gpu_bits]
+    return [
+        0 if bit < 0 or used >> bit & 1 else _left(node_info, bit) if shared >> bit & 1 else WHOLE
+        for bit in node_info.gpu_bits
+    ]
 
 
 def stranded(left: list[int], baseline: FleetBaseline) -> float:
@@ -211,7 +220,11 @@ def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | 
     if not taken or not had:
         return None, ""
     after = before & ~taken
-    larger = [(s.gpus, share * s.gpus) for s, share in baseline.request_mix if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)]
+    larger = [
+        (s.gpus, share * s.gpus)
+        for s, share in baseline.request_mix
+        if s.milli == WHOLE and s.gpus > max(taken.bit_count(), 1)
+    ]
     lost = sum(w * max(best_gbps(graph, before, size) - best_gbps(graph, after, size), 0.0) for size, w in larger)
     whole = sum(w * baseline.best_ring_gbps.get(size, 0.0) for size, w in larger)
     cut = had - links_inside(graph, after) - links_inside(graph, taken)
@@ -237,7 +250,9 @@ def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
         return ScorePart("health", 1.0, "no device reports trouble")
     value = 1 - len(troubled) / choice.devices.bit_count()
     name = choice.node_info.inventory.places[troubled[0]].id.device
-    return ScorePart("health", value, f"{len(troubled)} devices report trouble: {name}: {_trouble(choice.node_info, troubled[0])}")
+    return ScorePart(
+        "health", value, f"{len(troubled)} devices report trouble: {name}: {_trouble(choice.node_info, troubled[0])}"
+    )
 
 
 def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:
@@ -250,7 +265,11 @@ def _trouble(node_info: NodeInfo, bit: int) -> str:
     taint = next((t for t in node_info.inventory.places[bit].device.taints if t.effect == "None"), None)
     if taint is not None:
         return f"taint {taint.key}"
-    state = node_info.fabric.gpus[node_info.gpu_bits.index(bit)] if node_info.fabric is not None and bit in node_info.gpu_bits else None
+    state = (
+        node_info.fabric.gpus[node_info.gpu_bits.index(bit)]
+        if node_info.fabric is not None and bit in node_info.gpu_bits
+        else None
+    )
     if state is not None and not state.healthy:
         return state.note or "unhealthy"
     return "memory in use that no claim holds"

@@ -110,7 +110,11 @@ class ByTopology:
         memory = next((place.device.capacity[n].value.nanos for n in _MEMORY if n in place.device.capacity), 0)
         used = max((shares or {}).get(n, 0) for n in _MEMORY) if shares else 0
         return (
-            self._troubled >> bit & 1, shares is None, memory - used, self._blocked(bit), bit,
+            self._troubled >> bit & 1,
+            shares is None,
+            memory - used,
+            self._blocked(bit),
+            bit,
         )
 
     def _blocked(self, bit: int) -> int:
@@ -137,7 +141,11 @@ class ByTopology:
         if self._possible is None:
             node_info = self._node_info
             left = [left_of(pool, node_info.allocated_state) for pool in node_info.inventory.pools]
-            self._possible = sum(1 << bit for bit, place in enumerate(node_info.inventory.places) if _fits(place.device, left[place.pool]))
+            self._possible = sum(
+                1 << bit
+                for bit, place in enumerate(node_info.inventory.places)
+                if _fits(place.device, left[place.pool])
+            )
         return self._possible
 
 
@@ -151,4 +159,9 @@ def _fits(device: Device, left: dict[CounterKey, int]) -> bool:
 
 def _exclusive_counters(device: Device) -> list[tuple[str, str]]:
     """Counters that only one partition can hold: the memory slices that make placements exclude each other."""
-    return [(use.counter_set, name) for use in device.consumes for name, amount in use.counters if amount and "slice" in name]
+    return [
+        (use.counter_set, name)
+        for use in device.consumes
+        for name, amount in use.counters
+        if amount and "slice" in name
+    ]

@@ -67,7 +67,9 @@ class Access:
             with suppress(OSError), self._token_file.open("rb") as file:
                 token = file.read(MOST_TOKEN).strip()
         if not token:
-            return problem(403, "closed until there is a token: the option --page-token-file names a file that holds one")
+            return problem(
+                403, "closed until there is a token: the option --page-token-file names a file that holds one"
+            )
         if not secrets.compare_digest(header(scope, b"authorization"), b"Bearer " + token):
             return Answer(401, b"a bearer token is needed", TEXT, ((b"www-authenticate", b"Bearer"),))
         return None

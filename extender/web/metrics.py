@@ -50,20 +50,48 @@ class Process(Protocol):
 
 COMMON: tuple[MetricSource[Process], ...] = (
     MetricSource("berth_ready", GAUGE, "1 when every kind has been listed", lambda s: float(not s.informers.not_ready)),
-    MetricSource("berth_task_failures_total", COUNTER, "Times that a background task failed; it is started again",
-            lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()}, ("task",)),
-    MetricSource("berth_api_requests_total", COUNTER, "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
-            lambda s: {key: float(count) for key, count in s.client.answers.items()}, ("method", "status")),
-    MetricSource("berth_watch_silence_seconds", GAUGE,
-            "Seconds since the API server said anything on the watch of a kind, bookmarks included",
-            lambda s: {(name,): r.silence for name, r in s.informers.reflectors.items()}, ("kind",)),
-    MetricSource("berth_watch_failures", GAUGE, "Times in a row that list or watch of a kind failed",
-            lambda s: {(name,): float(r.failures) for name, r in s.informers.reflectors.items()}, ("kind",)),
-    MetricSource("berth_lists_total", COUNTER, "Complete lists of a kind; more than one after the start means a watch was lost",
-            lambda s: {(name,): float(r.relists) for name, r in s.informers.reflectors.items()}, ("kind",)),
-    MetricSource("berth_unreadable_objects", GAUGE,
-            "Objects whose newest version cannot be read; Berth keeps the last version that could be",
-            lambda s: {(name,): float(len(r.unreadable)) for name, r in s.informers.reflectors.items()}, ("kind",)),
+    MetricSource(
+        "berth_task_failures_total",
+        COUNTER,
+        "Times that a background task failed; it is started again",
+        lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()},
+        ("task",),
+    ),
+    MetricSource(
+        "berth_api_requests_total",
+        COUNTER,
+        "Requests to the API server other than watches, by method and HTTP status (empty: no answer)",
+        lambda s: {key: float(count) for key, count in s.client.answers.items()},
+        ("method", "status"),
+    ),
+    MetricSource(
+        "berth_watch_silence_seconds",
+        GAUGE,
+        "Seconds since the API server said anything on the watch of a kind, bookmarks included",
+        lambda s: {(name,): r.silence for name, r in s.informers.reflectors.items()},
+        ("kind",),
+    ),
+    MetricSource(
+        "berth_watch_failures",
+        GAUGE,
+        "Times in a row that list or watch of a kind failed",
+        lambda s: {(name,): float(r.failures) for name, r in s.informers.reflectors.items()},
+        ("kind",),
+    ),
+    MetricSource(
+        "berth_lists_total",
+        COUNTER,
+        "Complete lists of a kind; more than one after the start means a watch was lost",
+        lambda s: {(name,): float(r.relists) for name, r in s.informers.reflectors.items()},
+        ("kind",),
+    ),
+    MetricSource(
+        "berth_unreadable_objects",
+        GAUGE,
+        "Objects whose newest version cannot be read; Berth keeps the last version that could be",
+        lambda s: {(name,): float(len(r.unreadable)) for name, r in s.informers.reflectors.items()},
+        ("kind",),
+    ),
 )
 
 

@@ -40,8 +40,12 @@ class Records:
     count as `version`. They are counted where the caller wants them."""
 
     def __init__(
-        self, reviewer: TokenReviewer, take: Callable[[Batch], None], limits: HttpLimits = RECORDS,
-        refusals: RefusalLog | None = None, counts: Counter[str] | None = None,
+        self,
+        reviewer: TokenReviewer,
+        take: Callable[[Batch], None],
+        limits: HttpLimits = RECORDS,
+        refusals: RefusalLog | None = None,
+        counts: Counter[str] | None = None,
     ) -> None:
         self._reviewer = reviewer
         self._take = take

@@ -37,7 +37,11 @@ class ServeApp:
     """The verbs, and the probes unless they have an address of their own."""
 
     def __init__(
-        self, service: Service, probes: Probes | None, traces: Traces | None = None, limits: HttpLimits = VERBS,
+        self,
+        service: Service,
+        probes: Probes | None,
+        traces: Traces | None = None,
+        limits: HttpLimits = VERBS,
         refusals: RefusalLog | None = None,
     ) -> None:
         self.service = service

@@ -22,9 +22,7 @@ def decode_pod(obj: Json) -> Pod:
         claims=many(spec, "resourceClaims", "spec", _pod_claim),
         claim_statuses=dict(many(status, "resourceClaimStatuses", "status", _claim_status)),
         containers=_containers(spec),
-        annotations={
-            k: v for k, v in texts(metadata, "annotations", "metadata").items() if k.startswith("berth.dev/")
-        },
+        annotations={k: v for k, v in texts(metadata, "annotations", "metadata").items() if k.startswith("berth.dev/")},
         node_name=get(spec, "nodeName", str, "spec", ""),
         scheduler=get(spec, "schedulerName", str, "spec", ""),
         phase=get(status, "phase", str, "status", ""),
@@ -40,7 +38,8 @@ def decode_pod_group(obj: Json) -> PodGroup:
     metadata = get(obj, "metadata", dict, "", {})
     spec = get(obj, "spec", dict, "", {})
     return PodGroup(
-        need(metadata, "name", "metadata"), get(metadata, "uid", str, "metadata", ""),
+        need(metadata, "name", "metadata"),
+        get(metadata, "uid", str, "metadata", ""),
         claims=many(spec, "resourceClaims", "spec", _pod_claim),
     )
 
@@ -60,7 +59,8 @@ def may_need_devices(pod: Json) -> bool:
 
 def _pod_claim(obj: Json, path: str) -> PodClaim:
     return PodClaim(
-        need(obj, "name", path), get(obj, "resourceClaimName", str, path, ""),
+        need(obj, "name", path),
+        get(obj, "resourceClaimName", str, path, ""),
         get(obj, "resourceClaimTemplateName", str, path, ""),
     )
 

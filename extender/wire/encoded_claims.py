@@ -62,8 +62,11 @@ def encode_quantities(values: Mapping[str, Quantity]) -> dict[str, str]:
 
 def _encode_toleration(toleration: Toleration) -> Json:
     fields: dict[str, Any] = {
-        "key": toleration.key, "operator": toleration.operator, "value": toleration.value,
-        "effect": toleration.effect, "tolerationSeconds": toleration.seconds,
+        "key": toleration.key,
+        "operator": toleration.operator,
+        "value": toleration.value,
+        "effect": toleration.effect,
+        "tolerationSeconds": toleration.seconds,
     }
     return {name: value for name, value in fields.items() if value not in ("", None)}
 

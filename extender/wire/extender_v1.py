@@ -20,7 +20,9 @@ from extender.wire.node_names import NameOffsets, NodeNames, checked_names
 _REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply: 16,384 nodes get theirs in full
 _NAMES = b',"Nodes":null,"NodeNames":["'  # as Go writes it, after the pod
 _FEW_TEXTS = rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # fields of metadata; bounded, for bodies that are made to take long
-_IDENTITY = re.compile(rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_FEW_TEXTS, _FEW_TEXTS))
+_IDENTITY = re.compile(
+    rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_FEW_TEXTS, _FEW_TEXTS)
+)
 
 
 class ExtenderArgs:
@@ -130,7 +132,9 @@ def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, st
     """ExtenderFilterResult in the form that was asked: names for names, nodes for nodes. Never null by accident."""
     if args.nodes is None:
         return _filter_result(orjson.dumps(list(names)), b"null", failed)
-    return _filter_result(b"null", dumped({"metadata": {}, "items": [args.nodes[name] for name in names]}, "Nodes"), failed)
+    return _filter_result(
+        b"null", dumped({"metadata": {}, "items": [args.nodes[name] for name in names]}, "Nodes"), failed
+    )
 
 
 def encode_passed(args: ExtenderArgs) -> bytes:
@@ -151,7 +155,13 @@ def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, st
 def encode_filter_error(message: str) -> bytes:
     """A failure of ours: the scheduler backs off and asks again."""
     return orjson.dumps(
-        {"NodeNames": None, "Nodes": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": cut(message, REASON_BYTES)}
+        {
+            "NodeNames": None,
+            "Nodes": None,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": {},
+            "Error": cut(message, REASON_BYTES),
+        }
     )
 
 

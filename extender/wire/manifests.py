@@ -53,7 +53,9 @@ def _pods(obj: Json) -> Iterator[Json]:
         yield {**template, "kind": "Pod", "metadata": metadata}
 
 
-def _hypothetical(obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]) -> HypotheticalPod:
+def _hypothetical(
+    obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]
+) -> HypotheticalPod:
     namespace, name = _key(obj)
     uid = f"{_IMAGINED_UID}/{namespace}/{name}"
     statuses, mine = [], []

@@ -60,7 +60,9 @@ def decode_claim(obj: Json) -> Claim:
     except WireError as error:
         version = get(metadata, "resourceVersion", str, "metadata", "")
         allocation, reserved_for = _occupied(_inner(obj, "status"))
-        return Claim(key, uid, version, allocation=allocation, reserved_for=reserved_for, problem=cut(str(error), REASON_BYTES))
+        return Claim(
+            key, uid, version, allocation=allocation, reserved_for=reserved_for, problem=cut(str(error), REASON_BYTES)
+        )
 
 
 def _occupied(status: Json) -> tuple[Allocation | None, tuple[Consumer, ...]]:
@@ -98,7 +100,9 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
     status = get(obj, "status", dict, "", {})
     annotations = get(metadata, "annotations", dict, "metadata", {})
     return Claim(
-        key, uid, get(metadata, "resourceVersion", str, "metadata", ""),
+        key,
+        uid,
+        get(metadata, "resourceVersion", str, "metadata", ""),
         spec=_SPECS.decode(dumped(get(obj, "spec", dict, "", {}), "spec", orjson.OPT_SORT_KEYS)),
         allocation=_allocation(status) if status.get("allocation") is not None else None,
         reserved_for=many(status, "reservedFor", "status", _consumer),
@@ -191,7 +195,8 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
     wanted = get(obj, "capacity", dict, path, {})
     has_requests = wanted.get("requests") is not None
     return DeviceRequest(
-        name, get(obj, "deviceClassName", str, path, ""),
+        name,
+        get(obj, "deviceClassName", str, path, ""),
         selectors=many(obj, "selectors", path, _selector),
         mode=mode,
         count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
@@ -221,8 +226,11 @@ def _selector(obj: Json, path: str) -> str:
 def _toleration(obj: Json, path: str) -> Toleration:
     seconds = obj.get("tolerationSeconds")
     return Toleration(
-        get(obj, "key", str, path, ""), get(obj, "operator", str, path, ""), get(obj, "value", str, path, ""),
-        get(obj, "effect", str, path, ""), seconds if isinstance(seconds, int) else None,
+        get(obj, "key", str, path, ""),
+        get(obj, "operator", str, path, ""),
+        get(obj, "value", str, path, ""),
+        get(obj, "effect", str, path, ""),
+        seconds if isinstance(seconds, int) else None,
     )
 
 
@@ -266,7 +274,8 @@ def _result(obj: Json, path: str) -> Result:
         return Result(need(obj, "request", path), _device_id(obj, path))
     consumed = quantities(obj, "consumedCapacity", path)
     return Result(
-        need(obj, "request", path), _device_id(obj, path),
+        need(obj, "request", path),
+        _device_id(obj, path),
         admin_access=get(obj, "adminAccess", bool, path, False),
         tolerations=many(obj, "tolerations", path, _toleration),
         share_id=get(obj, "shareID", str, path, ""),
@@ -279,14 +288,18 @@ def _result(obj: Json, path: str) -> Result:
 
 def _consumer(obj: Json, path: str) -> Consumer:
     return Consumer(
-        get(obj, "uid", str, path, ""), get(obj, "name", str, path, ""), get(obj, "resource", str, path, ""),
+        get(obj, "uid", str, path, ""),
+        get(obj, "name", str, path, ""),
+        get(obj, "resource", str, path, ""),
         get(obj, "apiGroup", str, path, ""),
     )
 
 
 def _device_status(obj: Json, path: str) -> DeviceStatus:
     conditions = many(
-        obj, "conditions", path,
+        obj,
+        "conditions",
+        path,
         lambda c, _: (get(c, "type", str, path, ""), get(c, "status", str, path, "")),
     )
     return DeviceStatus(_device_id(obj, path), get(obj, "shareID", str, path, ""), conditions)

@@ -63,7 +63,10 @@ class SliceDecoder:
         version = get(metadata, "resourceVersion", str, "metadata", "")
         try:
             return Slice(
-                name, key, generation, count,
+                name,
+                key,
+                generation,
+                count,
                 selection=_selection(spec, "spec"),
                 per_device=get(spec, "perDeviceNodeSelection", bool, "spec", False),
                 devices=many(spec, "devices", "spec", lambda item, path: self._device(item, path, driver)),
@@ -74,7 +77,9 @@ class SliceDecoder:
         except WireError as error:
             node = spec.get("nodeName")
             selection = NodeSelection(node_name=node if isinstance(node, str) else "", all_nodes=not node)
-            return Slice(name, key, generation, count, selection, resource_version=version, problem=cut(str(error), REASON_BYTES))
+            return Slice(
+                name, key, generation, count, selection, resource_version=version, problem=cut(str(error), REASON_BYTES)
+            )
 
     def _device(self, obj: Json, path: str, driver: str) -> Device:
         # In resource.k8s.io/v1 a device is flat; v1beta1 wrapped it in `basic`.
@@ -136,7 +141,9 @@ def decode_taint_rule(obj: Json) -> TaintRule:
     known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}
     foreign = any(selector.get(field) for field in ("deviceClassName", "selectors"))
     return TaintRule(
-        need(metadata, "name", "metadata"), _taint(get(spec, "taint", dict, "spec", {}), "spec.taint"), **known,
+        need(metadata, "name", "metadata"),
+        _taint(get(spec, "taint", dict, "spec", {}), "spec.taint"),
+        **known,
         selective=any(known.values()) and not foreign,
     )
 

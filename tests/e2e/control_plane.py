@@ -20,8 +20,14 @@ from extender.wire.lenient import lenient_loads
 
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-CONTROLLERS = ("resourceclaim-controller", "garbage-collector-controller", "namespace-controller", "pod-garbage-collector-controller",
-               "serviceaccount-token-controller", "clusterrole-aggregation-controller")
+CONTROLLERS = (
+    "resourceclaim-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "pod-garbage-collector-controller",
+    "serviceaccount-token-controller",
+    "clusterrole-aggregation-controller",
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -77,28 +83,63 @@ class ControlPlane:
 
     def _start_all(self) -> None:
         client, peer = free_port(), free_port()
-        self.start("etcd", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", f"http://127.0.0.1:{client}",
-                   "--advertise-client-urls", f"http://127.0.0.1:{client}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
-                   "--unsafe-no-fsync")
+        self.start(
+            "etcd",
+            "--data-dir",
+            str(self.folder / "etcd"),
+            "--listen-client-urls",
+            f"http://127.0.0.1:{client}",
+            "--advertise-client-urls",
+            f"http://127.0.0.1:{client}",
+            "--listen-peer-urls",
+            f"http://127.0.0.1:{peer}",
+            "--unsafe-no-fsync",
+        )
         key = self.folder / "sa.key"
         subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
-        self.start("kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", f"--secure-port={self.port}",
-                   "--bind-address=127.0.0.1", f"--cert-dir={self.folder / 'certs'}", f"--token-auth-file={self.folder / 'tokens.csv'}",
-                   "--authorization-mode=RBAC", f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-                   "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
-                   "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000", *self._api_args)
-        self.kubeconfig.write_text(yaml.safe_dump({
-            "apiVersion": "v1", "kind": "Config", "current-context": "e2e",
-            "clusters": [{"name": "e2e", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
-            "users": [{"name": "e2e", "user": {"token": TOKEN}}],
-            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
-        }))
+        self.start(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{client}",
+            f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={self.folder / 'certs'}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--max-requests-inflight=2000",
+            "--max-mutating-requests-inflight=1000",
+            *self._api_args,
+        )
+        self.kubeconfig.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "e2e",
+                    "clusters": [{"name": "e2e", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
+                    "users": [{"name": "e2e", "user": {"token": TOKEN}}],
+                    "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
+                }
+            )
+        )
         self.wait(lambda: self.get("/readyz", raw=True) == "ok", 60)
-        self.start("kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
-                   "--controllers=" + ",".join(CONTROLLERS), f"--service-account-private-key-file={key}",
-                   f"--root-ca-file={self.folder / 'certs' / 'apiserver.crt'}",
-                   "--kube-api-qps=500", "--kube-api-burst=1000", *self._gates)
+        self.start(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--controllers=" + ",".join(CONTROLLERS),
+            f"--service-account-private-key-file={key}",
+            f"--root-ca-file={self.folder / 'certs' / 'apiserver.crt'}",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+            *self._gates,
+        )
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
@@ -129,10 +170,16 @@ class ControlPlane:
         self.processes.append(process)
         return process
 
-    def start_scheduler(self, berth_port: int, config: Path = ROOT / "scheduler-config" / "berth-scheduler.yaml") -> None:
+    def start_scheduler(
+        self, berth_port: int, config: Path = ROOT / "scheduler-config" / "berth-scheduler.yaml"
+    ) -> None:
         """The project's own configuration, with the port and the kubeconfig of this run."""
         loaded = yaml.safe_load(config.read_text())
-        loaded["clientConnection"] = {"kubeconfig": str(self.kubeconfig_of("berth-scheduler")), "qps": 500, "burst": 1000}
+        loaded["clientConnection"] = {
+            "kubeconfig": str(self.kubeconfig_of("berth-scheduler")),
+            "qps": 500,
+            "burst": 1000,
+        }
         loaded["leaderElection"] = {"leaderElect": False}
         for extender in loaded["extenders"]:
             extender["urlPrefix"] = f"http://127.0.0.1:{berth_port}"
@@ -144,7 +191,20 @@ class ControlPlane:
         """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
         port = free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
-        self._spawn([python, "-m", "extender", "serve", "--kubeconfig", str(self.kubeconfig_of("berth")), "--listen", f"127.0.0.1:{port}", *to], self.folder / "berth.log")
+        self._spawn(
+            [
+                python,
+                "-m",
+                "extender",
+                "serve",
+                "--kubeconfig",
+                str(self.kubeconfig_of("berth")),
+                "--listen",
+                f"127.0.0.1:{port}",
+                *to,
+            ],
+            self.folder / "berth.log",
+        )
         self.wait(lambda: _status(f"http://127.0.0.1:{port}/readyz") == 200, 30)
         return port
 
@@ -170,7 +230,10 @@ class ControlPlane:
         path = self.folder / f"{account}.kubeconfig"
         if path.exists():
             return path
-        for obj in (yaml.safe_load((ROOT / "manifests/base/namespace.yaml").read_text()), *yaml.safe_load_all((ROOT / "manifests/base/rbac.yaml").read_text())):
+        for obj in (
+            yaml.safe_load((ROOT / "manifests/base/namespace.yaml").read_text()),
+            *yaml.safe_load_all((ROOT / "manifests/base/rbac.yaml").read_text()),
+        ):
             self.ensure(obj)
         config = yaml.safe_load(self.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": self.token_of(account)}
@@ -181,7 +244,9 @@ class ControlPlane:
         """A token of a service account, for the API server where no audience is given."""
         spec = {"expirationSeconds": 86400, **({"audiences": list(audiences)} if audiences else {})}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return self.request("POST", f"/api/v1/namespaces/berth-system/serviceaccounts/{account}/token", body)["status"]["token"]
+        return self.request("POST", f"/api/v1/namespaces/berth-system/serviceaccounts/{account}/token", body)["status"][
+            "token"
+        ]
 
     def ensure(self, obj: dict) -> None:
         """Create an object of the manifests where it is not there yet."""
@@ -196,7 +261,9 @@ class ControlPlane:
 
     # -- a small client ---------------------------------------------------------------------------------------
 
-    def request(self, method: str, path: str, body: object = None, content: str = "application/json", token: str = TOKEN) -> object:
+    def request(
+        self, method: str, path: str, body: object = None, content: str = "application/json", token: str = TOKEN
+    ) -> object:
         return lenient_loads(self._send(method, path, body, content, token))
 
     def get(self, path: str, raw: bool = False) -> object:
@@ -205,7 +272,9 @@ class ControlPlane:
 
     def _send(self, method: str, path: str, body: object, content: str, token: str = TOKEN) -> bytes:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Authorization": f"Bearer {token}", "Content-Type": content}, method=method)
+        request = urllib.request.Request(
+            self.url + path, data, {"Authorization": f"Bearer {token}", "Content-Type": content}, method=method
+        )
         try:
             with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
                 return response.read()
@@ -221,7 +290,12 @@ class ControlPlane:
         path = f"{base}/namespaces/{namespace}/{plural}" if scoped else f"{base}/{plural}"
         made = self.request("POST", path, obj)
         if obj["kind"] == "Node" and obj.get("status"):
-            self.request("PATCH", f"{path}/{obj['metadata']['name']}/status", {"status": obj["status"]}, "application/merge-patch+json")
+            self.request(
+                "PATCH",
+                f"{path}/{obj['metadata']['name']}/status",
+                {"status": obj["status"]},
+                "application/merge-patch+json",
+            )
         return made
 
     def wait(self, condition, seconds: float) -> None:
@@ -230,7 +304,9 @@ class ControlPlane:
         while time.monotonic() < end:
             for process in self.processes:
                 if process.poll() is not None:
-                    raise RuntimeError(f"{process.args[0]} ended with {process.returncode}; see its log in {self.folder}")
+                    raise RuntimeError(
+                        f"{process.args[0]} ended with {process.returncode}; see its log in {self.folder}"
+                    )
             try:
                 if condition():
                     return

@@ -20,10 +20,18 @@ from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import FakeNvml
 
 pytestmark = [
-    needs(), pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+    needs(),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+CLUSTER_WIDE = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Namespace",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "NetworkPolicy": "networkpolicies"}
 ACCOUNT = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent"
 
@@ -101,7 +109,9 @@ def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:
         node = plane.create(node_object("gpu-worker", machine, {}))
         plane.create(node_object("other", machine, {}))
         # As kubelet's tokens do, this one names the node that it is for.
-        bound = {"boundObjectRef": {"kind": "Node", "apiVersion": "v1", "name": "gpu-worker", "uid": node["metadata"]["uid"]}}
+        bound = {
+            "boundObjectRef": {"kind": "Node", "apiVersion": "v1", "name": "gpu-worker", "uid": node["metadata"]["uid"]}
+        }
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": bound}
         token = plane.request("POST", f"{ACCOUNT}/token", request)["status"]["token"]
         plane.wait(lambda: asyncio.run(refused_elsewhere(plane, token, machine)), 30)

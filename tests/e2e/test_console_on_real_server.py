@@ -17,9 +17,11 @@ from tests.e2e.test_real_control_plane import make_fleet, pod
 from tests.test_records import batch
 
 pytestmark = [
-    needs("kubectl"), pytest.mark.timeout(300),
+    needs("kubectl"),
+    pytest.mark.timeout(300),
     # urllib leaves closed sockets to the orphan collector when a poll is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 Json = dict
 ACCOUNT = "system:serviceaccount:berth-system:berth-console"
 
@@ -82,11 +84,15 @@ def test_records_arrive_and_are_explained(plane: ControlPlane, console: Console)
     plane.wait(lambda: explained(console, "waits").get("attempts"), 30)
     assert explained(console, "waits")["outcome"] == "refused"
     assert metric(console, "berth_serve_processes") == 1 and metric(console, "berth_records_taken_total") >= 3
-    assert set(metric(console, f'berth_records_requests_total{{answer="{answer}"}}') for answer in (401, 403, 503)) == {0}
+    assert set(metric(console, f'berth_records_requests_total{{answer="{answer}"}}') for answer in (401, 403, 503)) == {
+        0
+    }
 
     def events() -> list[Json]:
         found = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        return [e for e in found if e.get("reportingController") == "berth.dev/berth" and e["regarding"]["name"] == "waits"]
+        return [
+            e for e in found if e.get("reportingController") == "berth.dev/berth" and e["regarding"]["name"] == "waits"
+        ]
 
     plane.wait(lambda: len(events()) == 1, 30)
 

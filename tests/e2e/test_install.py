@@ -23,7 +23,9 @@ def test_first_pod_is_bound_by_the_service_account(tmp_path: Path) -> None:
         assert len(claim["status"]["allocation"]["devices"]["results"]) == 4
         lines = "".join((tmp_path / f"{name}.log").read_text() for name in ("berth", "berth-console")).splitlines()
         # The console may start after Berth, as the pods of a cluster start in any order.
-        warned = [line for line in lines if '"level": "warning"' in line and "the console does not take records" not in line]
+        warned = [
+            line for line in lines if '"level": "warning"' in line and "the console does not take records" not in line
+        ]
         assert not warned and not any("forbidden" in line for line in lines), lines
         plane.wait(lambda: "berth_serve_processes 1.0" in page(installed.pages), 60)
 

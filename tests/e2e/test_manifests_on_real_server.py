@@ -13,12 +13,21 @@ import pytest
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 
 KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", ".")) / "kubectl"
-pytestmark = [needs("kubectl"), pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    needs("kubectl"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def kubectl(plane: ControlPlane, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args], capture_output=True, text=True, input=text, check=False)
+    return subprocess.run(
+        [str(KUBECTL), f"--kubeconfig={plane.kubeconfig}", *args],
+        capture_output=True,
+        text=True,
+        input=text,
+        check=False,
+    )
 
 
 def applied(plane: ControlPlane, folder: str) -> bool:
@@ -45,7 +54,10 @@ spec: {devices: {requests: [{name: g, exactly: {deviceClassName: gpu.nvidia.com}
 
 
 # As manifests/overlays/mutating-v1beta1 says for servers before 1.36; later ones have it on.
-MUTATING = ("--feature-gates=MutatingAdmissionPolicy=true", "--runtime-config=admissionregistration.k8s.io/v1beta1=true")
+MUTATING = (
+    "--feature-gates=MutatingAdmissionPolicy=true",
+    "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+)
 
 
 def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> None:
@@ -57,23 +69,51 @@ def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> No
             plane.wait(lambda folder=folder: applied(plane, folder), 60)
             print(f"kubectl apply -k {folder}: {time.perf_counter() - started:.1f} s")
             # Before 1.36 the server drops taints of slices, and the trial's fleet has some.
-            assert kubectl(plane, "diff", "-k", str(ROOT / folder)).returncode == 0 or (folder.endswith("trial") and minor < 36), "applied as written"
+            assert kubectl(plane, "diff", "-k", str(ROOT / folder)).returncode == 0 or (
+                folder.endswith("trial") and minor < 36
+            ), "applied as written"
         secret = "/api/v1/namespaces/berth-system/secrets/berth-scheduler-token"
         plane.wait(lambda: (plane.get(secret).get("data") or {}).keys() >= {"token", "ca.crt", "namespace"}, 60)
-        examined = subprocess.run([sys.executable, "-m", "extender", "doctor", "--kubeconfig", str(plane.kubeconfig)], capture_output=True, text=True, cwd=ROOT, check=False)
+        examined = subprocess.run(
+            [sys.executable, "-m", "extender", "doctor", "--kubeconfig", str(plane.kubeconfig)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
         assert (examined.returncode, examined.stdout) == (0, "0 findings\n"), "as installed, nothing hurts"
         kubectl(plane, "create", "namespace", "plain")
         pod_of = lambda: plane.get("/api/v1/namespaces/default/pods/p")["spec"]["schedulerName"]
-        made = lambda: kubectl(plane, "create", "-f", "-", text=POD.format(namespace="default", scheduler="default-scheduler")).returncode == 0
+        made = lambda: (
+            kubectl(
+                plane, "create", "-f", "-", text=POD.format(namespace="default", scheduler="default-scheduler")
+            ).returncode
+            == 0
+        )
         removed = lambda: kubectl(plane, "delete", "pod", "p", "--grace-period=0", "--force").returncode == 0
         plane.wait(lambda: made() and (pod_of() == "berth-scheduler" or not removed()), 30)
         assert removed()
         for kind in ("mutatingadmissionpolicy", "mutatingadmissionpolicybinding"):
             assert kubectl(plane, "delete", kind, "berth-set-scheduler-name").returncode == 0
         refused = lambda text, words: words in kubectl(plane, "create", "-f", "-", text=text).stderr
-        plane.wait(lambda: refused(POD.format(namespace="default", scheduler="default-scheduler"), "need schedulerName: berth-scheduler"), 30)
+        plane.wait(
+            lambda: refused(
+                POD.format(namespace="default", scheduler="default-scheduler"), "need schedulerName: berth-scheduler"
+            ),
+            30,
+        )
         plane.wait(lambda: refused(CLAIM, "need the label berth.dev/gpu"), 30)
         kubectl(plane, "label", "namespace", "plain", "berth.dev/gpu=true")
         plane.wait(lambda: kubectl(plane, "create", "-f", "-", text=CLAIM).returncode == 0, 30)
-        assert kubectl(plane, "create", "-f", "-", text=POD.format(namespace="plain", scheduler="berth-scheduler")).returncode == 0
-        assert kubectl(plane, "delete", "-k", str(ROOT / "manifests/overlays/admission"), "--wait=false", "--ignore-not-found").returncode == 0
+        assert (
+            kubectl(
+                plane, "create", "-f", "-", text=POD.format(namespace="plain", scheduler="berth-scheduler")
+            ).returncode
+            == 0
+        )
+        assert (
+            kubectl(
+                plane, "delete", "-k", str(ROOT / "manifests/overlays/admission"), "--wait=false", "--ignore-not-found"
+            ).returncode
+            == 0
+        )

@@ -13,9 +13,11 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
 
 pytestmark = [
-    needs(), pytest.mark.timeout(600),
+    needs(),
+    pytest.mark.timeout(600),
     # urllib leaves closed sockets to the orphan collector when a poll is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 Json = dict
 NODES = ("n1", "n2", "n3")
@@ -46,9 +48,11 @@ def berth_port(plane: ControlPlane) -> int:
 
 def pod(name: str, group: str = "g", claim: str = "shared", **spec: object) -> Json:
     spec = {
-        "automountServiceAccountToken": False, "containers": [{"name": "c", "image": "pause"}],
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "c", "image": "pause"}],
         "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}],
-        "schedulingGroup": {"podGroupName": group}, **spec,
+        "schedulingGroup": {"podGroupName": group},
+        **spec,
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
@@ -86,7 +90,9 @@ class Scheduler:
 def claim(name: str) -> Json:
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
         "spec": {"devices": {"requests": [request]}},
     }
 
@@ -94,7 +100,9 @@ def claim(name: str) -> Json:
 def pod_group(name: str, claim: str, policy: Json) -> Json:
     entry = {"name": "gpu", "resourceClaimName": claim}
     return {
-        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": name},
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
         "spec": {"schedulingPolicy": policy, "resourceClaims": [entry]},
     }
 

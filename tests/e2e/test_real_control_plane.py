@@ -16,9 +16,11 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 
 pytestmark = [
-    needs(), pytest.mark.timeout(900),
+    needs(),
+    pytest.mark.timeout(900),
     # urllib leaves closed sockets to the orphan collector when a poll is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 NODES = int(os.environ.get("BERTH_E2E_NODES", "100"))
 PODS = int(os.environ.get("BERTH_E2E_PODS", "100"))
@@ -51,9 +53,12 @@ def make_fleet(plane: ControlPlane, count: int) -> None:
 
 def pod(name: str, template: str) -> dict:
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
         "spec": {
-            "schedulerName": "berth-scheduler", "automountServiceAccountToken": False,
+            "schedulerName": "berth-scheduler",
+            "automountServiceAccountToken": False,
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
             "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
         },
@@ -64,10 +69,20 @@ def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> Non
     """A fleet, one pod per claim template, all at once: all bound, all claims reserved, no device held twice."""
     make_fleet(plane, NODES)
     port = plane.start_berth(sys.executable, plane.start_console(sys.executable).records)
-    plane.create({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "pair"},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}},
-    })
+    plane.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "pair"},
+            "spec": {
+                "spec": {
+                    "devices": {
+                        "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]
+                    }
+                }
+            },
+        }
+    )
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: plane.create(pod(f"job-{i:04}", "pair")), range(PODS)))
     plane.start_scheduler(port)
@@ -98,13 +113,34 @@ def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> Non
 
 def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> None:
     """A pod that waits for devices is bound soon after a node brings them, although slices wake nobody."""
-    plane.create({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t4"},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {
-            "deviceClassName": "gpu.nvidia.com",
-            "selectors": [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"}}],
-        }}]}}},
-    })
+    plane.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "t4"},
+            "spec": {
+                "spec": {
+                    "devices": {
+                        "requests": [
+                            {
+                                "name": "gpu",
+                                "exactly": {
+                                    "deviceClassName": "gpu.nvidia.com",
+                                    "selectors": [
+                                        {
+                                            "cel": {
+                                                "expression": "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+                                            }
+                                        }
+                                    ],
+                                },
+                            }
+                        ]
+                    }
+                }
+            },
+        }
+    )
     machine = carried_machines()["t4-4"]
     node = node_object("late-node", machine, {})
     node["status"]["capacity"] = node["status"]["allocatable"]
@@ -120,7 +156,11 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
 
     def told() -> list[str]:
         events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        return [e["note"] for e in events if e.get("reportingController") == "berth.dev/berth" and e["regarding"]["name"] == "waits"]
+        return [
+            e["note"]
+            for e in events
+            if e.get("reportingController") == "berth.dev/berth" and e["regarding"]["name"] == "waits"
+        ]
 
     plane.wait(lambda: len(told()) == 1 and "Tesla T4" in told()[0], 30)
     time.sleep(3)
@@ -154,7 +194,9 @@ def test_manifest_of_device_plugin_days_runs_unchanged(plane: ControlPlane) -> N
     plane.wait(lambda: plane.get("/api/v1/namespaces/default/pods/legacy")["spec"].get("nodeName"), 30)
     found = plane.get("/api/v1/namespaces/default/pods/legacy")
     status = found["status"]["extendedResourceClaimStatus"]
-    assert status["requestMappings"] == [{"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}]
+    assert status["requestMappings"] == [
+        {"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}
+    ]
     claim = plane.get(f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{status['resourceClaimName']}")
     assert len(claim["status"]["allocation"]["devices"]["results"]) == 2
     assert claim["status"]["reservedFor"][0]["uid"] == found["metadata"]["uid"]
@@ -166,21 +208,63 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
     if minor < 36:
         pytest.skip("DRAConsumableCapacity is alpha and off before 1.36")
     device = {"name": "shared", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
-    plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "shared"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'shared.example.com'"}}]}})
-    plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "shared"}, "spec": {
-        "driver": "shared.example.com", "nodeName": "node-0000", "pool": {"name": "node-0000", "generation": 1, "resourceSliceCount": 1}, "devices": [device]}})
-    plane.create({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "share"}, "spec": {"spec": {"devices": {"requests": [
-        {"name": "gpu", "exactly": {"deviceClassName": "shared", "capacity": {"requests": {"memory": "30Gi"}}}}]}}}})
+    plane.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "shared"},
+            "spec": {"selectors": [{"cel": {"expression": "device.driver == 'shared.example.com'"}}]},
+        }
+    )
+    plane.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "shared"},
+            "spec": {
+                "driver": "shared.example.com",
+                "nodeName": "node-0000",
+                "pool": {"name": "node-0000", "generation": 1, "resourceSliceCount": 1},
+                "devices": [device],
+            },
+        }
+    )
+    plane.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "share"},
+            "spec": {
+                "spec": {
+                    "devices": {
+                        "requests": [
+                            {
+                                "name": "gpu",
+                                "exactly": {"deviceClassName": "shared", "capacity": {"requests": {"memory": "30Gi"}}},
+                            }
+                        ]
+                    }
+                }
+            },
+        }
+    )
     for i in range(3):
         plane.create(pod(f"share-{i}", "share"))
 
     def bound() -> int:
-        return sum(bool(plane.get(f"/api/v1/namespaces/default/pods/share-{i}")["spec"].get("nodeName")) for i in range(3))
+        return sum(
+            bool(plane.get(f"/api/v1/namespaces/default/pods/share-{i}")["spec"].get("nodeName")) for i in range(3)
+        )
 
     plane.wait(lambda: bound() == 2, 30)
     time.sleep(2)
     assert bound() == 2
-    results = [r for c in plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"] for r in c["status"].get("allocation", {}).get("devices", {}).get("results", []) if r["device"] == "shared"]
+    results = [
+        r
+        for c in plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]
+        for r in c["status"].get("allocation", {}).get("devices", {}).get("results", [])
+        if r["device"] == "shared"
+    ]
     assert len(results) == 2 and all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)
 
 

@@ -16,9 +16,11 @@ from tests.fuzzing import unfolded
 from tests.test_unreadable_objects import CASES
 
 pytestmark = [
-    needs("kubectl"), pytest.mark.timeout(600),
+    needs("kubectl"),
+    pytest.mark.timeout(600),
     # urllib leaves closed sockets to the orphan collector when a poll is refused.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 Json = dict
 OURS, VICTIMS = "team-a", "team-b"
@@ -93,7 +95,9 @@ def pod(name: str, *claims: str, gates: list = []) -> Json:  # noqa: B006 - neve
     gpu = {} if claims else {"nvidia.com/gpu": "1"}
     container = {"name": "c", "image": "pause", "resources": {"limits": gpu, "requests": gpu}}
     spec = {
-        "schedulerName": "berth-scheduler", "automountServiceAccountToken": False, "containers": [container],
+        "schedulerName": "berth-scheduler",
+        "automountServiceAccountToken": False,
+        "containers": [container],
         "resourceClaims": [{"name": f"c{i}", "resourceClaimName": one} for i, one in enumerate(claims)],
         "schedulingGates": gates,
     }
@@ -103,7 +107,9 @@ def pod(name: str, *claims: str, gates: list = []) -> Json:  # noqa: B006 - neve
 def claim(name: str, **metadata: object) -> Json:
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, **metadata},
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, **metadata},
         "spec": {"devices": {"requests": [request]}},
     }
 

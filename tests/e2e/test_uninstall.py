@@ -19,9 +19,12 @@ CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/shared"
 
 def pod(name: str, scheduler: str) -> dict:
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
         "spec": {
-            "schedulerName": scheduler, "automountServiceAccountToken": False,
+            "schedulerName": scheduler,
+            "automountServiceAccountToken": False,
             "resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}],
             "containers": [{"name": "c", "image": "pause", "resources": {"claims": [{"name": "gpu"}]}}],
         },
@@ -54,10 +57,16 @@ def test_the_in_tree_plugin_goes_on_with_the_claims(tmp_path: Path) -> None:
             plane.end(process)
 
         config = tmp_path / "in-tree.yaml"
-        config.write_text(yaml.safe_dump({
-            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "leaderElection": {"leaderElect": False},
-            "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
-        }))
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "kubescheduler.config.k8s.io/v1",
+                    "kind": "KubeSchedulerConfiguration",
+                    "leaderElection": {"leaderElect": False},
+                    "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
+                }
+            )
+        )
         plane.start("kube-scheduler", f"--config={config}", "--secure-port=0")
         plane.create(pod("in-tree", "default-scheduler"))
         plane.wait(lambda: node_of(plane, "in-tree"), 60)

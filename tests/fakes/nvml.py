@@ -33,7 +33,9 @@ class FakeNvml:
     nvmlEventTypeXidCriticalError = 8
     nvmlMemory_v2 = 2
 
-    def __init__(self, machine: Machine, *, node: str = "n", hidden_switch: bool = False, clique: str = "", mig: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, *, node: str = "n", hidden_switch: bool = False, clique: str = "", mig: bool = False
+    ) -> None:
         self.machine, self.node = machine, node
         self.hidden_switch, self.clique, self.mig = hidden_switch, clique, mig
         self.broken: set[str] = set()
@@ -49,8 +51,10 @@ class FakeNvml:
 
     def __getattribute__(self, name: str):
         if name.startswith("nvml") and name in object.__getattribute__(self, "broken"):
+
             def refuse(*_):
                 raise NVMLError(f"{name}: Not Supported")
+
             return refuse
         return object.__getattribute__(self, name)
 
@@ -88,8 +92,16 @@ class FakeNvml:
         return next((r.numa for i, r in enumerate(self.machine.readings) if self._bus(i)[4:].lower() == address), 0)
 
     def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]):
-        known = {91: len(self.links[h - 1000]), 90: self.machine.readings[h - 1000].link_mbps, 230: self.recovery.get(h - 1000, 0), 38: self.link_errors.get(h - 1000, 0)}
-        return [SimpleNamespace(nvmlReturn=0 if f in known else 3, value=SimpleNamespace(uiVal=known.get(f, 0))) for f in fields]
+        known = {
+            91: len(self.links[h - 1000]),
+            90: self.machine.readings[h - 1000].link_mbps,
+            230: self.recovery.get(h - 1000, 0),
+            38: self.link_errors.get(h - 1000, 0),
+        }
+        return [
+            SimpleNamespace(nvmlReturn=0 if f in known else 3, value=SimpleNamespace(uiVal=known.get(f, 0)))
+            for f in fields
+        ]
 
     def nvmlDeviceGetNvLinkState(self, h: int, link: int) -> int:
         ends = self.links[h - 1000]
@@ -104,7 +116,13 @@ class FakeNvml:
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, h: int, link: int):
         peer = self.links[h - 1000][link]
-        bus = self._bus(peer) if peer >= 0 else "FFFFFFFF:FF:FF.0" if self.hidden_switch else f"00000000:{0xC0 + link % 4:02X}:00.0"
+        bus = (
+            self._bus(peer)
+            if peer >= 0
+            else "FFFFFFFF:FF:FF.0"
+            if self.hidden_switch
+            else f"00000000:{0xC0 + link % 4:02X}:00.0"
+        )
         return SimpleNamespace(busId=bus)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, h: int, link: int) -> int:

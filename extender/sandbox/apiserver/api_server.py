@@ -77,7 +77,9 @@ class ApiServer:
         code, answer = self._act(method, resource, key, subresource, body, _content_type(scope))
         await _respond(send, code, answer)
 
-    def _act(self, method: str, resource: Resource, key: Key, subresource: str, body: Json, content: bytes) -> tuple[int, Json]:
+    def _act(
+        self, method: str, resource: Resource, key: Key, subresource: str, body: Json, content: bytes
+    ) -> tuple[int, Json]:
         registry = self.registry
         if method == "GET":
             return 200, registry.get(resource, key)
@@ -107,8 +109,10 @@ class ApiServer:
         if start + limit < len(items):
             metadata["continue"] = f"{version}.{start + limit}"
         return {
-            "kind": f"{resource.kind}List", "apiVersion": resource.api_version,
-            "metadata": metadata, "items": items[start : start + limit],
+            "kind": f"{resource.kind}List",
+            "apiVersion": resource.api_version,
+            "metadata": metadata,
+            "items": items[start : start + limit],
         }
 
     async def _watch(self, resource: Resource, namespace: str, query: dict[str, str], send: Send) -> None:

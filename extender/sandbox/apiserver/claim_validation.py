@@ -95,7 +95,11 @@ def _check_result(new: Json, path: str, result: Json, known: set[str], namespace
     if bool(wanted) != bool(failing) or max(len(wanted), len(failing)) > _MAX_CONDITIONS:
         raise _bad(new, f"{path}.bindingConditions", "binding and failure conditions come together, at most 4 each")
     if result.get("adminAccess") and namespace_labels.get(ADMIN_LABEL) != "true":
-        raise ApiError(403, "Forbidden", f"{path}.adminAccess: admin access requires the `{ADMIN_LABEL}: true` label on the namespace")
+        raise ApiError(
+            403,
+            "Forbidden",
+            f"{path}.adminAccess: admin access requires the `{ADMIN_LABEL}: true` label on the namespace",
+        )
 
 
 def _bad(claim: Json, field: str, why: str) -> ApiError:

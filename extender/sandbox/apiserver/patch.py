@@ -22,7 +22,9 @@ def _merge(target: Any, patch: Any, *, lists_by_uid: bool) -> Any:
     for key, value in patch.items():
         if value is None:
             base.pop(key, None)
-        elif lists_by_uid and isinstance(value, list) and all(isinstance(item, dict) and "uid" in item for item in value):
+        elif (
+            lists_by_uid and isinstance(value, list) and all(isinstance(item, dict) and "uid" in item for item in value)
+        ):
             base[key] = _by_uid(base.get(key) or [], value)
         else:
             base[key] = _merge(base.get(key), value, lists_by_uid=lists_by_uid)

@@ -63,7 +63,11 @@ class Registry:
         metadata = dict(obj.get("metadata") or {})
         prefix = str(metadata.get("generateName") or "")
         if prefix and not _SUBDOMAIN.fullmatch(prefix.removesuffix("-")):
-            raise invalid(resource.name, prefix, f"metadata.generateName: Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required")
+            raise invalid(
+                resource.name,
+                prefix,
+                f"metadata.generateName: Invalid value: {prefix!r}: a lowercase RFC 1123 subdomain is required",
+            )
         name = metadata.get("name") or self._generated(prefix)
         if not name:
             raise invalid(resource.name, "", "metadata.name: Required value: name or generateName is required")
@@ -114,12 +118,16 @@ class Registry:
         pod = self.get(pods, key)
         metadata = binding.get("metadata") or {}
         if metadata.get("uid") and metadata["uid"] != pod["metadata"]["uid"]:
-            raise conflict("pods/binding", key[1], f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {pod['metadata']['uid']}")
+            raise conflict(
+                "pods/binding",
+                key[1],
+                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {pod['metadata']['uid']}",
+            )
         if pod["metadata"].get("deletionTimestamp"):
             raise conflict("pods/binding", key[1], f"pod {key[1]} is being deleted, cannot be assigned to a host")
         spec = pod.get("spec") or {}
         if spec.get("nodeName"):
-            raise conflict("pods/binding", key[1], f"pod {key[1]} is already assigned to node \"{spec['nodeName']}\"")
+            raise conflict("pods/binding", key[1], f'pod {key[1]} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):
             raise conflict("pods/binding", key[1], f"pod {key[1]} has non-empty .spec.schedulingGates")
         node = (binding.get("target") or {}).get("name")
@@ -133,7 +141,10 @@ class Registry:
         self.store.put("pods", key, bound)
 
     def _write(self, resource: Resource, key: Key, old: Json, new: Json, subresource: str) -> Json:
-        keep = {field: old["metadata"].get(field) for field in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")}
+        keep = {
+            field: old["metadata"].get(field)
+            for field in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
+        }
         metadata = {k: v for k, v in {**(new.get("metadata") or {}), **keep}.items() if v is not None}
         if subresource == "status":
             written = {**old, "status": new.get("status") or {}}
@@ -157,7 +168,11 @@ class Registry:
         if metadata.get("uid") and metadata["uid"] != current["uid"]:
             raise conflict(resource.name, name, "Precondition failed: UID in precondition does not match")
         if metadata.get("resourceVersion") and metadata["resourceVersion"] != current["resourceVersion"]:
-            raise conflict(resource.name, name, "the object has been modified; please apply your changes to the latest version and try again")
+            raise conflict(
+                resource.name,
+                name,
+                "the object has been modified; please apply your changes to the latest version and try again",
+            )
 
     def _labels(self, namespace: str) -> dict[str, str]:
         found = self.store.get("namespaces", ("", namespace)) or {}
@@ -175,6 +190,7 @@ class Registry:
 
 def _same(new: Json, old: Json) -> bool:
     """A write that changes nothing makes no event."""
+
     def without_version(obj: Json) -> Json:
         metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
         return {**obj, "metadata": metadata}

@@ -26,7 +26,11 @@ class ConsoleApp:
     gets."""
 
     def __init__(
-        self, console: Console, access: Access | None = None, limits: HttpLimits = PAGES, refusals: RefusalLog | None = None
+        self,
+        console: Console,
+        access: Access | None = None,
+        limits: HttpLimits = PAGES,
+        refusals: RefusalLog | None = None,
     ) -> None:
         self.console = console
         self._access = access or Access()

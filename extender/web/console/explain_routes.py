@@ -71,10 +71,14 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
         question, policy = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
         scenario = _scenario(console, question.without, question.free)
         if question.pod is not None:
-            found = [await console.explainer.pod(console.explainer.named(question.pod), scenario, policy, question.narrate)]
+            found = [
+                await console.explainer.pod(console.explainer.named(question.pod), scenario, policy, question.narrate)
+            ]
         else:
             pods = hypothetical_pods(question.objects)
-            found = [console.explainer.hypothetical(pod, claims, scenario, policy, question.narrate) for pod, claims in pods]
+            found = [
+                console.explainer.hypothetical(pod, claims, scenario, policy, question.narrate) for pod, claims in pods
+            ]
         return Answer(200, orjson.dumps(found))
     except UnknownPod as error:
         return problem(404, str(error))

@@ -32,7 +32,11 @@ def router(console: Console) -> APIRouter:
     @routes.get("/nodes/{name}")
     async def node(name: str) -> Response:
         found = console.overview.node(name)
-        return Response(orjson.dumps(found), media_type="application/json") if found else _problem(404, f"node {name!r} is not known")
+        return (
+            Response(orjson.dumps(found), media_type="application/json")
+            if found
+            else _problem(404, f"node {name!r} is not known")
+        )
 
     @routes.get("/claims")
     async def claims(request: Request) -> Response:
@@ -65,7 +69,10 @@ async def _events(stream: AsyncIterator[object]) -> AsyncIterator[bytes]:
 async def _packed(request: Request, content: bytes) -> Response:
     headers = {}
     if len(content) > _WORTH_PACKING and "gzip" in request.headers.get("accept-encoding", ""):
-        content, headers = await asyncio.to_thread(gzip.compress, content, 1), {"Content-Encoding": "gzip"}  # it leaves the interpreter to others
+        content, headers = (
+            await asyncio.to_thread(gzip.compress, content, 1),
+            {"Content-Encoding": "gzip"},
+        )  # it leaves the interpreter to others
     return Response(content, media_type="application/json", headers=headers)
 
 

@@ -17,21 +17,30 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("")
     async def status() -> Response:
-        return _json({
-            "generation": active.generation, "digest": active.policy.digest, "problem": active.problem,
-            "policy": active.policy.model_dump(mode="json"),
-            "processes": [to_json(stream) for stream in console.ingest.streams()],
-            "candidate": shadow.policy.model_dump(mode="json") if shadow.policy is not None else None,
-            "candidate_problem": shadow.problem,
-        })
+        return _json(
+            {
+                "generation": active.generation,
+                "digest": active.policy.digest,
+                "problem": active.problem,
+                "policy": active.policy.model_dump(mode="json"),
+                "processes": [to_json(stream) for stream in console.ingest.streams()],
+                "candidate": shadow.policy.model_dump(mode="json") if shadow.policy is not None else None,
+                "candidate_problem": shadow.problem,
+            }
+        )
 
     @routes.get("/diff")
     async def diff() -> Response:
         known = shadow.comparisons()
-        return _json({
-            "candidate": shadow.policy is not None, "problem": shadow.problem, "compared": len(known), "left_out": shadow.left_out,
-            "changed": [to_json(one) for one in known if one.differs],
-        })
+        return _json(
+            {
+                "candidate": shadow.policy is not None,
+                "problem": shadow.problem,
+                "compared": len(known),
+                "left_out": shadow.left_out,
+                "changed": [to_json(one) for one in known if one.differs],
+            }
+        )
 
     return routes
 
