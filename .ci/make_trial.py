@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from extender.sandbox.machines import Machine, carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 
 FILE = Path(__file__).parents[1] / "manifests" / "overlays" / "trial" / "fleet.yaml"

@@ -8,17 +8,18 @@ from collections.abc import Callable
 
 import orjson
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.scheduling.evaluate import EvaluationContext, evaluate
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import EvaluationContext, evaluate
+from extender.scheduling import PodRequirements, requirements_of
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.running_berth import claim
 
 MACHINE = carried_machines()["a100-pcie-8-bridged"]

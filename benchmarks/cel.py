@@ -14,8 +14,9 @@ import celpy
 
 from extender.cel import CelError
 from extender.cel.dra import Masks, compile_selector
-from extender.sandbox.machines import Machine, carried_machines, gpu_slice
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import Machine, gpu_slice
+from extender.wire import SliceDecoder
 
 DRIVER = "gpu.nvidia.com"
 SELECTORS = {

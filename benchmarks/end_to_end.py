@@ -27,7 +27,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks.allocation import mig_slices
-from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing
 

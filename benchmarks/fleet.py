@@ -6,18 +6,20 @@ from __future__ import annotations
 import random
 
 from benchmarks.allocation import mig_slices
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache, MirrorListener, NoListener
+from extender.allocation import Features
+from extender.cache import ClusterCache, NoListener
+from extender.cache.cluster_cache import MirrorListener
 from extender.extension.filter_service import FilterResult, FilterService
-from extender.model.claim import Pod
+from extender.model import Pod
 from extender.policy import Policy
-from extender.runtime.watched_resources import watched_resources
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.runtime import watched_resources
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.ranking_cache import RankingCache
-from extender.wire.core import decode_pod
+from extender.scheduling import Evaluator
+from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import RankingCache
+from extender.wire import decode_pod
 
 MACHINES = [
     carried_machines()[name] for name in ("hgx-h100-8", "hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100", "l40s-8-pix")

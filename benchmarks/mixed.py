@@ -8,20 +8,21 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
-from extender.model.claim import Allocation, ObjectKey
+from extender.model import Allocation, ObjectKey
 from extender.policy import Policy, Weights
-from extender.runtime.watched_resources import watched_resources
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.runtime import watched_resources
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.shortlist import plan
-from extender.wire.core import decode_pod
-from extender.wire.resource_claims import decode_claim
+from extender.scheduling import Evaluator
+from extender.scheduling import Placement
+from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import plan
+from extender.wire import decode_pod
+from extender.wire import decode_claim
 
 FLEET = {
     "hgx-h100-8": 6,

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from extender.model.request_mix import WHOLE, RequestShape
+from extender.model import WHOLE, RequestShape
 from extender.scoring.gradient import Host, fragment, placements, rank, scarcity
 
 OVERLOAD = 1.3  # the published workloads are tuned to 130 % of the GPUs

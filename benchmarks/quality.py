@@ -16,13 +16,13 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
-from extender.fabric.agent_slices import fabric_of
-from extender.fabric.ring import is_joined
-from extender.fabric.sets import bandwidth, ranked
-from extender.model.bits import members
-from extender.model.gpu_topology import Graph
-from extender.sandbox.machines import carried_machines, fabric_slice
-from extender.wire.resource_slices import SliceDecoder
+from extender.fabric import fabric_of
+from extender.fabric import is_joined
+from extender.fabric import bandwidth, ranked
+from extender.model import members
+from extender.model import Graph
+from extender.sandbox import carried_machines, fabric_slice
+from extender.wire import SliceDecoder
 
 ROOT = Path(__file__).resolve().parents[1]
 Policy = Callable[[Graph, int, int, random.Random], int]

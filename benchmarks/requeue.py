@@ -13,7 +13,7 @@ import time
 
 from benchmarks.fleet import Fleet
 from extender.extension.requeue import Requeuer
-from extender.model.claim import Pod
+from extender.model import Pod
 
 FEW = 4
 

@@ -17,8 +17,9 @@ import uvicorn
 from benchmarks.allocation import mig_slices
 from extender.cli.console_command import AUDIENCE, SENDER
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.machines import Machine, carried_machines, gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import Machine, gpu_slice, node_object
+from extender.sandbox import Cluster, listening
 from tests.running_berth import claim, pod
 
 MIXES = {

@@ -7,9 +7,8 @@ import stat
 import sys
 from pathlib import Path
 
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line
-from extender.wire.documents import MOST_JSON
+from extender.model import WireError, one_line
+from extender.wire import MOST_JSON
 
 STANDARD_INPUT = Path("-")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import ExitStack
 
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line
+from extender.model import WireError, one_line
 
 
 def listen_on(option: str, host: str, port: int) -> list[socket.socket]:

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 
 Json = dict[str, Any]
 

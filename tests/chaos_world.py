@@ -24,8 +24,8 @@ import yaml
 
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import carried_machines
+from extender.sandbox import Cluster, listening
 from tests.eventually import HANG_SECONDS, eventually
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.model.berth_errors import BerthError
+from extender.model import BerthError
 
 
 def berth(words: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

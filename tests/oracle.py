@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from extender.allocation.choose import choose
-from extender.allocation.search import Search
-from extender.model.berth_errors import InvalidClaim
+from extender.allocation import choose
+from extender.allocation import Search
+from extender.model import InvalidClaim
 
 DRIVER = "d.example.com"
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from extender.allocation.features import Features
-from extender.allocation.offline import problem_of, usage_of
-from extender.allocation.problem import Problem
+from extender.allocation import Features
+from extender.allocation import problem_of, usage_of
+from extender.allocation import Problem
 from extender.cel.dra import Masks
-from extender.model.device import DeviceId
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import DeviceId
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.oracle import DRIVER, World
 
 

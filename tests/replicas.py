@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from extender.entry.serve_process import application
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import carried_machines
+from extender.sandbox import Cluster, listening
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Serving
 

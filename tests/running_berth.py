@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 
-from extender.console.console_service import Console
+from extender.console import Console
 from extender.entry.desk import both
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import carried_machines
+from extender.sandbox import Cluster, listening
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import ServeApp
 from tests.eventually import HANG_SECONDS, eventually

@@ -14,17 +14,19 @@ import pytest
 
 from extender.agent import reader
 from extender.agent.agent_slice import quantize
-from extender.agent.reader import Reader, sysfs_numa
-from extender.agent.slice_publisher import SlicePublisher
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.fabric.agent_slices import fabric_of
-from extender.fabric.sets import bandwidth, ranked
-from extender.model.gpu_topology import Fabric
+from extender.agent import Reader
+from extender.agent.reader import sysfs_numa
+from extender.agent import SlicePublisher
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.fabric import fabric_of
+from extender.fabric import bandwidth, ranked
+from extender.model import Fabric
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox.machines import carried_machines, fabric_slice, load_machine, node_object
-from extender.sandbox.sandbox_cluster import Cluster
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines, fabric_slice, load_machine
+from extender.sandbox.machines import node_object
+from extender.sandbox import Cluster
+from extender.wire import SliceDecoder
 from tests.eventually import HANG_SECONDS, eventually
 from tests.fakes.nvml import FakeNvml
 from tests.shared_folder import SHARED, needs

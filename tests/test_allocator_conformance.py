@@ -6,7 +6,7 @@ import pytest
 
 from extender.cli.allocate_command import answer
 from extender.cli.cases import Case, CaseError, decode_case, load_cases
-from extender.model.quantity import parse_quantity
+from extender.model import parse_quantity
 from tests.recorded import worlds
 from tests.shared_folder import SHARED, needs
 

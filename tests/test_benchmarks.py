@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import cel, mixed, openb, quality, requeue, serving, soak
 from benchmarks.serving import Effort
-from extender.model.request_mix import RequestShape
+from extender.model import RequestShape
 from extender.policy import Policy
 
 

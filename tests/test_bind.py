@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.model.claim import FINALIZER, ObjectKey
+from extender.model import FINALIZER, ObjectKey
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -16,27 +16,29 @@ import pytest
 import extender
 from benchmarks import soak
 from benchmarks.fleet import Fleet
-from extender.cache.cluster_cache import ClusterCache
+from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cel.dra import Dialect, Masks, compile_selector
-from extender.console.decision_history import DecisionHistory
+from extender.console import DecisionHistory
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
-from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
-from extender.fabric.sets import Graphs, Measures, RankedSets, ranked
-from extender.model.claim import Claim, ClaimSpec, DeviceRequest, Node, ObjectKey, Request
-from extender.model.device import NodeSelection, PoolKey, Slice
-from extender.model.gpu_topology import Graph
-from extender.model.request_mix import DEFAULT_MIX
+from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.fabric import Graphs, ranked
+from extender.fabric.sets import Measures, RankedSets
+from extender.model import Claim, ClaimSpec, DeviceRequest, Node, ObjectKey, Request
+from extender.model import NodeSelection, PoolKey, Slice
+from extender.model import Graph
+from extender.model import DEFAULT_MIX
 from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.records import Attempted, Bound
-from extender.scheduling.decision import Attempt, Decision, ScoredNode
-from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.ranking_cache import RankingCache
-from extender.scoring.parts import ScorePart
-from extender.wire.node_names import NameOffsets, NodeNames
+from extender.scheduling import Attempt, Decision, ScoredNode
+from extender.scheduling import NodeRanking
+from extender.scheduling import RankingCache
+from extender.scoring import ScorePart
+from extender.wire import NameOffsets
+from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
-from extender.wire.resource_slices import SliceDecoder
+from extender.wire import SliceDecoder
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -316,7 +318,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
 ONCE = {"carried_machines"}  # takes no argument
-BY_PARAMETER = {"ring_gbps", "links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
+BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
 SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
 
 

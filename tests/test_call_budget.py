@@ -11,24 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.extension.decisions import FilterSink, NoSink
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.filter_service import FilterService
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
-from extender.model.call_budget import CallBudget, CallBudgetSpent
-from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model import CallBudget, CallBudgetSpent
+from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines, gpu_slice, node_object
-from extender.scheduling.evaluate import EvaluationContext
-from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import EvaluationContext
+from extender.scheduling import Evaluator
+from extender.scheduling import NodeRanking
+from extender.scheduling import PodRequirements, requirements_of
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.allocation.features import Features
-from extender.allocation.offline import problem_of, usage_of
-from extender.allocation.search import Search
+from extender.allocation import Features
+from extender.allocation import problem_of, usage_of
+from extender.allocation import Search
 from extender.cel.dra import Masks
-from extender.model.berth_errors import InvalidClaim
-from extender.model.device import DeviceId
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import InvalidClaim
+from extender.model import DeviceId
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())

@@ -22,7 +22,7 @@ from extender.cel import (
     types,
 )
 from extender.cel.dra import compile_selector
-from extender.model.device import Device
+from extender.model import Device
 
 ROOT = Path(__file__).resolve().parents[1]
 CEL = ROOT / "extender" / "cel"

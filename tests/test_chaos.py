@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.sandbox.sandbox_cluster import Cluster
+from extender.sandbox import Cluster
 from tests.chaos import (
     bind_storm,
     console_killed,

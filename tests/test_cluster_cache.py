@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.node_info import ChangeLog
-from extender.allocation.problem import UNUSED
+from extender.allocation import ChangeLog
+from extender.allocation import UNUSED
 from extender.cache.allocated_devices import AllocatedDevices
-from extender.cache.cluster_cache import ClusterCache
+from extender.cache import ClusterCache
 from extender.cache.reservations import TRANSITIONS, Event, InvalidTransition, Reservations
-from extender.model.claim import Allocation, Claim, Node, ObjectKey, Result
-from extender.model.device import DeviceId, PoolKey
-from extender.model.quantity import from_int
-from extender.model.reservation import ReservationState
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.wire.core import decode_node
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import Allocation, Claim, Node, ObjectKey, Result
+from extender.model import DeviceId, PoolKey
+from extender.model import from_int
+from extender.model import ReservationState
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.wire import decode_node
+from extender.wire import SliceDecoder
 
 POOL = PoolKey("d", "p")
 results = st.builds(

@@ -11,9 +11,10 @@ import yaml
 
 from extender.agent.agent_slice import slice_body
 from extender.files import read_file
-from extender.model.berth_errors import WireError
+from extender.model import WireError
 from extender.sockets import listen_on
-from extender.wire.documents import MOST_YAML, DocumentPart, parts_of, values_of
+from extender.wire import MOST_YAML, DocumentPart, parts_of
+from extender.wire.documents import values_of
 from tests.bad_values import honest
 from tests.commands import berth
 

@@ -14,16 +14,16 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
 from extender.entry.console_process import Pages, Policies, RecordsFrom
 from extender.entry.console_process import run as run_console
-from extender.extension.poster import Poster
-from extender.extension.service import Service
+from extender.extension import Poster
+from extender.extension import Service
 from extender.policy import Policy
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import carried_machines
+from extender.sandbox import Cluster, listening
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.running_berth import claim, pod

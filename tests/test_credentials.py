@@ -12,21 +12,12 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.cluster.api_errors import (
-    ClusterError,
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    NotFound,
-    TooMany,
-    Unavailable,
-    Unexpected,
-    error_for,
-)
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials, TokenCache, load_credentials
-from extender.sandbox.sandbox_cluster import listening
+from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, error_for
+from extender.cluster import ApiClient
+from extender.cluster import Credentials, load_credentials
+from extender.cluster.credentials import TokenCache
+from extender.sandbox import listening
 from tests.eventually import eventually
 
 

@@ -8,26 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.diagnosis.consistency import check_consistency
-from extender.diagnosis.explain import explain
-from extender.diagnosis.fleet_stats import fleet_stats
-from extender.diagnosis.scenario import Scenario, apply_scenario, without_own_holds
+from extender.diagnosis import check_consistency
+from extender.diagnosis import explain
+from extender.diagnosis import fleet_stats
+from extender.diagnosis import Scenario, apply_scenario, without_own_holds
 from extender.diagnosis.search_trace import causes, trace, trace_search
-from extender.model.berth_errors import WireError
-from extender.model.call_budget import CallBudget, CallBudgetSpent
-from extender.model.claim import ObjectKey, Pod, PodClaim, Result
-from extender.model.device import DeviceId
+from extender.model import WireError
+from extender.model import CallBudget, CallBudgetSpent
+from extender.model import ObjectKey, Pod, PodClaim, Result
+from extender.model import DeviceId
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.scheduling.evaluate import EvaluationContext, Unschedulable, evaluate
-from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import EvaluationContext, Unschedulable, evaluate
+from extender.scheduling import NodeRanking
+from extender.scheduling import PodRequirements, requirements_of
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.running_berth import claim
 
 KINDS = ("hgx-h100-8", "t4-4", "dgx1-v100", "t4-4")

@@ -11,9 +11,10 @@ from pydantic import BaseModel
 
 from extender import __version__
 from extender.cache.reservations import TRANSITIONS
-from extender.model.reasons import DESCRIPTIONS, Code
+from extender.model import Code
+from extender.model.reasons import DESCRIPTIONS
 from extender.policy import Policy, PolicyError, load_policy
-from extender.sandbox.examples import load_examples
+from extender.sandbox import load_examples
 from extender.web.console.console_metrics import READINGS as OF_CONSOLE
 from extender.web.metrics import COMMON
 from extender.web.serve_metrics import READINGS as OF_SERVE

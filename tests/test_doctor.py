@@ -10,14 +10,15 @@ import orjson
 import pytest
 import yaml
 
-from extender.cache.cluster_cache import ClusterCache
+from extender.cache import ClusterCache
 from extender.cli.doctor_command import cluster as cluster_findings
 from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import Cluster
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox import Cluster
+from extender.wire import decode_node
+from extender.wire import decode_class
+from extender.wire import SliceDecoder
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]

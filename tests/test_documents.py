@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.files import read_file, read_mounted
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line
+from extender.model import WireError
+from extender.model import one_line
 from extender.policy import Policy, PolicyError, load_policy
-from extender.runtime.policy_reload import CandidateFile, PolicyFile
-from extender.wire.documents import MOST_DEPTH, Places, json_value, one_value, parts_of, text_of, values_of
+from extender.runtime import CandidateFile, PolicyFile
+from extender.wire import Places, json_value, one_value, parts_of, text_of
+from extender.wire.documents import MOST_DEPTH, values_of
 from tests.bad_values import FILES, bomb
 
 

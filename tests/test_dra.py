@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.cluster.writer import Writer
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.cluster import Writer
 from extender.extension.orphans import OrphanCollector
-from extender.model.claim import Container
+from extender.model import Container
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling.extended_resources import special_claim

@@ -15,7 +15,7 @@ from extender.cli.cluster_dump import take_dump
 from extender.cli.main import commands
 from extender.console.decision_history import PodHistory
 from extender.entry.console_process import application
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.fabric.agent_slices import Reading, attributes_of, fabric_of
-from extender.fabric.ring import is_joined, links_inside
-from extender.fabric.sets import Graphs, bandwidth, largest_joined, quality, ranked
-from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
-from extender.model.bits import members
-from extender.model.device import Attributes, Device, Schema
-from extender.model.gpu_topology import Fabric, Source
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
-from extender.wire.resource_slices import SliceDecoder
+from extender.fabric import Reading, attributes_of, fabric_of
+from extender.fabric import is_joined
+from extender.fabric import links_inside
+from extender.fabric import Graphs, bandwidth, largest_joined, quality, ranked
+from extender.fabric import choose_fabric, gpu_uuid, live_fabric
+from extender.model import members
+from extender.model import Attributes, Device, Schema
+from extender.model import Fabric, Source
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice
+from extender.wire import SliceDecoder
 
 MACHINES = carried_machines()
 

@@ -11,23 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.features import Features
-from extender.allocation.node_info import Snapshot
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.allocation import Snapshot
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model.berth_errors import WireError
-from extender.model.call_budget import CallBudget
-from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model import WireError
+from extender.model import CallBudget
+from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines, gpu_slice, node_object
-from extender.scheduling.evaluate import EvaluationContext
-from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import EvaluationContext
+from extender.scheduling import NodeRanking
+from extender.scheduling import PodRequirements, requirements_of
 from extender.wire import extender_v1 as wire
 from extender.wire import node_names as names_module
-from extender.wire.core import decode_node, decode_pod, may_need_devices
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.wire import decode_node, decode_pod
+from extender.wire.core import may_need_devices
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 
@@ -175,7 +177,8 @@ async def test_unknown_claim_is_an_error_that_is_retried() -> None:
 
 async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
     """The marker class is touched once, and only because somebody waits."""
-    from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+    from extender.sandbox import carried_machines
+    from extender.sandbox.machines import gpu_slice, node_object
 
     async with berthing({"n1": "t4-4"}) as b:
         machine = carried_machines()["hgx-h100-8"]

@@ -8,7 +8,7 @@ import orjson
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from extender.cel import BudgetExceeded, CompileError, EvalError, cost
 from extender.cel.dra import COST_LIMIT, Dialect, Selector, check_selector, compile_selector, compile_value
-from extender.model.device import Device
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import Device
+from extender.wire import SliceDecoder
 from tests.fuzzing import CASES, CRASHES, OBJECTS, mutated, profile
 
 DRIVER = "gpu.example.com"

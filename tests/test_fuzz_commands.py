@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.model.berth_errors import BerthError
+from extender.model import BerthError
 from tests.bad_values import FILES, RAW, contents, honest, kubeconfig
 
 RUNNER = CliRunner()

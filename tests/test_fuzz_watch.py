@@ -14,19 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extender.cluster.api_errors import NotFound
-from extender.console.console_service import ClusterPicture, Console
-from extender.diagnosis.consistency import check_consistency
-from extender.diagnosis.node_rows import row
-from extender.extension.service import Service
-from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
+from extender.cluster import NotFound
+from extender.console import ClusterPicture, Console
+from extender.diagnosis import check_consistency
+from extender.diagnosis import row
+from extender.extension import Service
+from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.web import serve_metrics
 from extender.web.console import console_metrics as console_metrics
 from extender.web.metrics import scrape
-from extender.wire.core import decode_pod
-from extender.wire.lenient import lenient_loads
+from extender.wire import decode_pod
+from extender.wire import lenient_loads
 from tests.bad_values import spots
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
 

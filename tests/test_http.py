@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from extender.diagnosis.fleet_stats import FleetStats
+from extender.diagnosis import FleetStats
 from extender.web.console.console_metrics import READINGS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY
 from extender.web.serve_metrics import READINGS as OF_SERVE

@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 import yaml
 
-from extender.allocation.features import Features, from_gates
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features, from_gates
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer
 from extender.cli.cases import decode_case
-from extender.diagnosis.explain import explain
-from extender.fabric.sets import Graphs
-from extender.fabric.sources import choose_fabric, live_fabric
-from extender.model.claim import ObjectKey, Pod, PodClaim
-from extender.model.quantity import parse_quantity
+from extender.diagnosis import explain
+from extender.fabric import Graphs
+from extender.fabric import choose_fabric, live_fabric
+from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import parse_quantity
 from extender.policy import Policy
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
-from extender.scheduling.evaluate import EvaluationContext, Unschedulable, evaluate
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice
+from extender.scheduling import EvaluationContext, Unschedulable, evaluate
+from extender.scheduling import PodRequirements, requirements_of
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

@@ -112,3 +112,16 @@ def test_serve_loads_nothing_of_the_console() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_stay_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
+
+
+# Their modules are entry points of their own, or are loaded only where they are needed.
+OPEN = {"cli", "entry", "web", "cel"}  # tests/test_cel_api.py has the rule for cel
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_other_packages_are_imported_by_their_api(path: Path) -> None:
+    mine = path.relative_to(ROOT).parts[0]
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "extender" and len(parts) > 2 and parts[1] != mine and parts[1] not in OPEN:
+            pytest.fail(f"{path}: import from extender.{parts[1]}, not from {module}")

@@ -9,7 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice
 
 app = commands()
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 
 import httpx
 
-from extender.cluster.credentials import Credentials
+from extender.cluster import Credentials
 from extender.entry.serve_process import Listen, RecordsTo, run
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.sandbox_cluster import Cluster
+from extender.sandbox import carried_machines
+from extender.sandbox import Cluster
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import claim, pod
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.fast_path import fast_path
-from extender.allocation.search import Search
+from extender.allocation import fast_path
+from extender.allocation import Search
 from tests.oracle import brute_force, compare, random_world
 from tests.oracle_worlds import problem
 

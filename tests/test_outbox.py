@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
 
-from extender.cluster.backoff import Delays
+from extender.cluster import Delays
 from extender.console.ingest import Ingest
 from extender.extension.outbox import NotDelivered, Outbox, Refused
-from extender.model.claim import Result
-from extender.model.device import DeviceId
-from extender.model.request_mix import DEFAULT_MIX
-from extender.model.reservation import ReservationState
+from extender.model import Result
+from extender.model import DeviceId
+from extender.model import DEFAULT_MIX
+from extender.model import ReservationState
 from extender.records import Batch, PolicyState, Record, Released, Reserved
-from extender.records.codec import MAX_BODY, decode
-from extender.runtime.supervisor import Supervisor
+from extender.records import MAX_BODY, decode
+from extender.runtime import Supervisor
 from tests.eventually import eventually
 
 POLICY = PolicyState(1, "d")

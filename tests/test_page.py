@@ -9,13 +9,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.console.console_service import Console
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.console import Console
 from extender.policy import Policy
-from extender.runtime.watched_resources import watched_resources
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
-from extender.sandbox.sandbox_cluster import GPU_CLASS, listening
+from extender.runtime import watched_resources
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox import listening
+from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.web.console.console_app import ConsoleApp
 from tests.browser import CHROMIUM, NAMES, Page, browsing
 from tests.eventually import HANG_SECONDS

@@ -7,18 +7,19 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
-from extender.sandbox.machines import carried_machines, gpu_slice, node_object
-from extender.scheduling.evaluate import EvaluationContext, evaluate
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import EvaluationContext, evaluate
 from extender.scheduling.placements import PlacementCache
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.scheduling import PodRequirements, requirements_of
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 from tests.running_berth import claim
 
 _POLICIES = (Policy(), load_policy("headroom: roomy"), load_policy("packing: spread\nweights: {packing: 50}"))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from extender.cluster.writer import Writer
-from extender.model.claim import ObjectKey
+from extender.cluster import Writer
+from extender.model import ObjectKey
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from extender.agent import slice_publisher as agent_module
-from extender.cache.cluster_cache import ClusterCache
+from extender.cache import ClusterCache
 from extender.cli import console_command as console_command
-from extender.cluster.writer import Writer
-from extender.extension.requeue import MARKER_CLASS
-from extender.model.claim import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
-from extender.runtime.watched_resources import watched_resources
+from extender.cluster import Writer
+from extender.extension import MARKER_CLASS
+from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from extender.runtime import watched_resources
 from extender.web.console.console_metrics import READINGS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY
 from extender.web.serve_metrics import READINGS as OF_SERVE

@@ -10,17 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.console.ingest import Ingest, StaleEpoch
-from extender.model.berth_errors import WireError
-from extender.model.claim import ObjectKey, Result
-from extender.model.device import DeviceId
-from extender.model.quantity import BINARY_SI, DECIMAL_EXPONENT, DECIMAL_SI, NANO, Quantity
-from extender.model.request_mix import DEFAULT_MIX, RequestShape
-from extender.model.reservation import ReservationState
+from extender.console import StaleEpoch
+from extender.console.ingest import Ingest
+from extender.model import WireError
+from extender.model import ObjectKey, Result
+from extender.model import DeviceId
+from extender.model import BINARY_SI, NANO, Quantity
+from extender.model.quantity import DECIMAL_EXPONENT, DECIMAL_SI
+from extender.model import DEFAULT_MIX, RequestShape
+from extender.model import ReservationState
 from extender.records import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
-from extender.records.codec import MAX_BODY, MAX_DEVICES, MAX_RECORDS, UnknownVersion, decode, encode
-from extender.scheduling.decision import Attempt, Decision, ScoredNode
-from extender.scoring.parts import ScorePart
+from extender.records import MAX_BODY, UnknownVersion, decode
+from extender.records.codec import MAX_DEVICES, MAX_RECORDS, encode
+from extender.scheduling import Attempt, Decision, ScoredNode
+from extender.scoring import ScorePart
 
 POLICY = PolicyState(3, "abc")
 RESULT = Result("gpu", DeviceId("gpu.nvidia.com", "node-1", "gpu-0"))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.console.console_service import Console
+from extender.cache import ClusterCache
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.console import Console
 from extender.console.remote_reservations import RemoteReservations
-from extender.model.claim import Allocation, Claim, ObjectKey, Result
-from extender.model.device import DeviceId
-from extender.model.request_mix import DEFAULT_MIX
-from extender.model.reservation import ReservationState
+from extender.model import Allocation, Claim, ObjectKey, Result
+from extender.model import DeviceId
+from extender.model import DEFAULT_MIX
+from extender.model import ReservationState
 from extender.policy import Policy
 from extender.records import Batch, PolicyState, Record, Released, Reserved
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet
-from extender.cluster.api_errors import Unavailable
+from extender.cluster import Unavailable
 from extender.extension.filter_service import FilterService
 from extender.extension.requeue import Requeuer
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from tests.eventually import eventually
 
 

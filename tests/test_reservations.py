@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.fleet import Fleet
-from extender.cache.cluster_cache import NoListener
+from extender.cache import NoListener
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError

@@ -6,7 +6,7 @@ import pytest
 
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.sandbox_cluster import Cluster
+from extender.sandbox import Cluster
 from tests.running_berth import claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.model.claim import Claim, ClaimSpec, DeviceRequest, ObjectKey, Request
-from extender.model.quantity import parse_quantity
-from extender.model.request_mix import DEFAULT_MIX, RequestShape, whole
+from extender.model import Claim, ClaimSpec, DeviceRequest, ObjectKey, Request
+from extender.model import parse_quantity
+from extender.model import DEFAULT_MIX, RequestShape
+from extender.model import whole_gpus
 from extender.policy import load_policy
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice
 from tests.running_berth import Berthing, berthing, claim, pod
 
 H100, A100, L40S, T4 = "hgx-h100-8", "a100-pcie-8-bridged", "l40s-8-pix", "t4-4"
@@ -221,11 +223,11 @@ def test_request_mix_is_learned_in_steps() -> None:
     assert book.mix(80 << 30) is DEFAULT_MIX, "too few to judge by"
     see(book, 31, 1, spec(8))
     eight = book.mix(80 << 30)
-    assert eight == ((whole(8), 1.0),)
+    assert eight == ((whole_gpus(8), 1.0),)
     see(book, 32, 4, spec(1))
     assert book.mix(80 << 30) is eight, "a small move is no reason to judge everything anew"
     see(book, 36, 28, spec(1, "20Gi"))
-    assert dict(book.mix(80 << 30)) == {whole(8): 0.5, RequestShape(0, 0, 1, 250): 0.4375, whole(1): 0.0625}
+    assert dict(book.mix(80 << 30)) == {whole_gpus(8): 0.5, RequestShape(0, 0, 1, 250): 0.4375, whole_gpus(1): 0.0625}
 
 
 def test_learned_request_mix_moves_the_choice() -> None:

@@ -19,13 +19,13 @@ import yaml
 from typer.testing import CliRunner
 
 from extender.cli.main import commands
-from extender.cluster.credentials import load_credentials
+from extender.cluster import load_credentials
 from extender.entry.listening import Tls, server
 from extender.entry.serve_process import application
-from extender.model.claim import ObjectKey, Pod, PodClaim
+from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import carried_machines
+from extender.sandbox import Cluster, listening
 from extender.sockets import listen_on
 from extender.web.http_limits import HttpLimits
 from tests.eventually import HANG_SECONDS, answers, eventually

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.cluster.writer import Writer
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.cluster import Writer
 from extender.console.shadow_policy import ShadowPolicy
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from extender.policy import Policy, load_policy
 from extender.records import Bound
-from extender.scheduling.decision import Decision, ScoredNode
+from extender.scheduling import Decision, ScoredNode
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

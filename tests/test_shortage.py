@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from extender.allocation import search as search_module
 from extender.allocation.counters import Counters
-from extender.allocation.features import Features
-from extender.allocation.offline import problem_of, usage_of
-from extender.allocation.problem import Problem
-from extender.allocation.search import Search
-from extender.allocation.search_observer import CauseRecorder
+from extender.allocation import Features
+from extender.allocation import problem_of, usage_of
+from extender.allocation import Problem
+from extender.allocation import Search
+from extender.allocation import CauseRecorder
 from extender.allocation.shortage import most_together
 from extender.cel.dra import Masks
-from extender.model.device import DeviceId
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import DeviceId
+from extender.wire import decode_node
+from extender.wire import decode_claim, decode_class
+from extender.wire import SliceDecoder
 
 DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)

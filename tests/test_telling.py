@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.cluster.writer import Writer
-from extender.console.decision_history import DecisionHistory
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.cluster import Writer
+from extender.console import DecisionHistory
 from extender.console.event_recorder import EventRecorder
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from extender.records import Attempted
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.scheduling.decision import Attempt
+from extender.scheduling import Attempt
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

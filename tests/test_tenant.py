@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from extender.cluster.writer import Writer
+from extender.cluster import Writer
 from extender.extension.orphans import OrphanCollector
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from extender.cli.logs import set_up_logging
 from extender.extension.binding_cycle import decision_annotation
-from extender.model.berth_errors import WireError
-from extender.model.claim import DECISION_ANNOTATION, ObjectKey
-from extender.model.quantity import parse_quantity
-from extender.model.reasons import Code, Reason
-from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, shown
-from extender.scheduling.decision import ScoredNode
-from extender.scoring.parts import ScorePart
+from extender.model import WireError
+from extender.model import DECISION_ANNOTATION, ObjectKey
+from extender.model import parse_quantity
+from extender.model import Code, Reason
+from extender.model import REASON_BYTES, USER_BYTES, cut, shown
+from extender.scheduling import ScoredNode
+from extender.scoring import ScorePart
 from extender.wire import extender_v1 as wire
 from extender.wire.node_names import MAX_NAMES
 from tests.eventually import eventually

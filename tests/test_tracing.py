@@ -11,9 +11,9 @@ import pytest
 import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from extender.extension.tracing import Traces
-from extender.model.berth_errors import BerthError
-from extender.sandbox.sandbox_cluster import listening
+from extender.extension import Traces
+from extender.model import BerthError
+from extender.sandbox import listening
 from tests.eventually import HANG_SECONDS
 from tests.running_berth import claim, pod
 from tests.test_serve import filtered, served

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from extender.cluster.api_errors import Unavailable
+from extender.cluster import Unavailable
 from extender.extension.binding_cycle import BindError
 from extender.extension.undo_stack import UndoStack
-from extender.model.berth_errors import BerthError
-from extender.model.claim import ObjectKey
+from extender.model import BerthError
+from extender.model import ObjectKey
 
 
 async def test_compensations_run_last_first_with_the_error_that_ended_the_bind() -> None:

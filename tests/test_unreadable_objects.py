@@ -12,14 +12,15 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.cluster.reflector import Reflector, WatchedResource
-from extender.model.claim import ObjectKey
-from extender.runtime.watched_resources import watched_resources
-from extender.sandbox.sandbox_cluster import listening
-from extender.wire.lenient import MOST_LEVELS, lenient_loads
+from extender.cache import ClusterCache
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.cluster import Reflector, WatchedResource
+from extender.model import ObjectKey
+from extender.runtime import watched_resources
+from extender.sandbox import listening
+from extender.wire import lenient_loads
+from extender.wire.lenient import MOST_LEVELS
 from tests.eventually import eventually
 from tests.fuzzing import CASES as FOLDER
 from tests.fuzzing import unfolded

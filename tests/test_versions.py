@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from extender.cache.cluster_cache import ClusterCache
+from extender.cache import ClusterCache
 from extender.cli.cluster_dump import take_objects
-from extender.cluster.backoff import Delays
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.cluster.reflector import Reflector, Timing
-from extender.runtime.watched_resources import watched_resources
+from extender.cluster import Delays
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.cluster import Reflector
+from extender.cluster.reflector import Timing
+from extender.runtime import watched_resources
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.sandbox_cluster import Cluster
+from extender.sandbox import Cluster
 from tests.eventually import eventually
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from extender.cluster import reflector as module
-from extender.cluster.backoff import Backoff, Delays
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.cluster.reflector import Reflector, Timing, WatchedResource
-from extender.runtime.supervisor import Supervisor
+from extender.cluster import Backoff, Delays
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.cluster import Reflector, WatchedResource
+from extender.cluster.reflector import Timing
+from extender.runtime import Supervisor
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.sandbox_cluster import Cluster, listening
+from extender.sandbox import Cluster, listening
 from tests.eventually import eventually
 
 NODES = RESOURCES["", "nodes"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from extender.cluster.writer import Writer
-from extender.model.claim import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from extender.cluster import Writer
+from extender.model import FINALIZER, Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from tests.running_berth import claim
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from extender.fabric.agent_slices import DRIVER, Reading, attributes_of
+from extender.fabric import DRIVER, Reading, attributes_of
 
 Json = dict[str, Any]
 

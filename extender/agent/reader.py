@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from extender.agent.gpu_health import HealthMonitor
-from extender.fabric.agent_slices import Reading
-from extender.model.gpu_topology import UNKNOWN_DISTANCE
+from extender.fabric import Reading
+from extender.model import UNKNOWN_DISTANCE
 
 T = TypeVar("T")
 

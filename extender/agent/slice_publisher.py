@@ -10,9 +10,8 @@ from typing import Any
 import structlog
 
 from extender.agent.agent_slice import quantize, slice_body
-from extender.cluster.api_errors import ClusterError, Conflict, NotFound
-from extender.cluster.client import ApiClient
-from extender.fabric.agent_slices import Reading
+from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
+from extender.fabric import Reading
 
 Json = dict[str, Any]
 

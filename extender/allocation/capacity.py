@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.allocation.features import Features
-from extender.model.device import Capacity, Device, RequestPolicy
-from extender.model.quantity import BINARY_SI, MAX_INT64, NANO, Quantity
+from extender.model import BINARY_SI, MAX_INT64, NANO, Capacity, Device, Quantity, RequestPolicy
 
 Amounts = Mapping[str, int]
 NOTHING: Amounts = {}

@@ -13,8 +13,7 @@ from extender.allocation.fast_path import FastPath
 from extender.allocation.problem import Problem, Solution
 from extender.allocation.search import DEFAULT_BUDGET, EVERYTHING, Search
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
-from extender.model.berth_errors import InvalidClaim, OutOfBudget
-from extender.model.call_budget import UNLIMITED, CallBudget
+from extender.model import UNLIMITED, CallBudget, InvalidClaim, OutOfBudget
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
 """Masks of devices that may be used, the most preferred first."""

@@ -7,10 +7,7 @@ one request (docs/decisions/0010).
 
 from __future__ import annotations
 
-from extender.model.berth_errors import InvalidClaim
-from extender.model.claim import Constraint
-from extender.model.device import LIST_KINDS, Device
-from extender.model.semver import Semver
+from extender.model import LIST_KINDS, Constraint, Device, InvalidClaim, Semver
 
 TypedSet = tuple[str, frozenset[object]]
 _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extender.allocation.problem import Pick, Problem, Solution
-from extender.model.bits import members
-from extender.model.claim import MAX_RESULTS, DeviceRequest
+from extender.model import MAX_RESULTS, DeviceRequest, members
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import UNUSED, AllocatedState
-from extender.model.gpu_topology import Fabric, GpuState
-from extender.model.quantity import NANO
+from extender.model import NANO, Fabric, GpuState
 
 _MIB = 1 << 20
 _FLOOR_BYTES = 512 * _MIB  # an idle card is not empty; the agent publishes in steps of 256 MiB

@@ -9,12 +9,19 @@ from itertools import count, islice, takewhile
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import AllocatedState
-from extender.model.bits import members
-from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
-from extender.model.device import PoolKey
-from extender.model.gpu_topology import Fabric
-from extender.model.request_mix import DEFAULT_MIX, RequestMix
-from extender.model.reservation import Reservation
+from extender.model import (
+    DEFAULT_MIX,
+    Claim,
+    DeviceClass,
+    Fabric,
+    Node,
+    ObjectKey,
+    Pod,
+    PoolKey,
+    RequestMix,
+    Reservation,
+    members,
+)
 
 _NUMBERS = count()
 

@@ -9,8 +9,7 @@ from extender.allocation.pools import Pool, gather, inventory
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import find_class, select
 from extender.cel.dra import Masks
-from extender.model.claim import ClaimSpec, DeviceClass, DeviceRequest, Node
-from extender.model.device import DeviceId, PoolKey, Slice
+from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
 
 
 def usage_of(

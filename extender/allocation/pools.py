@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extender.allocation.features import Features
-from extender.model.claim import Node
-from extender.model.device import Device, DeviceId, NodeSelection, PoolKey, Slice
+from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice
 
 
 @dataclass(frozen=True, slots=True, eq=False)

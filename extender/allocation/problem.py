@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from extender.allocation.features import Features
 from extender.allocation.pools import Inventory, Pool
-from extender.model.claim import ClaimSpec, DeviceRequest
-from extender.model.device import DeviceId, PoolKey
-from extender.model.quantity import Quantity
+from extender.model import ClaimSpec, DeviceId, DeviceRequest, PoolKey, Quantity
 
 CounterKey = tuple[str, str]  # counter set, counter
 

@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator
 from extender.allocation.pools import Place
 from extender.allocation.problem import Pick, Problem, Solution
 from extender.allocation.selection import Classes
-from extender.model.claim import Allocation, ClaimSpec, Config, DeviceRequest, Result
-from extender.model.device import NodeSelection
-from extender.model.node_selector import NodeSelector, Requirement, Term
+from extender.model import (
+    Allocation,
+    ClaimSpec,
+    Config,
+    DeviceRequest,
+    NodeSelection,
+    NodeSelector,
+    Requirement,
+    Result,
+    Term,
+)
 
 
 def allocations(

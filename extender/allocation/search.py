@@ -15,11 +15,18 @@ from extender.allocation.counters import Counters
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.taints import blocking_taint
-from extender.model.berth_errors import InvalidClaim, OutOfBudget
-from extender.model.bits import lowest, members, union
-from extender.model.call_budget import UNLIMITED, CallBudget
-from extender.model.claim import MAX_RESULTS, DeviceRequest
-from extender.model.quantity import Quantity
+from extender.model import (
+    MAX_RESULTS,
+    UNLIMITED,
+    CallBudget,
+    DeviceRequest,
+    InvalidClaim,
+    OutOfBudget,
+    Quantity,
+    lowest,
+    members,
+    union,
+)
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
 _CHECKED = 32  # steps between two looks at the budget of the call

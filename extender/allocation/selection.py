@@ -8,10 +8,7 @@ from extender.allocation.features import Features
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Selection
 from extender.cel.dra import Masks
-from extender.model.berth_errors import InvalidClaim
-from extender.model.call_budget import UNLIMITED, CallBudget
-from extender.model.claim import DeviceClass, DeviceRequest
-from extender.model.text_limits import cut
+from extender.model import UNLIMITED, CallBudget, DeviceClass, DeviceRequest, InvalidClaim, cut
 
 _ERROR_BYTES = 256  # of what CEL says: it repeats the text that it could not convert
 Classes = Callable[[str], DeviceClass | None]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from extender.allocation.counters import Counters
 from extender.allocation.pools import Inventory
 from extender.allocation.search_observer import Observer
-from extender.model.bits import members
-from extender.model.device import Device
+from extender.model import Device, members
 
 _WHOLE = 1 << 40  # what is left of one counter; what a device takes of it is rounded down, so that no bound is too low
 

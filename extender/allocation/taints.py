@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from extender.model.claim import Toleration
-from extender.model.device import Device, Taint
+from extender.model import Device, Taint, Toleration
 
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})  # None and effects of the future only inform
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.allocation.pools import Inventory
 from extender.allocation.search_observer import Observer
-from extender.model.bits import members
+from extender.model import members
 
 
 def field_of(inventory: Inventory, bit: int) -> str:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from extender.allocation.problem import UNUSED, PoolUse
-from extender.model.claim import Result
-from extender.model.device import DeviceId, PoolKey
+from extender.allocation import UNUSED, PoolUse
+from extender.model import DeviceId, PoolKey, Result
 
 Holder = tuple[str, str]  # ("claim" | "bind" | "hold", claim UID)
 CLAIM, BIND, HOLD = "claim", "bind", "hold"

@@ -10,18 +10,27 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol
 
-from extender.allocation.features import Features
-from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
+from extender.allocation import ChangeLog, Features, NodeInfo, NodeState, Snapshot
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.node_info_builder import FleetBaselineCounter, NodeInfoBuilder
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.cache.reservations import Reservations
-from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
-from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod, Result
-from extender.model.device import PoolKey, Slice, TaintRule
-from extender.model.request_mix import RequestMix
-from extender.model.reservation import Reservation, ReservationState
+from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.model import (
+    Claim,
+    DeviceClass,
+    Node,
+    ObjectKey,
+    Pod,
+    PoolKey,
+    RequestMix,
+    Reservation,
+    ReservationState,
+    Result,
+    Slice,
+    TaintRule,
+)
 
 _RETRIED = 4  # nodes whose view could not be built, tried again with each new snapshot
 _SHOWN = 200  # characters of an error that are kept

@@ -9,22 +9,31 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from extender.allocation.features import Features
-from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
-from extender.allocation.node_info import FleetBaseline, Interned, NodeInfo, NodeState
-from extender.allocation.offline import consumed_counters
-from extender.allocation.pools import Inventory, Pool, gather, inventory
-from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, taken_mask
+from extender.allocation import (
+    AllocatedState,
+    CounterKey,
+    Features,
+    FleetBaseline,
+    Interned,
+    Inventory,
+    NodeInfo,
+    NodeState,
+    Pool,
+    PoolUse,
+    Uses,
+    consumed_counters,
+    gather,
+    inventory,
+    live_use,
+    taken_mask,
+    troubled,
+    uses_of,
+)
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.fabric.sets import Graphs, best_gbps
-from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
-from extender.model.claim import Node
-from extender.model.device import Device, DeviceId, PoolKey, Slice
-from extender.model.gpu_topology import Fabric, Graph
-from extender.model.quantity import whole
-from extender.model.request_mix import RequestMix
+from extender.fabric import Graphs, best_gbps, choose_fabric, gpu_uuid, live_fabric
+from extender.model import Device, DeviceId, Fabric, Graph, Node, PoolKey, RequestMix, Slice, whole_units
 
 T = TypeVar("T")
 Interns = WeakValueDictionary[Hashable, Interned]
@@ -361,4 +370,4 @@ def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: RequestMix) -> F
 
 def _memory(node_info: NodeInfo, bit: int) -> int:
     device = node_info.inventory.places[bit].device
-    return next((whole(device.capacity[n].value.nanos) for n in _MEMORY if n in device.capacity), 0)
+    return next((whole_units(device.capacity[n].value.nanos) for n in _MEMORY if n in device.capacity), 0)

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
-from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
-from extender.fabric.sources import agent_slice, gpu_uuid
-from extender.model.claim import Claim, DeviceClass, Node, ObjectKey, Pod
-from extender.model.device import PoolKey, Slice, TaintRule
+from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.fabric import agent_slice, gpu_uuid
+from extender.model import Claim, DeviceClass, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
 
 ALL_NODES = "*"
 _MAX_AGENT_SLICES = 8  # kept per node; an agent writes one

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 
-from extender.model.claim import Claim, DeviceRequest
-from extender.model.request_mix import DEFAULT_MIX, WHOLE, RequestMix, RequestShape, whole
+from extender.model import DEFAULT_MIX, WHOLE, Claim, DeviceRequest, RequestMix, RequestShape, whole_gpus
 
 _WINDOW = 512  # claims remembered
 _ENOUGH = 32  # claims before the default mix is left
@@ -69,7 +68,7 @@ class RequestMixEstimator:
 
 def _shape(gpus: int, asked: int, most_memory: int) -> RequestShape:
     if gpus > 1 or not asked or not most_memory:
-        return whole(gpus)
+        return whole_gpus(gpus)
     return RequestShape(0, 0, 1, min(max(-(-asked * 8 // most_memory), 1), 8) * _EIGHTH)
 
 

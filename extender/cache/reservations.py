@@ -14,9 +14,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from extender.cache.allocated_devices import BIND, HOLD, AllocatedDevices, Holder
-from extender.model.claim import Result
-from extender.model.device import PoolKey
-from extender.model.reservation import Reservation, ReservationState
+from extender.model import PoolKey, Reservation, ReservationState, Result
 
 _FEW = 64  # deadlines of holds that ended are kept below this number and below that of holds
 

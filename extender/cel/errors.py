@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from extender.model.berth_errors import BerthError
+from extender.model import BerthError
 
 
 class CelError(BerthError):

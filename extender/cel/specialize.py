@@ -17,8 +17,7 @@ from extender.cel.library.text import matches, regex
 from extender.cel.overloads import Overload
 from extender.cel.pricing import pattern_units
 from extender.cel.values import UInt, equal, not_equal
-from extender.model.quantity import Quantity
-from extender.model.semver import Semver
+from extender.model import Quantity, Semver
 
 _REMEMBERED_TEXTS = 64  # values of one attribute for which a pattern remembers its answer
 _SCALARS = (str, int, bool)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from extender.cel.errors import EvalError
-from extender.model.quantity import Quantity
-from extender.model.semver import Semver
+from extender.model import Quantity, Semver
 
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import shown
+from extender.model import WireError, shown
 
 PORTS = 65536
 _DIGITS = 5

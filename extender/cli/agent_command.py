@@ -12,12 +12,10 @@ from typing import Annotated
 import pynvml
 import typer
 
-from extender.agent.reader import Reader
-from extender.agent.slice_publisher import SlicePublisher
+from extender.agent import Reader, SlicePublisher
 from extender.cli.addresses import parse_node
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import load_credentials
-from extender.fabric.agent_slices import DRIVER
+from extender.cluster import ApiClient, load_credentials
+from extender.fabric import DRIVER
 
 
 def agent_command(

@@ -10,20 +10,23 @@ import orjson
 import typer
 from rich.console import Console
 
-from extender.allocation.choose import choose
-from extender.allocation.features import Features, from_gates
-from extender.allocation.offline import problem_of, usage_of
-from extender.allocation.problem import Problem
-from extender.allocation.result import allocations
-from extender.allocation.search import Search
-from extender.allocation.search_observer import CAUSES, CauseRecorder
+from extender.allocation import (
+    CAUSES,
+    CauseRecorder,
+    Features,
+    Problem,
+    Search,
+    allocations,
+    choose,
+    from_gates,
+    problem_of,
+    usage_of,
+)
 from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.object_files import Objects, load_objects
-from extender.model.berth_errors import InvalidClaim, OutOfBudget, WireError
-from extender.model.claim import Allocation, Node
-from extender.model.text_limits import shown
-from extender.wire.encoded_claims import encode_allocation
+from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, shown
+from extender.wire import encode_allocation
 
 _CASE_BUDGET = 1_000_000  # cases have no scheduler waiting
 Json = dict[str, Any]

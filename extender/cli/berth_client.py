@@ -10,9 +10,8 @@ import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from extender.cli.addresses import parse_url
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.text_limits import one_line
-from extender.wire.documents import json_value
+from extender.model import BerthError, WireError, one_line
+from extender.wire import json_value
 
 Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where berth console listens.")]
 Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from extender.files import must_exist, name_of, read_file
-from extender.model.berth_errors import WireError
-from extender.model.claim import Claim, DeviceClass, Node
-from extender.model.device import DeviceId, Slice
-from extender.wire.core import decode_node
-from extender.wire.documents import json_value
-from extender.wire.fields import get, many, need, quantities, strings
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import Claim, DeviceClass, DeviceId, Node, Slice, WireError
+from extender.wire import (
+    SliceDecoder,
+    decode_claim,
+    decode_class,
+    decode_node,
+    get,
+    json_value,
+    many,
+    need,
+    quantities,
+    strings,
+)
 
 Json = dict[str, Any]
 

@@ -9,18 +9,14 @@ from typing import Any
 
 import orjson
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cli.object_files import documents
-from extender.cluster.api_errors import NotFound
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import load_credentials
-from extender.cluster.reflector import WatchedResource
+from extender.cluster import ApiClient, NotFound, WatchedResource, load_credentials
 from extender.files import name_of
-from extender.model.berth_errors import WireError
-from extender.runtime.watched_resources import watched_resources
-from extender.wire.fields import get, many, need
-from extender.wire.object_lists import checked
+from extender.model import WireError
+from extender.runtime import watched_resources
+from extender.wire import checked, get, many, need
 
 Json = dict[str, Any]
 _PAGE = "500"

@@ -11,7 +11,7 @@ from extender.cli.addresses import parse_key, parse_listen
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, needs, parse_tls
 from extender.entry.console_process import Pages, Policies, RecordsFrom, serve_console
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 
 AUDIENCE = "berth-console"
 SENDER = "system:serviceaccount:berth-system:berth"

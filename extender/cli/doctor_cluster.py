@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from extender.allocation.node_info import NodeInfo
-from extender.allocation.unsupported_devices import field_of
-from extender.cache.cluster_cache import ClusterCache
-from extender.diagnosis.consistency import Finding, check_consistency
-from extender.extension.requeue import MARKER_CLASS
-from extender.fabric.sources import gpu_uuid
-from extender.model.bits import members
-from extender.model.gpu_topology import Source
+from extender.allocation import NodeInfo, field_of
+from extender.cache import ClusterCache
+from extender.diagnosis import Finding, check_consistency
+from extender.extension import MARKER_CLASS
+from extender.fabric import gpu_uuid
+from extender.model import Source, members
 
 Json = dict[str, Any]
 _SHOWN = 5

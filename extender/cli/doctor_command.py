@@ -13,15 +13,10 @@ from rich.console import Console
 
 from extender.cli.cluster_dump import dump_of, items_of, take_objects
 from extender.cli.doctor_cluster import Diagnosis, cluster, some
-from extender.cluster.api_errors import ClusterError
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import load_credentials
+from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
-from extender.model.berth_errors import WireError
-from extender.model.quantity import parse_quantity
-from extender.model.text_limits import one_line
-from extender.wire.documents import one_value
-from extender.wire.fields import get, many
+from extender.model import WireError, one_line, parse_quantity
+from extender.wire import get, many, one_value
 
 Json = dict[str, Any]
 SCHEDULER = "berth-scheduler"

@@ -14,20 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import Features
+from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
 from extender.cli.object_files import documents, policy_of, policy_text
-from extender.console.active_policy import ActivePolicy
-from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, UnknownPod
-from extender.diagnosis.scenario import Scenario, devices_of
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line, shown
+from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
+from extender.diagnosis import Scenario, devices_of
+from extender.model import WireError, one_line, shown
 from extender.policy import Policy
-from extender.scheduling.evaluator import Evaluator
-from extender.wire.manifests import hypothetical_pods
+from extender.scheduling import Evaluator
+from extender.wire import hypothetical_pods
 
 Json = dict[str, Any]
 _BRIEF, _WIDE = 5, 1000  # groups shown

@@ -13,18 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from extender.cli.addresses import parse_node
-from extender.cluster.api_errors import NotFound
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import load_credentials
-from extender.fabric.agent_slices import DRIVER, fabric_of
-from extender.fabric.ring import is_joined, links_inside
-from extender.fabric.sets import bandwidth, quality, ranked
-from extender.model.berth_errors import WireError
-from extender.model.bits import members
-from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph
-from extender.model.text_limits import one_line, shown
-from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
-from extender.wire.resource_slices import SliceDecoder
+from extender.cluster import ApiClient, NotFound, load_credentials
+from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside, quality, ranked
+from extender.model import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph, WireError, members, one_line, shown
+from extender.sandbox import carried_machines, fabric_slice, load_machine
+from extender.wire import SliceDecoder
 
 Json = dict[str, Any]
 

@@ -17,13 +17,10 @@ from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selec
 from extender.cli.object_files import Objects, documents, objects_of, parts
 from extender.cli.old_manifests import Correction, corrected
 from extender.cli.select_command import dialect_of, one_sentence
-from extender.fabric.agent_slices import fabric_of
-from extender.fabric.sets import largest_joined
+from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
-from extender.model.berth_errors import WireError
-from extender.model.device import Device
-from extender.wire.manifests import HypotheticalPod, hypothetical_pods
-from extender.wire.object_lists import objects_of_part
+from extender.model import Device, WireError
+from extender.wire import HypotheticalPod, hypothetical_pods, objects_of_part
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import structlog
 
-from extender.model.text_limits import cut
+from extender.model import cut
 
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["auto", "json", "pretty"]

@@ -15,8 +15,7 @@ from typer.core import TyperGroup
 
 from extender import __version__
 from extender.cli.logs import set_up_logging
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.text_limits import one_line, shown
+from extender.model import BerthError, WireError, one_line, shown
 
 _COMMANDS = {  # where each is: module of extender.cli, and its function or group
     "serve": ("serve_command", "serve_command"), "console": ("console_command", "console_command"), "agent": ("agent_command", "agent_command"), "fabric": ("fabric_command", "fabric_command"),
@@ -87,9 +86,9 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
 
 
 def _all_commands(
-    version: Annotated[
+    version: Annotated[  # noqa: FBT002 - as typer reads it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
-    ] = False,  # noqa: FBT002 - as typer reads it
+    ] = False,
 ) -> None:
     pass
 

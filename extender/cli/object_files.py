@@ -8,25 +8,26 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from extender.allocation.choose import Preference
-from extender.allocation.live_memory import troubled
-from extender.allocation.node_info import NodeInfo
-from extender.allocation.problem import Problem
-from extender.fabric.agent_slices import DRIVER as FABRIC_DRIVER
-from extender.fabric.sets import Graphs
-from extender.fabric.sources import choose_fabric, gpu_uuid, live_fabric
+from extender.allocation import NodeInfo, Preference, Problem, troubled
+from extender.fabric import DRIVER as FABRIC_DRIVER
+from extender.fabric import Graphs, choose_fabric, gpu_uuid, live_fabric
 from extender.files import name_of, read_file
-from extender.model.berth_errors import WireError
-from extender.model.claim import Claim, DeviceClass, Node, ObjectKey
-from extender.model.device import DeviceId, Slice
+from extender.model import Claim, DeviceClass, DeviceId, Node, ObjectKey, Slice, WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
-from extender.scoring.preference import ByTopology
-from extender.wire.core import decode_node, decode_pod
-from extender.wire.documents import DocumentPart, parts_of, text_of
-from extender.wire.fields import get, need
-from extender.wire.object_lists import objects_of_part
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.scoring import ByTopology
+from extender.wire import (
+    DocumentPart,
+    SliceDecoder,
+    decode_claim,
+    decode_class,
+    decode_node,
+    decode_pod,
+    get,
+    need,
+    objects_of_part,
+    parts_of,
+    text_of,
+)
 
 Json = dict[str, Any]
 _MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it

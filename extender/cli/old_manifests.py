@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from extender.wire.fields import Json, get, many, need
+from extender.wire import Json, get, many, need
 
 _GROUP = "resource.k8s.io/"
 _CURRENT = "resource.k8s.io/v1"

@@ -17,7 +17,7 @@ from extender.cli.berth_client import SERVER, PolicyDiffReply, PolicyStatusReply
 from extender.cli.fleet_commands import Output
 from extender.cli.object_files import policy_of
 from extender.files import name_of
-from extender.model.berth_errors import WireError
+from extender.model import WireError
 from extender.policy import Policy, PolicyError, UnreadablePolicy
 
 policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")

@@ -16,13 +16,18 @@ from rich.table import Table
 from extender.cli.addresses import PORTS, parse_listen
 from extender.cli.logs import set_up_logging
 from extender.entry.desk import both
-from extender.model.berth_errors import WireError
-from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.examples import expectation, load_examples
-from extender.sandbox.machines import carried_machines
-from extender.sandbox.report import Report, Row
-from extender.sandbox.sandbox_cluster import Cluster, listening
-from extender.sandbox.scheduler import Scheduler
+from extender.model import WireError
+from extender.sandbox import (
+    ApiError,
+    Cluster,
+    Report,
+    Row,
+    Scheduler,
+    carried_machines,
+    expectation,
+    listening,
+    load_examples,
+)
 
 Json = dict[str, Any]
 # How many of which machine: mixed, so that the choice of the node matters as much as that of the devices.

@@ -13,12 +13,8 @@ from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
 from extender.cli.object_files import load_objects
 from extender.files import name_of, read_file
-from extender.model.berth_errors import WireError
-from extender.model.device import Device
-from extender.model.text_limits import one_line, shown
-from extender.wire.documents import json_value
-from extender.wire.fields import get, many, need, string_list
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import Device, WireError, one_line, shown
+from extender.wire import SliceDecoder, get, json_value, many, need, string_list
 
 Json = dict[str, Any]
 _SENTENCE_BYTES = 1024

@@ -11,8 +11,8 @@ from extender.cli.addresses import parse_listen, parse_server, parse_url
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.entry.listening import Tls
 from extender.entry.serve_process import Desk, Listen, RecordsTo, serve
-from extender.extension.tracing import Traces
-from extender.model.berth_errors import WireError
+from extender.extension import Traces
+from extender.model import WireError
 
 PAGE_FILE_HELP = (
     "a file with the token that explain and the page ask for; read again when it changes. "

@@ -2,3 +2,27 @@
 
 What does not belong here: decisions. Nothing in this package knows why something is written.
 """
+
+from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster.backoff import Backoff, Delays
+from extender.cluster.client import ApiClient
+from extender.cluster.credentials import Credentials, load_credentials
+from extender.cluster.reflector import Json, Reflector, WatchedResource
+from extender.cluster.writer import Writer
+
+__all__ = [
+    "ApiClient",
+    "Backoff",
+    "ClusterError",
+    "Conflict",
+    "Credentials",
+    "Delays",
+    "Json",
+    "NotFound",
+    "Reflector",
+    "TooMany",
+    "Unavailable",
+    "WatchedResource",
+    "Writer",
+    "load_credentials",
+]

@@ -15,7 +15,7 @@ The HTTP library's own exceptions never leave this room; they are chained as cau
 
 from __future__ import annotations
 
-from extender.model.berth_errors import BerthError
+from extender.model import BerthError
 
 
 class ClusterError(BerthError):

@@ -15,8 +15,8 @@ from aiohttp.http_exceptions import LineTooLong
 
 from extender.cluster.api_errors import Gone, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
-from extender.model.text_limits import one_line
-from extender.wire.lenient import lenient_loads
+from extender.model import one_line
+from extender.wire import lenient_loads
 
 Json = dict[str, Any]
 

@@ -20,9 +20,8 @@ from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConf
 
 from extender.cluster.api_errors import ClusterError
 from extender.files import name_of, read_mounted
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line, shown
-from extender.wire.documents import one_value
+from extender.model import WireError, one_line, shown
+from extender.wire import one_value
 
 _REFRESH_SECONDS = (
     30.0  # the client looks at files and expiry dates anew for every token asked for: once in a while is enough

@@ -15,7 +15,7 @@ import structlog
 from extender.cluster.api_errors import ClusterError, Gone, NotFound, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
-from extender.model.berth_errors import WireError
+from extender.model import WireError
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from extender.cluster.api_errors import NotFound
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
-from extender.model.claim import (
+from extender.model import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
     GROUP_ANNOTATION,
@@ -20,12 +20,10 @@ from extender.model.claim import (
     Consumer,
     ObjectKey,
     Pod,
+    cut,
     special_claim_prefix,
 )
-from extender.model.text_limits import cut
-from extender.wire.core import decode_pod
-from extender.wire.encoded_claims import encode_allocation, encode_consumer, encode_simple_spec
-from extender.wire.resource_claims import decode_claim
+from extender.wire import decode_claim, decode_pod, encode_allocation, encode_consumer, encode_simple_spec
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"

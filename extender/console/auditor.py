@@ -12,12 +12,10 @@ from typing import Any
 
 import structlog
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.api_errors import ClusterError
-from extender.cluster.client import ApiClient
-from extender.cluster.writer import Writer
-from extender.diagnosis.consistency import Finding, check_consistency
-from extender.wire.resource_claims import decode_claim
+from extender.cache import ClusterCache
+from extender.cluster import ApiClient, ClusterError, Writer
+from extender.diagnosis import Finding, check_consistency
+from extender.wire import decode_claim
 
 Json = dict[str, Any]
 _ROUND_SECONDS = 30.0

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from cachetools import LRUCache, TTLCache
 from pydantic import BaseModel, ValidationError
 
-from extender.cluster.api_errors import ClusterError
-from extender.cluster.client import ApiClient
+from extender.cluster import ApiClient, ClusterError
 
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 _MOST_TOKEN = 8192  # characters

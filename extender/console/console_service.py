@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache, NoListener
-from extender.cluster.client import ApiClient
-from extender.cluster.writer import Writer
+from extender.allocation import Features
+from extender.cache import ClusterCache, NoListener
+from extender.cluster import ApiClient, Writer
 from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
 from extender.console.decision_history import DecisionHistory
@@ -27,10 +26,8 @@ from extender.console.remote_reservations import RemoteReservations
 from extender.console.shadow_policy import ShadowPolicy
 from extender.policy import Policy
 from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
-from extender.runtime.hold_expiry import HoldExpirer
-from extender.runtime.informers import Informers
-from extender.runtime.supervisor import Supervisor
-from extender.scheduling.evaluator import Evaluator
+from extender.runtime import HoldExpirer, Informers, Supervisor
+from extender.scheduling import Evaluator
 
 _LOOK_SECONDS = 5.0  # between two looks for processes that are silent
 _OBSERVED = frozenset({"resourceslices", "pods"})  # kinds whose objects are remembered beside the cache

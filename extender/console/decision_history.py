@@ -6,9 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from extender.records import Attempted, Bound
-from extender.scheduling.decision import Attempt, Decision
+from extender.scheduling import Attempt, Decision
 
 _PODS = 2048
 _BYTES = 8 << 20  # of all entries, estimated

@@ -13,11 +13,10 @@ from typing import Any
 
 import structlog
 
-from extender.cluster.api_errors import ClusterError
-from extender.cluster.writer import Writer
+from extender.cluster import ClusterError, Writer
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Explainer
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 
 _PAUSE_SECONDS = 0.2  # between two events
 _POD_SECONDS = 60.0  # between two events on one pod

@@ -8,22 +8,25 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cache.object_index import ALL_NODES
-from extender.cluster.api_errors import ClusterError
+from extender.cache import ALL_NODES, ClusterCache
+from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
 from extender.console.decision_history import DecisionHistory, PodHistory
-from extender.diagnosis.explain import Explanation, explain
-from extender.diagnosis.scenario import Scenario, apply_scenario, without_own_holds
-from extender.model.berth_errors import BerthError
-from extender.model.call_budget import CallBudget, CallBudgetSpent
-from extender.model.claim import DECISION_ANNOTATION, Claim, ObjectKey, Pod
-from extender.model.device import PoolKey
-from extender.model.text_limits import one_line, shown
+from extender.diagnosis import Explanation, Scenario, apply_scenario, explain, without_own_holds
+from extender.model import (
+    DECISION_ANNOTATION,
+    BerthError,
+    CallBudget,
+    CallBudgetSpent,
+    Claim,
+    ObjectKey,
+    Pod,
+    PoolKey,
+    one_line,
+    shown,
+)
 from extender.policy import Policy
-from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
 
 Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation

@@ -7,12 +7,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Any
 
-from extender.allocation.node_info import NodeInfo
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import NodeInfo
+from extender.cache import ClusterCache
 from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.explainer import Explainer
-from extender.diagnosis.near_misses import claims_on
-from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
+from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
 
 Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
+from extender.cache import ClusterCache
+from extender.diagnosis import FleetStats, fleet_stats
 
 _PERIOD_SECONDS = 5.0
 

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.request_mix import RequestMix
-from extender.model.text_limits import shown
-from extender.records.schema import Batch, PolicyState, Record
+from extender.model import BerthError, RequestMix, WireError, shown
+from extender.records import Batch, PolicyState, Record
 
 _SILENT_SECONDS = 30.0  # six heartbeats
 _ENDED = 8  # ended epochs that are remembered for each stream that is

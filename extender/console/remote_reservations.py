@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.model.reservation import ReservationState
+from extender.cache import ClusterCache
+from extender.model import ReservationState
 from extender.records import Released, Reserved
 
 _LIMIT = 8192  # reservations; the one told of longest ago goes first

@@ -18,25 +18,25 @@ from typing import Any
 
 import structlog
 
-from extender.allocation.node_info import Snapshot
-from extender.cache.cluster_cache import ClusterCache
-from extender.cache.object_index import ALL_NODES
-from extender.cluster.api_errors import ClusterError
+from extender.allocation import Snapshot
+from extender.cache import ALL_NODES, ClusterCache
+from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
-from extender.diagnosis.scenario import Scenario, apply_scenario, without_own_holds
-from extender.model.berth_errors import WireError
-from extender.model.call_budget import CallBudget, CallBudgetSpent
-from extender.model.claim import Claim, ObjectKey, Pod, Result
-from extender.model.device import PoolKey
+from extender.diagnosis import Scenario, apply_scenario, without_own_holds
+from extender.model import CallBudget, CallBudgetSpent, Claim, ObjectKey, Pod, PoolKey, Result, WireError
 from extender.policy import Policy
 from extender.records import Bound
-from extender.scheduling.decision import ScoredNode, scored_node
-from extender.scheduling.evaluate import evaluate
-from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements, requirements_of
-from extender.scheduling.ranking_cache import RankingCache
-from extender.wire.core import decode_pod
+from extender.scheduling import (
+    Evaluator,
+    Placement,
+    PodRequirements,
+    RankingCache,
+    ScoredNode,
+    evaluate,
+    requirements_of,
+    scored_node,
+)
+from extender.wire import decode_pod
 
 _WAITING = 64  # decisions not compared yet; more are left out and counted
 _REMEMBERED = 512  # pods

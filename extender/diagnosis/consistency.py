@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extender.allocation.offline import newest, overdrawn_counters
-from extender.cache.cluster_cache import ClusterCache
-from extender.model.claim import Claim, ObjectKey, Result
-from extender.model.device import Device, DeviceId, PoolKey, Slice
+from extender.allocation import newest, overdrawn_counters
+from extender.cache import ClusterCache
+from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice
 
 KINDS = {
     "double": "a device is allocated exclusively and to another claim too",

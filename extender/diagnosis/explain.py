@@ -8,26 +8,28 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from types import MappingProxyType
 
-from extender.allocation.node_info import Interned, NodeInfo, Snapshot
+from extender.allocation import Interned, NodeInfo, Snapshot
 from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model.berth_errors import WireError
-from extender.model.call_budget import CallBudgetSpent
-from extender.model.claim import Pod
-from extender.model.reasons import Code, Reason
+from extender.model import CallBudgetSpent, Code, Pod, Reason, WireError
 from extender.policy import Policy
-from extender.scheduling.decision import ScoredNode, scored_node
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
-from extender.scheduling.node_ranking import NodeRanking, StatusGroup
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import (
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    NodeRanking,
     Pending,
+    Placement,
     PodRequirements,
+    ScoredNode,
     Skip,
+    StatusGroup,
+    Unschedulable,
     UnschedulableAndUnresolvable,
+    evaluate,
     requirements_of,
+    scored_node,
 )
 
 _EXAMPLES = 3  # nodes named per group

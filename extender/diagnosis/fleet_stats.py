@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.allocation.node_info import Interned, NodeInfo, Snapshot
+from extender.allocation import Interned, NodeInfo, Snapshot
 from extender.diagnosis.node_rows import largest_free_set, product
-from extender.model.request_mix import WHOLE
-from extender.scoring.parts import left_over, stranded, unclaimed_bytes
+from extender.model import WHOLE
+from extender.scoring import left_over, stranded, unclaimed_bytes
 
 
 @dataclass(slots=True)

@@ -7,18 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation.node_info import Interned, NodeInfo, Snapshot
+from extender.allocation import Interned, NodeInfo, Snapshot
 from extender.diagnosis.scenario import with_devices_released
 from extender.diagnosis.selector_stats import TermStats
-from extender.fabric.sets import largest_joined
-from extender.model.berth_errors import InvalidClaim
-from extender.model.claim import Claim, DeviceRequest, Result
-from extender.model.device import PoolKey
-from extender.model.quantity import readable
-from extender.model.reasons import Code
-from extender.scheduling.evaluate import EvaluationContext, Unschedulable, evaluate, problem_for
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.fabric import largest_joined
+from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, readable
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, problem_for
 
 _NODES = 24  # distinct nodes on which giving back is tried
 _TRIES = 160  # evaluations in all

@@ -9,14 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from extender.allocation.node_info import NodeInfo, Snapshot
-from extender.allocation.problem import UNUSED
+from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
-from extender.fabric.sets import largest_joined
-from extender.model.claim import Claim
-from extender.model.gpu_topology import DISTANCES
-from extender.model.quantity import NANO
-from extender.scoring.parts import memory_bytes
+from extender.fabric import largest_joined
+from extender.model import DISTANCES, NANO, Claim
+from extender.scoring import memory_bytes
 
 Json = dict[str, Any]
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}

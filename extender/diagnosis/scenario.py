@@ -6,14 +6,20 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation.live_memory import live_use, uses_of
-from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
-from extender.allocation.offline import consumed_counters
-from extender.allocation.problem import UNUSED, AllocatedState, PoolUse, taken_mask
-from extender.model.berth_errors import WireError
-from extender.model.claim import Claim, Result
-from extender.model.device import PoolKey
-from extender.model.text_limits import shown
+from extender.allocation import (
+    UNUSED,
+    AllocatedState,
+    ChangeLog,
+    NodeInfo,
+    NodeState,
+    PoolUse,
+    Snapshot,
+    consumed_counters,
+    live_use,
+    taken_mask,
+    uses_of,
+)
+from extender.model import Claim, PoolKey, Result, WireError, shown
 
 
 @dataclass(frozen=True, slots=True)

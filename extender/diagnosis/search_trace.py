@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from extender.allocation.node_info import NodeInfo
-from extender.allocation.search_observer import CAUSES, CauseRecorder
-from extender.model.berth_errors import InvalidClaim
-from extender.model.bits import members
-from extender.model.reasons import Code
-from extender.model.text_limits import cut
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
-from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.shortlist import held_results
+from extender.allocation import CAUSES, CauseRecorder, NodeInfo
+from extender.model import Code, InvalidClaim, cut, members
+from extender.scheduling import (
+    EvaluationContext,
+    FilterStatus,
+    PodRequirements,
+    Unschedulable,
+    evaluate,
+    held_results,
+    problem_for,
+)
 
 _MOST = 200  # lines about devices
 _CAUSES = 4  # causes named

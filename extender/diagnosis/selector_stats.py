@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from extender.allocation.node_info import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
 from extender.cel.dra import STORED, Selector, compile_selector, observed_value, split_terms
-from extender.model.call_budget import UNLIMITED, CallBudget
-from extender.model.device import Device, Slice
-from extender.model.text_limits import cut, one_line
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.model import UNLIMITED, CallBudget, Device, Slice, cut, one_line
+from extender.scheduling import PodRequirements
 
 _SHOWN_VALUES = 3
 _VALUES = 256  # distinct values counted

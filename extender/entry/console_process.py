@@ -12,23 +12,20 @@ from pathlib import Path
 
 import uvloop
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials, load_credentials
-from extender.console.authentication import TokenReviewer
-from extender.console.console_service import Console
+from extender.cluster import ApiClient, Credentials, load_credentials
+from extender.console import Console, TokenReviewer
 from extender.entry.listening import Tls, check_certificates, serve_all, server, watch_certificates
 from extender.files import name_of, read_mounted
-from extender.model.claim import ObjectKey
+from extender.model import ObjectKey
 from extender.policy import Policy
-from extender.runtime.policy_reload import CandidateFile, PolicyFile, in_this_loop, read_policy, watch_policies
-from extender.runtime.supervisor import Supervisor
+from extender.runtime import CandidateFile, PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES, RECORDS, RefusalLog
 from extender.web.http_server import Server
 from extender.web.record_routes import Records
-from extender.wire.documents import text_of
+from extender.wire import text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.console.console_service import ClusterPicture, Console
+from extender.cluster import ApiClient, Credentials
+from extender.console import ClusterPicture, Console
 from extender.entry.console_process import OpenPages, Pages, Policies, open_pages, start_pages
 from extender.entry.serve_process import Desk
-from extender.extension.service import Service
+from extender.extension import Service
 from extender.policy import Policy
-from extender.records.codec import decode
-from extender.runtime.supervisor import Supervisor
+from extender.records import decode
+from extender.runtime import Supervisor
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import RefusalLog
 from extender.web.http_server import Server

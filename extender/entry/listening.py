@@ -16,8 +16,8 @@ import structlog
 import uvicorn
 
 from extender.files import name_of, read_mounted
-from extender.model.berth_errors import BerthError, WireError
-from extender.runtime.policy_reload import LOOK_SECONDS
+from extender.model import BerthError, WireError
+from extender.runtime import LOOK_SECONDS
 from extender.web.http_limits import HttpLimits, RefusalLog
 from extender.web.http_server import Server
 from extender.web.protocol import Listener, Protocol

@@ -11,16 +11,11 @@ from pathlib import Path
 
 import uvloop
 
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials, load_credentials
+from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.entry.listening import Tls, check_certificates, serve_all, server, watch_certificates
-from extender.extension.outbox import Post
-from extender.extension.poster import Poster
-from extender.extension.service import Service
-from extender.extension.tracing import Traces, no_span
+from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
-from extender.runtime.policy_reload import PolicyFile, in_this_loop, read_policy, watch_policies
-from extender.runtime.supervisor import Supervisor
+from extender.runtime import PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
 from extender.sockets import listen_on
 from extender.web.http_limits import PROBES, VERBS, RefusalLog
 from extender.web.serve_app import Probes, ServeApp

@@ -14,9 +14,8 @@ from functools import partial
 
 import structlog
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
-from extender.cluster.writer import Writer
+from extender.cache import ClusterCache
+from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import (
     BindError,
     BindingCycle,
@@ -33,25 +32,25 @@ from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
 from extender.extension.write_barrier import WriteBarrier
-from extender.model.berth_errors import BerthError
-from extender.model.claim import Claim, ObjectKey, Pod
-from extender.model.reasons import Code, Reason
+from extender.model import BerthError, Claim, Code, ObjectKey, Pod, Reason
 from extender.records import Bound, Record
-from extender.runtime.supervisor import Supervisor
-from extender.runtime.watch_progress import WatchProgress
-from extender.scheduling.binding_conditions import Readiness, readiness
-from extender.scheduling.decision import Decision, ScoredNode, scored_node
-from extender.scheduling.evaluate import Unschedulable
-from extender.scheduling.pod_requirements import (
+from extender.runtime import Supervisor, WatchProgress
+from extender.scheduling import (
+    Decision,
     Pending,
     PodRequirements,
     PreFilterResult,
+    Readiness,
+    ScoredNode,
     Skip,
+    Unschedulable,
     UnschedulableAndUnresolvable,
+    plan,
+    readiness,
     requirements_of,
+    scored_node,
 )
-from extender.scheduling.shortlist import plan
-from extender.wire.core import decode_pod
+from extender.wire import decode_pod
 
 _IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
 _UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind

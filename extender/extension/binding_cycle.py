@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extender.extension.undo_stack import UndoStack
-from extender.model.berth_errors import BerthError
-from extender.model.claim import DECISION_ANNOTATION, Allocation, Claim, Consumer, Pod, PodGroup
-from extender.model.text_limits import cut
-from extender.scheduling.decision import ScoredNode
+from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
+from extender.scheduling import ScoredNode
 
 _NOTE_BYTES = 4096  # of the annotation: 32 devices and every part of a score; all annotations of a pod share 256 KiB
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from extender.cluster.api_errors import Conflict, TooMany, Unavailable
-from extender.cluster.writer import Writer
+from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import (
     BindError,
     BindingCycle,
@@ -20,8 +19,8 @@ from extender.extension.binding_cycle import (
 )
 from extender.extension.rollback import Compensations
 from extender.extension.special_claims import SpecialClaims
-from extender.model.claim import Allocation, Claim, Consumer, ObjectKey
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.model import Allocation, Claim, Consumer, ObjectKey
+from extender.scheduling import PodRequirements
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1

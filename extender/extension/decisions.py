@@ -8,11 +8,10 @@ from typing import Protocol
 from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.orphans import OrphanCollector
 from extender.extension.requeue import Requeuer
-from extender.model.claim import Claim, ObjectKey, Pod
-from extender.model.reservation import Reservation
+from extender.model import Claim, ObjectKey, Pod, Reservation
 from extender.records import Attempted, Record, Released, Reserved
-from extender.runtime.hold_expiry import HoldExpirer
-from extender.scheduling.decision import Attempt
+from extender.runtime import HoldExpirer
+from extender.scheduling import Attempt
 
 _REASONS = 3  # of the most frequent reasons of an attempt
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-from extender.model.call_budget import CallBudget
+from extender.model import CallBudget
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,33 +9,35 @@ from dataclasses import dataclass, field
 
 from cachetools import LRUCache
 
-from extender.allocation.node_info import NodeInfo, Snapshot
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import NodeInfo, Snapshot
+from extender.cache import ClusterCache
 from extender.extension.decisions import FilterSink, NoSink
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model.call_budget import UNLIMITED, CallBudget
-from extender.model.claim import Pod
-from extender.model.reasons import Code, Reason
+from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
 from extender.policy import Policy
-from extender.scheduling.evaluate import EvaluationContext, FilterStatus, evaluate
-from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.node_ranking import NodeRanking
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_group_proximity import proximity_of
-from extender.scheduling.pod_requirements import (
+from extender.scheduling import (
+    EvaluationContext,
+    Evaluator,
+    FilterStatus,
+    NodeRanking,
     Pending,
+    Placement,
     PodRequirements,
+    RankingCache,
     Skip,
     UnschedulableAndUnresolvable,
+    evaluate,
+    held_by_claim,
     leftover_claim,
+    proximity_of,
     requirements_of,
+    scores,
+    shortlist,
 )
-from extender.scheduling.ranking_cache import RankingCache
-from extender.scheduling.shortlist import held_by_claim, scores, shortlist
-from extender.wire.node_names import estimated_len
+from extender.wire import estimated_len
 
 _REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.cluster.api_errors import NotFound
-from extender.cluster.writer import Writer
-from extender.model.claim import SCHEDULING_GROUP, Claim, ObjectKey, Pod
-from extender.wire.core import decode_pod
+from extender.cluster import NotFound, Writer
+from extender.model import SCHEDULING_GROUP, Claim, ObjectKey, Pod
+from extender.wire import decode_pod
 
 LANDING_SECONDS = 1.0  # for a Binding that was sent before the claim was marked
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import structlog
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.api_errors import ClusterError, NotFound
-from extender.cluster.writer import Writer
+from extender.cache import ClusterCache
+from extender.cluster import ClusterError, NotFound, Writer
 from extender.extension.live_reads import deallocate_unused, read_unchanged
 from extender.extension.special_claims import SpecialClaims
-from extender.model.claim import Claim, ObjectKey
-from extender.runtime.supervisor import Supervisor
+from extender.model import Claim, ObjectKey
+from extender.runtime import Supervisor
 
 _GRACE_SECONDS = 60.0  # far longer than a bind, whose own time-out is 30 s
 _ROUND_SECONDS = 5.0

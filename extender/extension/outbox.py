@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import structlog
 
-from extender.cluster.backoff import Backoff, Delays
-from extender.model.berth_errors import BerthError
-from extender.model.request_mix import RequestMix
-from extender.records.codec import MAX_BODY, encode_parts, encode_record
-from extender.records.schema import Batch, PolicyState, Record, Reserved
+from extender.cluster import Backoff, Delays
+from extender.model import BerthError, RequestMix
+from extender.records import MAX_BODY, Batch, PolicyState, Record, Reserved, encode_parts, encode_record
 
 _BATCH = 256  # records of one batch
 _STRETCH = 16  # records that are encoded before the event loop has other work: about 0.3 ms

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from extender.cluster.writer import Writer
+from extender.cluster import Writer
 from extender.extension.binding_cycle import BindError
-from extender.model.claim import ObjectKey, Pod, PodGroup
-from extender.scheduling.pod_requirements import PodRequirements, PreFilterResult
-from extender.wire.core import decode_pod_group
+from extender.model import ObjectKey, Pod, PodGroup
+from extender.scheduling import PodRequirements, PreFilterResult
+from extender.wire import decode_pod_group
 
 
 async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) -> PodGroup | None:

@@ -12,8 +12,7 @@ import aiohttp
 
 from extender.extension.outbox import NotDelivered, Refused
 from extender.files import name_of, read_mounted
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line
+from extender.model import WireError, one_line
 
 _SECONDS = 5.0  # of one request
 _CONNECT_SECONDS = 2.0

@@ -6,16 +6,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 
-from extender.allocation.node_info import NodeInfo
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import NodeInfo
+from extender.cache import ClusterCache
 from extender.extension.unschedulable_pods import UnschedulablePods
-from extender.model.call_budget import CallBudgetSpent
-from extender.model.node_selector import NodeSelector
-from extender.scheduling.equivalence_key import ignores_identity
-from extender.scheduling.evaluate import EvaluationContext, evaluate
-from extender.scheduling.placements import Placement
-from extender.scheduling.pod_requirements import PodRequirements
-from extender.scheduling.ranking_cache import RankingCache
+from extender.model import CallBudgetSpent, NodeSelector
+from extender.scheduling import EvaluationContext, Placement, PodRequirements, RankingCache, evaluate, ignores_identity
 
 _STEP = 32  # nodes looked at between two steps
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from extender.cluster.api_errors import ClusterError
-from extender.cluster.writer import Writer
+from extender.cluster import ClusterError, Writer
 
 MARKER_CLASS = "berth.dev"
 ANNOTATION = "berth.dev/wake"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.cluster.api_errors import Conflict, TooMany, Unavailable
-from extender.cluster.writer import Writer
+from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindingCycle, ConditionsFailed, DeviceLost
 from extender.extension.live_reads import LANDING_SECONDS, deallocate_unused, is_bound
 from extender.extension.special_claims import SpecialClaims
-from extender.model.berth_errors import BerthError
-from extender.model.claim import Claim
+from extender.model import BerthError, Claim
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1

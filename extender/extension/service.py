@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
-from extender.allocation.features import Features
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.client import ApiClient
-from extender.cluster.writer import Writer
+from extender.allocation import Features
+from extender.cache import ClusterCache
+from extender.cluster import ApiClient, Writer
 from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.call_metrics import CallDurations
@@ -26,14 +25,11 @@ from extender.extension.outbox import Outbox, Post
 from extender.extension.requeue import Requeuer
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.write_barrier import WriteBarrier
-from extender.model.claim import Claim, ObjectKey, Pod
-from extender.model.request_mix import RequestMix
+from extender.model import Claim, ObjectKey, Pod, RequestMix
 from extender.policy import Policy
 from extender.records import PolicyState
-from extender.runtime.hold_expiry import HoldExpirer
-from extender.runtime.informers import Informers
-from extender.runtime.supervisor import Supervisor
-from extender.scheduling.evaluator import Evaluator
+from extender.runtime import HoldExpirer, Informers, Supervisor
+from extender.scheduling import Evaluator
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 _SUPPLY = frozenset(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from extender.cluster.api_errors import Conflict, NotFound, TooMany, Unavailable
-from extender.cluster.writer import Writer
+from extender.cluster import Conflict, NotFound, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import BindError
 from extender.extension.live_reads import read_pod
-from extender.model.claim import Claim, ObjectKey, Pod
-from extender.wire.core import decode_pod
+from extender.model import Claim, ObjectKey, Pod
+from extender.wire import decode_pod
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
 _RETRY_SECONDS = 0.1

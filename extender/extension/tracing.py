@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from extender import __version__
 from extender.extension.filter_service import FilterResult
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.claim import ObjectKey, Pod
-from extender.wire.node_names import estimated_len
+from extender.model import BerthError, ObjectKey, Pod, WireError
+from extender.wire import estimated_len
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

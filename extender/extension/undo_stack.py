@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from extender.model.berth_errors import BerthError
-from extender.model.claim import ObjectKey
+from extender.model import BerthError, ObjectKey
 
 # Called with the error that ended the bind: some allocations go back only where their devices are unusable.
 Compensation = Callable[[BerthError], Awaitable[object]]

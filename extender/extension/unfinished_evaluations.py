@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling import PodRequirements
 
 
 @dataclass(slots=True)

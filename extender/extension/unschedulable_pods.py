@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling import PodRequirements
 
 _PODS = 4096
 

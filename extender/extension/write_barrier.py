@@ -7,13 +7,11 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from extender.allocation.offline import newest, overdrawn_counters
-from extender.cache.allocated_devices import CLAIM
-from extender.cache.cluster_cache import ClusterCache
+from extender.allocation import newest, overdrawn_counters
+from extender.cache import CLAIM, ClusterCache
 from extender.extension.binding_cycle import BindError, DeviceLost, newer
-from extender.model.claim import Claim, Result
-from extender.model.device import DeviceId, PoolKey
-from extender.runtime.watch_progress import WatchProgress
+from extender.model import Claim, DeviceId, PoolKey, Result
+from extender.runtime import WatchProgress
 
 _SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
 

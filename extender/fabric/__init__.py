@@ -2,3 +2,29 @@
 
 What belongs here: graphs, ring bandwidth, ranking of sets, sources of topology. What does not: scores of nodes.
 """
+
+from extender.fabric.agent_slices import DRIVER, Reading, attributes_of, fabric_of
+from extender.fabric.products import pcie_generation
+from extender.fabric.ring import is_joined
+from extender.fabric.sets import Graphs, bandwidth, best_gbps, largest_joined, links_inside, quality, ranked
+from extender.fabric.sources import agent_slice, choose_fabric, gpu_uuid, live_fabric
+
+__all__ = [
+    "DRIVER",
+    "Graphs",
+    "Reading",
+    "agent_slice",
+    "attributes_of",
+    "bandwidth",
+    "best_gbps",
+    "choose_fabric",
+    "fabric_of",
+    "gpu_uuid",
+    "is_joined",
+    "largest_joined",
+    "links_inside",
+    "live_fabric",
+    "pcie_generation",
+    "quality",
+    "ranked",
+]

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 
 from extender.fabric.bounds import MAX_GPUS, AgentFacts
 from extender.fabric.products import link_gbps, pcie_gbps
-from extender.model.device import Device
-from extender.model.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Source
 
 DRIVER = "fabric.berth.dev"
 _MIB = 1 << 20

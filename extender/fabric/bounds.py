@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.model.device import Device
+from extender.model import Device
 
 MAX_GPUS = 16  # what one slice can carry within the API's limits
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18

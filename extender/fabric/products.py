@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from extender.model.gpu_topology import UNKNOWN_DISTANCE, Graph
+from extender.model import UNKNOWN_DISTANCE, Graph
 
 # NVLink version (1, 2, 3, 4, 5) to what NCCL plans with per link, GB/s one direction.
 NCCL_LINK_GBPS = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}

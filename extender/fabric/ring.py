@@ -8,8 +8,7 @@ NVLink does not close falls to PCIe.
 
 from __future__ import annotations
 
-from extender.model.bits import members
-from extender.model.gpu_topology import Graph
+from extender.model import Graph, members
 
 _EXACT_SIZE = 8  # beyond eight GPUs the packing is greedy; such meshes exist on paper only
 _PACKING_STEPS = 20_000  # bounds the exact packing; real graphs need a few hundred
@@ -39,7 +38,7 @@ def _nvlink_gbps(graph: Graph, chosen: list[int]) -> float:
     return _half_cycles(graph, chosen) * graph.link_gbps
 
 
-def links_inside(graph: Graph, mask: int) -> int:
+def count_links_inside(graph: Graph, mask: int) -> int:
     """NVLinks between members of the set; links into a switch count once per member."""
     chosen = members(mask)
     if len(chosen) < 2:  # noqa: PLR2004 - a GPU alone has nobody to talk to

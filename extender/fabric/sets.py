@@ -11,8 +11,7 @@ from typing import NamedTuple
 from cachetools import LRUCache
 
 from extender.fabric import ring
-from extender.model.bits import members
-from extender.model.gpu_topology import Graph
+from extender.model import Graph, members
 
 _EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
 _REMEMBERED = 65_536  # (graph, mask) pairs of about 150 bytes; 255 per 8-GPU graph
@@ -36,7 +35,7 @@ class Measures:
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
         self.bandwidth = lru_cache(remembered)(ring.ring_gbps)
-        self.links_inside = lru_cache(remembered)(ring.links_inside)
+        self.links_inside = lru_cache(remembered)(ring.count_links_inside)
         self.quality = lru_cache(remembered)(self._quality)
 
     def _quality(self, graph: Graph, mask: int, free: int) -> Quality:

@@ -9,8 +9,7 @@ from extender.fabric.agent_slices import DRIVER, read_fabric
 from extender.fabric.bounds import MAX_PROBLEMS
 from extender.fabric.products import flat_graph, usual_graph
 from extender.fabric.sets import Graphs
-from extender.model.device import Device, Slice
-from extender.model.gpu_topology import UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source
 
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")

@@ -65,7 +65,7 @@ class Quantity:
         return -(-self.nanos // NANO)
 
 
-def whole(nanos: int) -> int:
+def whole_units(nanos: int) -> int:
     """An amount in whole units for scores and people, at most MAX_INT64: quantities have no limit, but floats do."""
     return min(nanos // NANO, MAX_INT64)
 

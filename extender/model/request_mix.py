@@ -21,10 +21,10 @@ RequestMix = tuple[tuple[RequestShape, float], ...]
 """Shapes with the share of jobs that have them; the shares add up to about 1."""
 
 
-def whole(count: int) -> RequestShape:
+def whole_gpus(count: int) -> RequestShape:
     """So many whole GPUs."""
     return RequestShape(0, 0, count, WHOLE)
 
 
 # Before anything was learned: every size of job that a machine of eight GPUs is bought for.
-DEFAULT_MIX: RequestMix = tuple((whole(count), 0.25) for count in (1, 2, 4, 8))
+DEFAULT_MIX: RequestMix = tuple((whole_gpus(count), 0.25) for count in (1, 2, 4, 8))

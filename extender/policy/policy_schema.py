@@ -9,9 +9,8 @@ from typing import Literal
 from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.text_limits import one_line, shown
-from extender.wire.documents import Places, one_value
+from extender.model import BerthError, WireError, one_line, shown
+from extender.wire import Places, one_value
 
 MOST_POLICY = 16 * 1024  # bytes of a policy's text
 MOST_EFFECTIVE = 256  # sets of overrides remembered: pods choose their classes, and with them any subset

@@ -1,5 +1,19 @@
 """What serve tells the console: records, and how they travel. What does not belong here: HTTP, tasks, clocks."""
 
+from extender.records.codec import MAX_BODY, UnknownVersion, decode, encode_parts, encode_record
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
 
-__all__ = ["Attempted", "Batch", "Bound", "PolicyState", "Record", "Released", "Reserved"]
+__all__ = [
+    "MAX_BODY",
+    "Attempted",
+    "Batch",
+    "Bound",
+    "PolicyState",
+    "Record",
+    "Released",
+    "Reserved",
+    "UnknownVersion",
+    "decode",
+    "encode_parts",
+    "encode_record",
+]

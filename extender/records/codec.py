@@ -14,16 +14,24 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, ValidationError, model_validator
 
-from extender.model.berth_errors import WireError
-from extender.model.claim import ObjectKey, Result
-from extender.model.device import DeviceId
-from extender.model.quantity import Quantity, parse_quantity
-from extender.model.request_mix import RequestMix, RequestShape
-from extender.model.reservation import ReservationState
-from extender.model.text_limits import USER_BYTES, cut, one_line, shown
+from extender.model import (
+    USER_BYTES,
+    DeviceId,
+    ObjectKey,
+    Quantity,
+    RequestMix,
+    RequestShape,
+    ReservationState,
+    Result,
+    WireError,
+    cut,
+    one_line,
+    parse_quantity,
+    shown,
+)
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
-from extender.scheduling.decision import Attempt, Decision, ScoredNode
-from extender.scoring.parts import ScorePart
+from extender.scheduling import Attempt, Decision, ScoredNode
+from extender.scoring import ScorePart
 
 Json = dict[str, Any]
 

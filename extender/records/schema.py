@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from extender.model.claim import ObjectKey, Result
-from extender.model.request_mix import RequestMix
-from extender.model.reservation import ReservationState
-from extender.scheduling.decision import Attempt, Decision
+from extender.model import ObjectKey, RequestMix, ReservationState, Result
+from extender.scheduling import Attempt, Decision
 
 
 @dataclass(frozen=True, slots=True)

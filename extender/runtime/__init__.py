@@ -1,2 +1,30 @@
 """What both processes stand on: supervised tasks, informers, readiness, policy files. What does not belong here:
 decisions."""
+
+from extender.runtime.hold_expiry import HoldExpirer
+from extender.runtime.informers import Informers
+from extender.runtime.policy_reload import (
+    LOOK_SECONDS,
+    CandidateFile,
+    PolicyFile,
+    in_this_loop,
+    read_policy,
+    watch_policies,
+)
+from extender.runtime.supervisor import Supervisor
+from extender.runtime.watch_progress import WatchProgress
+from extender.runtime.watched_resources import watched_resources
+
+__all__ = [
+    "LOOK_SECONDS",
+    "CandidateFile",
+    "HoldExpirer",
+    "Informers",
+    "PolicyFile",
+    "Supervisor",
+    "WatchProgress",
+    "in_this_loop",
+    "read_policy",
+    "watch_policies",
+    "watched_resources",
+]

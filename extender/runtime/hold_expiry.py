@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from extender.cache.cluster_cache import ClusterCache
+from extender.cache import ClusterCache
 
 
 class HoldExpirer:

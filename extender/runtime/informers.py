@@ -9,9 +9,8 @@ from itertools import islice
 
 import structlog
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.client import ApiClient
-from extender.cluster.reflector import Json, Reflector, WatchedResource
+from extender.cache import ClusterCache
+from extender.cluster import ApiClient, Json, Reflector, WatchedResource
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.heartbeat import Heartbeat
 from extender.runtime.supervisor import Supervisor

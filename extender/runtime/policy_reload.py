@@ -11,7 +11,7 @@ from typing import TypeVar
 import structlog
 
 from extender.files import name_of, read_mounted
-from extender.model.berth_errors import WireError
+from extender.model import WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 
 LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps a link when a ConfigMap changes

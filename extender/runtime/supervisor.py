@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from extender.cluster.backoff import Backoff, Delays
-from extender.model.berth_errors import BerthError
+from extender.cluster import Backoff, Delays
+from extender.model import BerthError
 
 T = TypeVar("T")
 _DELAYS = Delays(first=1.0, most=30.0)

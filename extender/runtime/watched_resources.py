@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from extender.cache.cluster_cache import ClusterCache
-from extender.cluster.reflector import Json, WatchedResource
-from extender.model.claim import ObjectKey
-from extender.model.device import Slice
-from extender.wire.core import decode_labels, decode_node, decode_pod
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
+from extender.cache import ClusterCache
+from extender.cluster import Json, WatchedResource
+from extender.model import ObjectKey, Slice
+from extender.wire import (
+    SliceDecoder,
+    decode_claim,
+    decode_class,
+    decode_labels,
+    decode_node,
+    decode_pod,
+    decode_taint_rule,
+)
 
 _GROUP = "/apis/resource.k8s.io/v1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extender.model.claim import FINALIZER
+from extender.model import FINALIZER
 from extender.sandbox.apiserver.registry import RESOURCES, Registry
 from extender.sandbox.apiserver.versioned_store import Change, Json
 

@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from extender.files import must_exist, name_of, read_file
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import shown
-from extender.wire.core import decode_node, decode_pod
-from extender.wire.documents import MOST_YAML, parts_of, text_of
-from extender.wire.fields import get, need
-from extender.wire.object_lists import objects_of_part
-from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.model import WireError, shown
+from extender.wire import (
+    MOST_YAML,
+    SliceDecoder,
+    decode_claim,
+    decode_claim_spec,
+    decode_class,
+    decode_node,
+    decode_pod,
+    get,
+    need,
+    objects_of_part,
+    parts_of,
+    text_of,
+)
 
 Json = dict[str, Any]
 _DECODERS: dict[str, Callable[[Json], object]] = {

@@ -13,13 +13,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from extender.fabric.agent_slices import DRIVER, Reading, attributes_of
-from extender.fabric.products import pcie_generation
+from extender.fabric import DRIVER, Reading, attributes_of, pcie_generation
 from extender.files import name_of, read_file
-from extender.model.berth_errors import WireError
-from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE
+from extender.model import DISTANCES, UNKNOWN_DISTANCE, WireError
 from extender.policy import faults_of
-from extender.wire.documents import Places, one_value
+from extender.wire import Places, one_value
 
 Json = dict[str, Any]
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from extender.allocation.features import Features
-from extender.allocation.offline import problem_of, usage_of
-from extender.allocation.search import Search
+from extender.allocation import Features, Search, problem_of, usage_of
 from extender.cel.dra import Masks
-from extender.fabric.agent_slices import DRIVER, fabric_of
-from extender.fabric.ring import is_joined, links_inside
-from extender.fabric.sets import bandwidth
-from extender.model.claim import Claim, DeviceClass, Node
-from extender.model.device import DeviceId, Slice
-from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric
+from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside
+from extender.model import DISTANCES, UNKNOWN_DISTANCE, Claim, DeviceClass, DeviceId, Fabric, Node, Slice
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.examples import Expectation
-from extender.wire.core import decode_node
-from extender.wire.resource_claims import decode_claim, decode_class
-from extender.wire.resource_slices import SliceDecoder
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 Json = dict[str, Any]
 

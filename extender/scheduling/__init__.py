@@ -2,3 +2,56 @@
 
 Functions of (snapshot, pod, policy). What does not belong here: I/O, clocks, asyncio.
 """
+
+from extender.scheduling.binding_conditions import Readiness, readiness
+from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_node
+from extender.scheduling.equivalence_key import ignores_identity
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
+from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.node_ranking import NodeRanking, StatusGroup
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_group_proximity import proximity_of
+from extender.scheduling.pod_requirements import (
+    Pending,
+    PodRequirements,
+    PreFilterResult,
+    Skip,
+    UnschedulableAndUnresolvable,
+    leftover_claim,
+    requirements_of,
+)
+from extender.scheduling.ranking_cache import RankingCache
+from extender.scheduling.shortlist import held_by_claim, held_results, plan, scores, shortlist
+
+__all__ = [
+    "Attempt",
+    "Decision",
+    "EvaluationContext",
+    "Evaluator",
+    "FilterStatus",
+    "NodeRanking",
+    "Pending",
+    "Placement",
+    "PodRequirements",
+    "PreFilterResult",
+    "RankingCache",
+    "Readiness",
+    "ScoredNode",
+    "Skip",
+    "StatusGroup",
+    "Unschedulable",
+    "UnschedulableAndUnresolvable",
+    "evaluate",
+    "held_by_claim",
+    "held_results",
+    "ignores_identity",
+    "leftover_claim",
+    "plan",
+    "problem_for",
+    "proximity_of",
+    "readiness",
+    "requirements_of",
+    "scored_node",
+    "scores",
+    "shortlist",
+]

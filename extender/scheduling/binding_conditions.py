@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from extender.model.claim import Claim, Result
+from extender.model import Claim, Result
 
 
 class Readiness(Enum):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation.node_info import NodeInfo, Snapshot
+from extender.allocation import NodeInfo, Snapshot
 from extender.scheduling.placements import Placement
 from extender.scheduling.shortlist import held_results
-from extender.scoring.parts import ScorePart
+from extender.scoring import ScorePart
 
 
 class Attempt(NamedTuple):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.allocation.constraints import attribute_values
-from extender.allocation.node_info import NodeInfo
+from extender.allocation import NodeInfo, attribute_values
 from extender.cel import CompileError
-from extender.model.berth_errors import InvalidClaim
-from extender.model.device import is_identity
+from extender.model import InvalidClaim, is_identity
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.pod_requirements import PodRequirements
 

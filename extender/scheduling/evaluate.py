@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extender.allocation.choose import choose, choose_plain
-from extender.allocation.fast_path import FastPath, fast_path
-from extender.allocation.features import Features
-from extender.allocation.node_info import FleetBaseline, NodeInfo
-from extender.allocation.problem import Problem, Selection, Solution
-from extender.allocation.search import Search
-from extender.allocation.search_observer import NULL_OBSERVER, CauseRecorder
-from extender.allocation.selection import find_class, select
+from extender.allocation import (
+    NULL_OBSERVER,
+    CauseRecorder,
+    FastPath,
+    Features,
+    FleetBaseline,
+    NodeInfo,
+    Problem,
+    Search,
+    Selection,
+    Solution,
+    choose,
+    choose_plain,
+    fast_path,
+    find_class,
+    select,
+)
 from extender.cel.dra import Masks
-from extender.fabric.ring import is_joined
-from extender.fabric.sets import bandwidth
-from extender.model.berth_errors import InvalidClaim, OutOfBudget
-from extender.model.call_budget import UNLIMITED, CallBudget
-from extender.model.claim import DeviceRequest
-from extender.model.reasons import Code, Reason
+from extender.fabric import bandwidth, is_joined
+from extender.model import UNLIMITED, CallBudget, Code, DeviceRequest, InvalidClaim, OutOfBudget, Reason
 from extender.scheduling.placements import Placement, PlacementCache, placement_key
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.unschedulable_reason import unschedulable_reason
-from extender.scoring.parts import DeviceChoice, achieved_gbps, memory_bytes, parts, total
-from extender.scoring.preference import ByTopology
+from extender.scoring import ByTopology, DeviceChoice, achieved_gbps, memory_bytes, parts, total
 
 
 @dataclass(frozen=True, slots=True)

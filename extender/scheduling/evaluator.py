@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from extender.allocation.features import Features
-from extender.allocation.node_info import Snapshot
+from extender.allocation import Features, Snapshot
 from extender.cel.dra import Masks
-from extender.model.call_budget import UNLIMITED, CallBudget
+from extender.model import UNLIMITED, CallBudget
 from extender.scheduling.evaluate import EvaluationContext
 from extender.scheduling.placements import PlacementCache
 

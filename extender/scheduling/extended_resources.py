@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from extender.model.claim import ClaimSpec, Container, DeviceRequest, Request
+from extender.model import ClaimSpec, Container, DeviceRequest, Request
 
 
 class RequestMapping(NamedTuple):

@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
-from extender.allocation.node_info import NodeInfo, Snapshot
-from extender.model.call_budget import CallBudgetSpent
+from extender.allocation import NodeInfo, Snapshot
+from extender.model import CallBudgetSpent
 
 
 @dataclass(slots=True, eq=False)

@@ -16,10 +16,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
-from extender.allocation.node_info import FleetBaseline, NodeInfo, NodeState, Snapshot
-from extender.model.call_budget import CallBudgetSpent
-from extender.model.claim import DeviceRequest
-from extender.model.reasons import Code
+from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
+from extender.model import CallBudgetSpent, Code, DeviceRequest
 from extender.scheduling.equivalence_key import IdentityCheck, equivalence_key
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate
 from extender.scheduling.node_classes import NodeClass, NodeClasses

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from extender.allocation.fast_path import FastPath
-from extender.allocation.node_info import FleetBaseline, NodeInfo
-from extender.allocation.problem import Pick, Solution
-from extender.model.claim import DeviceRequest
+from extender.allocation import FastPath, FleetBaseline, NodeInfo, Pick, Solution
+from extender.model import DeviceRequest
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scoring.parts import ScorePart
+from extender.scoring import ScorePart
 
 _LIMIT = 8_192  # of about 2.5 KB; a half-full fleet of mixed kinds has a thousand states
 

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation.node_info import NodeInfo, Snapshot
-from extender.model.claim import ObjectKey
+from extender.allocation import NodeInfo, Snapshot
+from extender.model import ObjectKey
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.scoring.parts import ScorePart, total
+from extender.scoring import ScorePart, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from extender.allocation.node_info import Snapshot
-from extender.model.claim import (
+from extender.allocation import Snapshot
+from extender.model import (
     GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
     MAX_RESERVATIONS,
     Allocation,
     Claim,
     ClaimSpec,
+    Code,
     DeviceClass,
     Node,
+    NodeSelector,
     ObjectKey,
     Pod,
+    Reason,
+    Reservation,
+    ReservationState,
+    cut,
+    only_node,
+    parse_quantity,
+    shown,
 )
-from extender.model.node_selector import NodeSelector, only_node
-from extender.model.quantity import parse_quantity
-from extender.model.reasons import Code, Reason
-from extender.model.reservation import Reservation, ReservationState
-from extender.model.text_limits import cut, shown
 from extender.policy import Policy
 from extender.scheduling.extended_resources import RequestMapping, special_claim
 

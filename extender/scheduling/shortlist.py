@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extender.allocation.node_info import NodeInfo, Snapshot
-from extender.allocation.result import allocations
-from extender.model.claim import Allocation, Claim, Node, Result
-from extender.model.reasons import Code, Reason
+from extender.allocation import NodeInfo, Snapshot, allocations
+from extender.model import Allocation, Claim, Code, Node, Reason, Result
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import PodGroupProximity, proximity_of
 from extender.scheduling.pod_requirements import PodRequirements
-from extender.wire.node_names import has_all
+from extender.wire import has_all
 
 MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 

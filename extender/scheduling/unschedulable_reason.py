@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from extender.allocation.node_info import NodeInfo
-from extender.allocation.problem import Problem, Selection
-from extender.allocation.search_observer import CauseRecorder
-from extender.allocation.unsupported_devices import field_of
-from extender.model.bits import lowest, members
-from extender.model.claim import DeviceRequest
-from extender.model.quantity import NANO, readable
-from extender.model.reasons import Code, Reason
-from extender.scoring.parts import memory_bytes
+from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, field_of
+from extender.model import NANO, Code, DeviceRequest, Reason, lowest, members, readable
+from extender.scoring import memory_bytes
 
 # Which cause is told when devices fail for several: the one that a person can do most about comes first.
 _TOLD = (

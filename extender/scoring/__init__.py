@@ -2,3 +2,29 @@
 
 What belongs here: the parts of the score, their combination, the order of preference. What does not: feasibility.
 """
+
+from extender.scoring.parts import (
+    DeviceChoice,
+    ScorePart,
+    achieved_gbps,
+    left_over,
+    memory_bytes,
+    parts,
+    stranded,
+    total,
+    unclaimed_bytes,
+)
+from extender.scoring.preference import ByTopology
+
+__all__ = [
+    "ByTopology",
+    "DeviceChoice",
+    "ScorePart",
+    "achieved_gbps",
+    "left_over",
+    "memory_bytes",
+    "parts",
+    "stranded",
+    "total",
+    "unclaimed_bytes",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from extender.model.request_mix import WHOLE, RequestShape
+from extender.model import WHOLE, RequestShape
 
 STEP = 0.08  # GPUs: gradients closer than this are equal, and what follows in the rank decides (docs/quality.md)
 

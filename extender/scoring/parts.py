@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from extender.allocation.node_info import FleetBaseline, NodeInfo
-from extender.allocation.problem import UNUSED, Problem, Solution
-from extender.fabric.sets import bandwidth, best_gbps, links_inside
-from extender.model.bits import members
-from extender.model.quantity import whole
-from extender.model.request_mix import WHOLE, RequestMix
+from extender.allocation import UNUSED, FleetBaseline, NodeInfo, Problem, Solution
+from extender.fabric import bandwidth, best_gbps, links_inside
+from extender.model import WHOLE, RequestMix, members, whole_units
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
@@ -124,7 +121,7 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
 def memory_bytes(node_info: NodeInfo, bit: int) -> int:
     """The memory of a device, used or not; 0 where it publishes none."""
     capacity = node_info.inventory.places[bit].device.capacity
-    return next((whole(capacity[name].value.nanos) for name in _MEMORY if name in capacity), 0)
+    return next((whole_units(capacity[name].value.nanos) for name in _MEMORY if name in capacity), 0)
 
 
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
@@ -135,7 +132,7 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     for name in _MEMORY:
         capacity = place.device.capacity.get(name)
         if capacity is not None:
-            return whole(max(capacity.value.nanos - shares.get(name, 0), 0))
+            return whole_units(max(capacity.value.nanos - shares.get(name, 0), 0))
     return 0
 
 
@@ -144,7 +141,7 @@ def _wanted_bytes(amounts: object) -> int:
     for name in _MEMORY:
         amount = amounts.get(name)
         if amount is not None:
-            return whole(amount.nanos)
+            return whole_units(amount.nanos)
     return 0
 
 
@@ -173,7 +170,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
     place = node_info.inventory.places[bit]
     shares = node_info.allocated_state.pools[node_info.inventory.pools[place.pool].key].shares[place.id.device]
     total = memory_bytes(node_info, bit)
-    used = whole(max((shares.get(name, 0) for name in _MEMORY), default=0))
+    used = whole_units(max((shares.get(name, 0) for name in _MEMORY), default=0))
     return WHOLE * max(total - used, 0) // total if total else 0
 
 

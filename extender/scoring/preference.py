@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from extender.allocation.constraints import attribute_values
-from extender.allocation.counters import left_of
-from extender.allocation.node_info import NodeInfo
-from extender.allocation.problem import UNUSED, CounterKey, Problem, Solution
-from extender.allocation.search import EVERYTHING
-from extender.fabric.sets import ranked
-from extender.model.bits import members
-from extender.model.claim import DeviceRequest
-from extender.model.device import Device
+from extender.allocation import EVERYTHING, UNUSED, CounterKey, NodeInfo, Problem, Solution, attribute_values, left_of
+from extender.fabric import ranked
+from extender.model import Device, DeviceRequest, members
 from extender.policy import Policy
 from extender.scoring.parts import troubled_devices
 

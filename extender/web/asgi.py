@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.text_limits import cut
+from extender.model import BerthError, WireError, cut
 from extender.web.http_limits import HttpLimits
 
 Scope = dict[str, Any]

@@ -10,9 +10,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from extender.cluster.client import ApiClient
-from extender.runtime.informers import Informers
-from extender.runtime.supervisor import Supervisor
+from extender.cluster import ApiClient
+from extender.runtime import Informers, Supervisor
 from extender.web.asgi import Answer
 
 GAUGE, COUNTER, SUMMARY, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, SummaryMetricFamily, HistogramMetricFamily

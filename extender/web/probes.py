@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.runtime.informers import Informers
+from extender.runtime import Informers
 from extender.web.asgi import TEXT, Answer
 
 PROBES = ("/livez", "/readyz")

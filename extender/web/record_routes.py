@@ -8,11 +8,9 @@ from http import HTTPStatus
 
 import structlog
 
-from extender.console.authentication import TokenReviewer, Verdict
-from extender.console.ingest import StaleEpoch
-from extender.model.berth_errors import BerthError, WireError
-from extender.records import Batch
-from extender.records.codec import MAX_BODY, UnknownVersion, decode
+from extender.console import StaleEpoch, TokenReviewer, Verdict
+from extender.model import BerthError, WireError
+from extender.records import MAX_BODY, Batch, UnknownVersion, decode
 from extender.web.access_control import header
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
 from extender.web.http_limits import RECORDS, HttpLimits, RefusalLog

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from extender.extension.service import Service
-from extender.extension.tracing import TracedService, Traces
+from extender.extension import Service, TracedService, Traces
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
 from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
 from extender.web.metrics import scrape

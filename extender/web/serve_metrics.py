@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.extension.service import Service
+from extender.extension import Service
 from extender.web.metrics import COMMON, COUNTER, GAUGE, HISTOGRAM, SUMMARY, MetricSource
 
 READINGS: tuple[MetricSource[Service], ...] = (

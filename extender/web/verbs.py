@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from extender.extension.service import Service
-from extender.extension.tracing import TracedService
-from extender.model.berth_errors import BerthError, WireError
+from extender.extension import Service, TracedService
+from extender.model import BerthError, WireError
 from extender.web.access_control import refusal_by_verbs
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
 from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
+from extender.wire import NameOffsets
 from extender.wire import extender_v1 as wire
-from extender.wire.node_names import NameOffsets
 
 MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
 

@@ -2,3 +2,52 @@
 
 What belongs here: field names, shapes and the paths of errors. What does not: decisions.
 """
+
+from extender.wire.core import decode_labels, decode_node, decode_pod, decode_pod_group
+from extender.wire.documents import MOST_JSON, MOST_YAML, DocumentPart, Places, json_value, one_value, parts_of, text_of
+from extender.wire.encoded_claims import encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire.fields import Json, get, many, need, quantities, string_list, strings
+from extender.wire.lenient import lenient_loads
+from extender.wire.manifests import HypotheticalPod, hypothetical_pods
+from extender.wire.node_names import NameOffsets, estimated_len, has_all
+from extender.wire.object_lists import checked, objects_of_part
+from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
+from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
+
+__all__ = [
+    "MOST_JSON",
+    "MOST_YAML",
+    "DocumentPart",
+    "HypotheticalPod",
+    "Json",
+    "NameOffsets",
+    "Places",
+    "SliceDecoder",
+    "checked",
+    "decode_claim",
+    "decode_claim_spec",
+    "decode_class",
+    "decode_labels",
+    "decode_node",
+    "decode_pod",
+    "decode_pod_group",
+    "decode_taint_rule",
+    "encode_allocation",
+    "encode_consumer",
+    "encode_simple_spec",
+    "estimated_len",
+    "get",
+    "has_all",
+    "hypothetical_pods",
+    "json_value",
+    "lenient_loads",
+    "many",
+    "need",
+    "objects_of_part",
+    "one_value",
+    "parts_of",
+    "quantities",
+    "string_list",
+    "strings",
+    "text_of",
+]

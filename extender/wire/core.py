@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from extender.model.claim import Container, Node, ObjectKey, Pod, PodClaim, PodGroup
-from extender.model.quantity import NANO, parse_quantity
+from extender.model import NANO, Container, Node, ObjectKey, Pod, PodClaim, PodGroup, parse_quantity
 from extender.wire.fields import Json, get, many, need, texts
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 import yaml
 
-from extender.model.berth_errors import WireError
-from extender.model.text_limits import one_line
+from extender.model import WireError, one_line
 
 MOST_YAML = 8 * 1024 * 1024  # characters of YAML text: some seconds
 MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster

@@ -7,15 +7,7 @@ from typing import Any
 
 import orjson
 
-from extender.model.claim import (
-    Allocation,
-    ClaimSpec,
-    Config,
-    Consumer,
-    Result,
-    Toleration,
-)
-from extender.model.quantity import Quantity
+from extender.model import Allocation, ClaimSpec, Config, Consumer, Quantity, Result, Toleration
 from extender.wire.fields import (
     Json,
     encode_node_selector,

@@ -10,9 +10,7 @@ from typing import Any
 
 import orjson
 
-from extender.model.berth_errors import WireError
-from extender.model.claim import ObjectKey, Pod
-from extender.model.text_limits import REASON_BYTES, cut
+from extender.model import REASON_BYTES, ObjectKey, Pod, WireError, cut
 from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, dumped, get, many, need, wrong
 from extender.wire.node_names import NameOffsets, NodeNames, checked_names

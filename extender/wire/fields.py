@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from extender.model.berth_errors import WireError
-from extender.model.node_selector import NodeSelector, Requirement, Term
-from extender.model.quantity import Quantity, parse_quantity
+from extender.model import NodeSelector, Quantity, Requirement, Term, WireError, parse_quantity
 
 T = TypeVar("T")
 Json = dict[str, Any]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from extender.model.berth_errors import WireError
-from extender.model.claim import Claim, Pod
-from extender.model.text_limits import one_line
+from extender.model import Claim, Pod, WireError, one_line
 from extender.wire.core import decode_pod
 from extender.wire.fields import Json, get
 from extender.wire.object_lists import checked

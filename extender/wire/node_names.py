@@ -8,7 +8,7 @@ from typing import overload
 
 import orjson
 
-from extender.model.berth_errors import WireError
+from extender.model import WireError
 from extender.wire.fields import Json, string_list
 
 _NEAR = 8192  # bytes to either side of where a name stood before: kube-scheduler's workers mix some hundred names

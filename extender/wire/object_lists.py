@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from extender.model.berth_errors import WireError
+from extender.model import WireError
 from extender.wire.documents import DocumentPart, values_of
 from extender.wire.fields import Json, get, wrong
 

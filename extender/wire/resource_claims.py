@@ -10,11 +10,11 @@ from typing import TypeVar
 import orjson
 from cachetools import LRUCache
 
-from extender.model.berth_errors import WireError
-from extender.model.claim import (
+from extender.model import (
     EXTENDED_CLAIM_ANNOTATION,
     GROUP_ANNOTATION,
     OURS_ANNOTATION,
+    REASON_BYTES,
     Allocation,
     Claim,
     ClaimSpec,
@@ -22,17 +22,18 @@ from extender.model.claim import (
     Constraint,
     Consumer,
     DeviceClass,
+    DeviceId,
     DeviceRequest,
     DeviceStatus,
     ObjectKey,
     PodGroup,
+    Quantity,
     Request,
     Result,
     Toleration,
+    WireError,
+    cut,
 )
-from extender.model.device import DeviceId
-from extender.model.quantity import Quantity
-from extender.model.text_limits import REASON_BYTES, cut
 from extender.wire.fields import (
     Json,
     dumped,

@@ -8,10 +8,10 @@ from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 
-from extender.model.berth_errors import WireError
-from extender.model.device import (
+from extender.model import (
     NO_ATTRIBUTES,
     NO_CAPACITY,
+    REASON_BYTES,
     Attributes,
     Capacities,
     Capacity,
@@ -20,16 +20,17 @@ from extender.model.device import (
     Device,
     NodeSelection,
     PoolKey,
+    Quantity,
     RequestPolicy,
     Schema,
     Slice,
     Taint,
     TaintRule,
     Value,
+    WireError,
+    cut,
+    parse_semver,
 )
-from extender.model.quantity import Quantity
-from extender.model.semver import parse_semver
-from extender.model.text_limits import REASON_BYTES, cut
 from extender.wire.fields import Json, get, many, need, node_selector, quantities, quantity, strings, wrong
 
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}

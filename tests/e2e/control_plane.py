@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from extender.wire.lenient import lenient_loads
+from extender.wire import lenient_loads
 
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

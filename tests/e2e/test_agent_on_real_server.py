@@ -8,14 +8,15 @@ import ssl
 import pytest
 import yaml
 
-from extender.agent.reader import Reader
-from extender.agent.slice_publisher import SlicePublisher
-from extender.cluster.api_errors import ClusterError
-from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials
-from extender.fabric.agent_slices import DRIVER, fabric_of
-from extender.sandbox.machines import carried_machines, fabric_slice, node_object
-from extender.wire.resource_slices import SliceDecoder
+from extender.agent import Reader
+from extender.agent import SlicePublisher
+from extender.cluster import ClusterError
+from extender.cluster import ApiClient
+from extender.cluster import Credentials
+from extender.fabric import DRIVER, fabric_of
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import node_object
+from extender.wire import SliceDecoder
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import FakeNvml
 

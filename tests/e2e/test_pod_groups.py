@@ -8,7 +8,8 @@ import urllib.request
 
 import pytest
 
-from extender.sandbox.machines import carried_machines, gpu_slice, node_object
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.sandbox.machines import carried_machines, fabric_slice, gpu_slice, node_object
+from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 

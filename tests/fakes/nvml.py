@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from extender.model.gpu_topology import UNKNOWN_DISTANCE
+from extender.model import UNKNOWN_DISTANCE
 from extender.sandbox.machines import Machine, gpu_uuid
 from tests.eventually import HANG_SECONDS
 

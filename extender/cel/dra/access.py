@@ -8,7 +8,7 @@ from extender.cel.errors import EvalError
 from extender.cel.frame import FIRST_INPUT, Closure, Frame
 from extender.cel.specialize import is_among
 from extender.cel.values import equal
-from extender.model.device import Device
+from extender.model import Device
 
 INPUTS = ("device", "driver")  # a Device, and the name of its driver
 DEVICE, DRIVER = FIRST_INPUT, FIRST_INPUT + 1  # the slots of the inputs

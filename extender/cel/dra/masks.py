@@ -15,8 +15,7 @@ from cachetools import LRUCache
 from extender.cel.dra.dialect import STORED, Dialect
 from extender.cel.dra.selector import Selector, compile_selector
 from extender.cel.errors import BudgetExceeded, CelError, CompileError
-from extender.model.call_budget import UNLIMITED, CallBudget, CallBudgetSpent
-from extender.model.device import Device, Slice
+from extender.model import UNLIMITED, CallBudget, CallBudgetSpent, Device, Slice
 
 # Estimated bytes, measured with tracemalloc (docs/performance.md).
 _EXPRESSION_BYTES, _CHARACTER_BYTES = 4096, 16  # of a selector, and of each character of its text

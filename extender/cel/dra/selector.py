@@ -11,7 +11,7 @@ from extender.cel.errors import BudgetExceeded, CompileError, EvalError
 from extender.cel.pricing import UNBOUNDED
 from extender.cel.program import Checked, Program, build, check, cost
 from extender.cel.values import type_name
-from extender.model.device import LIST_KINDS, Device
+from extender.model import LIST_KINDS, Device
 
 
 class Selector:

@@ -9,9 +9,7 @@ from extender.cel.dra.dialect import Dialect
 from extender.cel.dra.selector import Selector, compile_selector, compile_value
 from extender.cel.errors import CelError, CompileError
 from extender.cel.parser import parse
-from extender.model.device import Device
-from extender.model.quantity import Quantity, readable
-from extender.model.semver import Semver
+from extender.model import Device, Quantity, Semver, readable
 
 _COMPARISONS = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_", "@in"})
 _TESTS = frozenset({"compareTo", "isGreaterThan", "isLessThan", "startsWith", "endsWith", "contains", "matches"})

@@ -11,8 +11,7 @@ from extender.cel.errors import EvalError
 from extender.cel.library.conversions import format_double
 from extender.cel.library.time import format_duration, format_timestamp
 from extender.cel.values import Duration, Timestamp, TypeValue, UInt, from_key, type_name
-from extender.model.quantity import Quantity
-from extender.model.semver import Semver
+from extender.model import Quantity, Semver
 
 _CLAUSE = re.compile(r"%(?:(%)|(?:\.(\d+))?([a-zA-Z]))")
 _MAX_PRECISION = 100  # more than a double has; without a limit an expression could build megabytes

@@ -10,8 +10,7 @@ from extender.cel import types as t
 from extender.cel.errors import EvalError
 from extender.cel.overloads import Overload, function, member, plain
 from extender.cel.pricing import PARSE, Price
-from extender.model.quantity import NANO, Quantity, add, from_int, parse_quantity
-from extender.model.semver import Semver, parse_semver
+from extender.model import NANO, Quantity, Semver, add, from_int, parse_quantity, parse_semver
 
 _LEADING_ZEROS = re.compile(r"^0+(?=[0-9])")
 

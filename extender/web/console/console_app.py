@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
 from extender import __version__
-from extender.console.console_service import Console
+from extender.console import Console
 from extender.web.access_control import Access, header
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send
 from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes

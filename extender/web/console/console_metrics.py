@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from extender.console.console_service import Console
-from extender.diagnosis.consistency import KINDS
-from extender.diagnosis.fleet_stats import FleetStats
+from extender.console import Console
+from extender.diagnosis import KINDS, FleetStats
 from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, Value
 
 
 def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapping[tuple[str, ...], Value]]:
     return lambda s: {(product,): read(stats) for product, stats in s.surveyor.stats.items()}
+
+
+def _findings_of(kind: str) -> Callable[[Console], Value]:
+    return lambda s: s.auditor.by_kind()[kind]
 
 
 READINGS: tuple[MetricSource[Console], ...] = (
@@ -119,8 +122,8 @@ READINGS: tuple[MetricSource[Console], ...] = (
             f"berth_audit_{kind.replace('-', '_')}",
             GAUGE,
             f"Audit: {sentence}",
-            lambda s, kind=kind: s.auditor.by_kind()[kind],
-        )  # type: ignore[misc] # the default binds the kind
+            _findings_of(kind),
+        )
         for kind, sentence in KINDS.items()
     ),
     MetricSource(

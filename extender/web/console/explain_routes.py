@@ -10,16 +10,12 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.console.console_service import Console
-from extender.console.explainer import UnknownPod
-from extender.diagnosis.scenario import Scenario, devices_of
-from extender.model.berth_errors import BerthError, WireError
-from extender.model.claim import ObjectKey, Result
-from extender.model.text_limits import shown
+from extender.console import Console, UnknownPod
+from extender.diagnosis import Scenario, devices_of
+from extender.model import BerthError, ObjectKey, Result, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
-from extender.wire.documents import json_value
-from extender.wire.manifests import hypothetical_pods
+from extender.wire import hypothetical_pods, json_value
 
 Json = dict[str, Any]
 _MAX_BODY = 1024 * 1024  # bytes; etcd takes objects of at most 1.5 MiB

@@ -11,9 +11,7 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from extender.console.console_service import Console
-from extender.console.explainer import to_json
-from extender.console.fleet_overview import MOST_WATCHERS
+from extender.console import MOST_WATCHERS, Console, to_json
 
 Json = dict[str, Any]
 _WORTH_PACKING = 16 * 1024  # bytes

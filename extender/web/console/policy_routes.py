@@ -6,8 +6,7 @@ import orjson
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from extender.console.console_service import Console
-from extender.console.explainer import to_json
+from extender.console import Console, to_json
 
 
 def router(console: Console) -> APIRouter:
