@@ -27,7 +27,7 @@ from tests.running_berth import claim
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
 CODE = MANIFESTS.parent / "extender"
 # Packages that only one of the two programs has; the others call no Writer (a test below says so).
-PROGRAMS = {"berth": ("service",), "berth-console": ("console",)}
+PROGRAMS = {"berth": ("extension",), "berth-console": ("console",)}
 KEY = ObjectKey("ns", "x")
 POD = Pod(KEY, "uid")
 CONSUMER = Consumer("uid", "x")
@@ -155,10 +155,10 @@ def test_every_write_belongs_to_one_program() -> None:
     others = tuple(
         path.name
         for path in CODE.iterdir()
-        if path.is_dir() and path.name not in ("service", "console", "cluster", "sandbox", "__pycache__")
+        if path.is_dir() and path.name not in ("extension", "console", "cluster", "sandbox", "__pycache__")
     )
     assert not set(writes()) & attributes(others)
-    assert set(writes()) <= attributes(("service", "console")), "nothing writes what nobody needs"
+    assert set(writes()) <= attributes(("extension", "console")), "nothing writes what nobody needs"
 
 
 def rules(file: str, name: str) -> list[dict]:

@@ -12,14 +12,14 @@ import orjson
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.object_files import documents
-from extender.cluster import ApiClient, NotFound, WatchedResource, load_credentials
+from extender.cluster import ApiClient, NotFound, WatchedResource, load_credentials, pages
 from extender.files import name_of
 from extender.model import WireError
 from extender.runtime import watched_resources
 from extender.wire import checked, get, many, need
 
 Json = dict[str, Any]
-_PAGE = "500"
+_PAGE = 500
 _POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _KIND_OF = {
@@ -79,15 +79,10 @@ async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
 
 async def _list_at(client: ApiClient, path: str) -> list[Json]:
     found: list[Json] = []
-    params = {"limit": _PAGE}
-    while True:
-        page = await client.get(path, params)
+    async for page in pages(client, path, _PAGE):
         named = {"kind": str(page.get("kind", "")).removesuffix("List"), "apiVersion": page.get("apiVersion")}
         found += [_reduced({**item, **named}) for item in items_of(page, path)]
-        token = get(get(page, "metadata", dict, path, {}), "continue", str, path, "")
-        if not token:
-            return found
-        params["continue"] = token
+    return found
 
 
 def items_of(page: Json, where: str) -> tuple[Json, ...]:

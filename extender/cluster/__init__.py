@@ -7,7 +7,9 @@ from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMan
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
+from extender.cluster.pager import pages
 from extender.cluster.reflector import Json, Reflector, WatchedResource
+from extender.cluster.timestamps import now_rfc3339, seconds_since
 from extender.cluster.writer import Writer
 
 __all__ = [
@@ -25,4 +27,7 @@ __all__ = [
     "WatchedResource",
     "Writer",
     "load_credentials",
+    "now_rfc3339",
+    "pages",
+    "seconds_since",
 ]

@@ -15,6 +15,7 @@ import structlog
 from extender.cluster.api_errors import ClusterError, Gone, NotFound, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
+from extender.cluster.pager import pages
 from extender.model import WireError
 
 Json = dict[str, Any]
@@ -140,19 +141,14 @@ class Reflector:
     async def _list(self) -> None:
         """Read all pages, apply them, and delete what is no longer there."""
         seen: set[str] = set()
-        token, version = "", ""
-        while True:
-            params = self._params(limit=str(_PAGE), **({"continue": token} if token else {}))
-            page = await self._client.get(self._path, params)
-            for item in _items(page):
+        version = ""
+        async for page in pages(self._client, self._path, _PAGE, self._params()):
+            for item in page.get("items") or ():
                 key = _key(item)
                 seen.add(key)
                 self._apply(key, item, self.kind.listed or self.kind.apply)
                 await self._breathe()
             version = _text(page, "resourceVersion") or version
-            token = _text(page, "continue")
-            if not token:
-                break
         self._known = seen | {key for key in self._known - seen if not self._apply(key, None, self.kind.apply)}
         self.version, self.listed, self._served = version, True, True
         self._well()
@@ -248,14 +244,6 @@ async def _decode(line: bytes) -> Json:
     if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
         raise Unavailable(f"the watch sent no event: {line[:200].decode('utf-8', 'replace')}")
     return event
-
-
-def _items(page: Json) -> list[Any]:
-    """The objects of a page. Raises Unavailable where the answer is no list."""
-    items = page.get("items")
-    if items is not None and not isinstance(items, list):
-        raise Unavailable(f"the list has items of type {type(items).__name__}")
-    return items or []
 
 
 def _text(obj: object, field: str) -> str:

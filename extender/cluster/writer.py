@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from typing import Any
 
 from extender.cluster.api_errors import NotFound
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
+from extender.cluster.pager import pages
+from extender.cluster.timestamps import now_micro
 from extender.model import (
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
@@ -29,7 +31,7 @@ Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of 1.37 and of 1.36
 _RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-_PAGE = "100"  # pods in one page of a list: some 1 MB, decoded in some 3 ms
+_PAGE = 100  # pods in one page of a list: some 1 MB, decoded in some 3 ms
 _NOTE_BYTES = 1024  # of an Event; the API server refuses longer notes
 
 
@@ -39,15 +41,10 @@ def claim_path(key: ObjectKey, sub: str = "") -> str:
     return f"{path}/{sub}" if sub else path
 
 
-def _now_micro() -> str:
-    """The time as events.k8s.io has it."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 class Writer:
     """Writes claims and bindings. Every method raises ClusterError; the claims returned are what the server stored."""
 
-    def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = _now_micro) -> None:
+    def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = now_micro) -> None:
         self._client = client
         self.identity = identity  # of this process among all that ever ran
         self.take_back_mark = f"{identity}/take-back"
@@ -62,15 +59,12 @@ class Writer:
     async def read_has_bound_member(self, group: ObjectKey) -> bool:
         """Whether a pod that names the PodGroup has a node and is not over, by a fresh list of the namespace's pods.
         kubelet lets such a pod use the group's claims, whatever the UID of the group."""
-        params = {"fieldSelector": _RUNNING, "limit": _PAGE}
-        while True:
-            page = await self._client.get(f"/api/v1/namespaces/{group.namespace}/pods", params)
-            if any(decode_pod(pod).group == group.name for pod in page.get("items") or ()):
-                return True
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
-                return False
-            params = {**params, "continue": token}
+        path = f"/api/v1/namespaces/{group.namespace}/pods"
+        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as found:
+            async for page in found:
+                if any(decode_pod(pod).group == group.name for pod in page.get("items") or ()):
+                    return True
+        return False
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """A PodGroup; None where there is none, or where the server does not serve the kind."""

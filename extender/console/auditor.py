@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, ClusterError, Writer
+from extender.cluster import ApiClient, ClusterError, Writer, pages
 from extender.diagnosis import Finding, check_consistency
 from extender.wire import decode_claim
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds between two comparisons with a fresh list
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
-_PAGE = "100"  # claims; a page is parsed in one go
+_PAGE = 100  # claims; a page is parsed in one go
 
 
 class Auditor:
@@ -86,14 +86,10 @@ class Auditor:
 
     async def _compare(self) -> None:
         """Claims of a fresh list against the cache: what is older than the watch and different is drift."""
-        wrong, params = 0, {"limit": _PAGE}
+        wrong = 0
         try:
-            while True:
-                page = await self._client.get(_CLAIMS_PATH, params)
+            async for page in pages(self._client, _CLAIMS_PATH, _PAGE):
                 wrong += self._wrong(page.get("items") or ())
-                params["continue"] = (page.get("metadata") or {}).get("continue") or ""
-                if not params["continue"]:
-                    break
         except ClusterError as error:
             self._log.warning("could not list claims to compare", problem=str(error))
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Self
 
 from extender.allocation import Features
 from extender.cache import ClusterCache, NoListener
-from extender.cluster import ApiClient, Writer
+from extender.cluster import ApiClient, Writer, now_rfc3339
 from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
 from extender.console.decision_history import DecisionHistory
@@ -85,7 +84,7 @@ class Console:
         if not self.picture.shared:
             self.policy.follow(lambda: self.cache.believe_agents_for(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
-        self.history = DecisionHistory(datetime.datetime.now(datetime.UTC).isoformat()[:19] + "Z")
+        self.history = DecisionHistory(now_rfc3339())
         self.explainer = Explainer(self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock)
         self.overview = FleetOverview(self.cache, self.history, self.explainer)
         self.teller = EventRecorder(self.explainer, self.history, writer, clock)

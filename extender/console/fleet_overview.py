@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Any
+
+from cachetools import LRUCache
 
 from extender.allocation import NodeInfo
 from extender.cache import ClusterCache
@@ -30,7 +31,9 @@ class FleetOverview:
         self._history = history
         self._explainer = explainer
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
-        self._nearest: OrderedDict[str, tuple[int, str]] = OrderedDict()  # pod UID to journal version and nearest miss
+        self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(
+            _PENDING
+        )  # pod UID to journal version and nearest miss
         self._watchers = 0
 
     def fleet(self) -> Json:
@@ -92,8 +95,6 @@ class FleetOverview:
         for entry in todo[:_EXPLAINED]:
             found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
             self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
-            if len(self._nearest) > _PENDING:
-                self._nearest.popitem(last=False)
         return bool(todo)
 
     def _refused(self) -> list[PodHistory]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
+from cachetools import LRUCache
 
 from extender.allocation import Snapshot
 from extender.cache import ALL_NODES, ClusterCache
@@ -86,12 +87,11 @@ class ShadowPolicy:
         self._read_pod = read_pod
         self._clock = clock
         self._waiting = waiting
-        self._remembered = remembered
         self._rankings = RankingCache(rankings_bytes)
         active.follow(self._rankings.clear)
         self._todo: deque[Bound] = deque()
         self._something = asyncio.Event()
-        self._known: OrderedDict[str, Comparison] = OrderedDict()  # by pod UID
+        self._known: LRUCache[str, Comparison] = LRUCache(remembered)  # by pod UID
         self._log = structlog.get_logger("berth.shadow")
         self.policy: Policy | None = None
         self.problem = ""  # why the newest candidate file is not compared
@@ -120,7 +120,7 @@ class ShadowPolicy:
 
     def comparisons(self) -> list[Comparison]:
         """The newest first."""
-        return list(reversed(self._known.values()))
+        return list(self._known.values())[::-1]
 
     async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled, once everything is listed. A comparison that took long is followed by a rest several times
@@ -152,9 +152,6 @@ class ShadowPolicy:
             self.left_out += 1
             return
         self._known[record.uid] = comparison
-        self._known.move_to_end(record.uid)
-        if len(self._known) > self._remembered:
-            self._known.popitem(last=False)
 
     def _compared(self, pod: Pod, record: Bound, policy: Policy) -> Comparison | None:
         """None where the active policy does not choose again what serve chose."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
+
+from cachetools import FIFOCache
 
 from extender.allocation import FastPath, FleetBaseline, NodeInfo, Pick, Solution
 from extender.model import DeviceRequest
@@ -36,7 +37,7 @@ class PlacementCache:
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
-        self._known: OrderedDict[tuple[object, ...], Placement] = OrderedDict()
+        self._known: FIFOCache[tuple[object, ...], Placement] = FIFOCache(limit)
         self._baseline: FleetBaseline | None = None
 
     def __len__(self) -> int:
@@ -49,11 +50,9 @@ class PlacementCache:
     def put(self, asked: tuple[object, ...], baseline: FleetBaseline, placement: Placement) -> None:
         """Remember a placement."""
         if baseline is not self._baseline:
-            self._known.clear()
+            self._known = FIFOCache(self._limit)
             self._baseline = baseline
         self._known[asked] = placement
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
 
 
 def placement_key(

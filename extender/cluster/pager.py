@@ -1,0 +1,28 @@
+"""Lists in pages, as the API server hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from extender.cluster.api_errors import Unavailable
+from extender.cluster.client import ApiClient
+
+Json = dict[str, Any]
+
+
+async def pages(
+    client: ApiClient, path: str, page_size: int, params: Mapping[str, str] | None = None
+) -> AsyncGenerator[Json, None]:
+    """Every page of a list, of `page_size` objects at most. Raises ClusterError, also where an answer is no list."""
+    token = ""
+    while True:
+        more = {"continue": token} if token else {}
+        page = await client.get(path, {**(params or {}), "limit": str(page_size), **more})
+        items, metadata = page.get("items"), page.get("metadata")
+        if items is not None and not isinstance(items, list):
+            raise Unavailable(f"list {path}: items are of type {type(items).__name__}")
+        yield page
+        token = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
+        if not token:
+            return
