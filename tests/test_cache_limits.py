@@ -7,8 +7,10 @@ import gc
 import importlib
 import itertools
 import pkgutil
+import platform
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scheduling import NodeRanking
 from extender.scheduling import RankingCache
 from extender.scoring import ScorePart
+from extender.runtime.gc_policy import give_back_memory
 from extender.wire import NameOffsets
 from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
@@ -408,3 +411,21 @@ def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
 
     for number in (*range(200), *range(200)):
         assert selector.match(device(number), "d") == (number % 10 == 7)
+
+
+def resident_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back on request")
+def test_memory_of_large_objects_that_are_gone_goes_back_to_the_system() -> None:
+    """A buffer that stays at the end of the heap keeps all that was freed before it."""
+    texts = [bytes(20_000) for _ in range(5_000)]
+    last = bytes(20_000)
+    before = resident_bytes()
+    texts.clear()
+    assert give_back_memory(kept_bytes=32 << 20), "the C library keeps 100 MB"
+    assert resident_bytes() < before - (64 << 20)
+    assert not give_back_memory(kept_bytes=1 << 40), "it may keep so much"
+    assert last
