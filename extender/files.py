@@ -1,4 +1,4 @@
-"""Files that people name: read up to a limit, with one sentence where that cannot be. Others read what they mean."""
+"""Reading of files that a user names. Each error is one sentence; other modules interpret the content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STANDARD_INPUT = Path("-")
 
 
 def read_file(path: Path, most: int = MOST_JSON) -> bytes:
-    """The content of a file of at most so many bytes; `-` is standard input. Raises WireError."""
+    """The content of a file; `-` is standard input. Raises WireError if it is unreadable or above `most` bytes."""
     where = name_of(path)
     try:
         if path == STANDARD_INPUT:
@@ -33,13 +33,13 @@ def read_file(path: Path, most: int = MOST_JSON) -> bytes:
 
 
 def must_exist(path: Path) -> None:
-    """Raises WireError where nothing has this path."""
+    """Raises WireError if no file has this path."""
     if not os.path.exists(path):  # noqa: PTH110 - unlike Path.exists, it never raises
         raise WireError(name_of(path), "does not exist")
 
 
 def read_mounted(path: Path, most: int) -> bytes:
-    """The content of a file that is read again and again: a pipe would give it once, or never. Raises WireError."""
+    """The content of a regular file that Berth reads many times. Raises WireError, also for a pipe."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError) as error:
@@ -50,7 +50,7 @@ def read_mounted(path: Path, most: int) -> bytes:
 
 
 def name_of(path: Path) -> str:
-    """The path as messages show it."""
+    """The path as text for messages."""
     return "standard input" if path == STANDARD_INPUT else one_line(str(path), 1024)
 
 

@@ -198,7 +198,7 @@ def test_a_filter_call_ends_with_its_budget_and_says_so() -> None:
     began = fleet.clock.now
     error = fleet.error(asked)
     assert fleet.clock.now - began < 1.2 * fleet.policy.evaluation_seconds
-    sentence = r"gave up for now with (\d+) of 60 nodes judged; the work goes on while the pod exists: ask again"
+    sentence = r"evaluated (\d+) of 60 nodes within one call; Berth evaluates the rest while the pod exists: retry"
     found = re.fullmatch(f"pod hostile/p1: {sentence}", error)
     assert found is not None and 0 < int(found[1]) < 60
 
@@ -411,9 +411,9 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
         names = ["n0", "n1"]
         filter_service = b.app.service.filter_service
         for name in ("costly", "gone"):
-            assert "gave up for now with" in (await _filtered(b, name, names))["Error"]
+            assert "nodes within one call" in (await _filtered(b, name, names))["Error"]
         explained = await eventually(lambda: _remembered(b, "costly"))
-        assert "gave up for now" in explained["attempts"][-1]["reasons"][0][0]
+        assert "nodes within one call" in explained["attempts"][-1]["reasons"][0][0]
         while not (await _filtered(b, "light", names, "honest"))["NodeNames"]:
             await asyncio.sleep(0.01)  # on a slow machine its own few milliseconds are too short, too
         b.cluster.store.remove("pods", ("default", "gone"))

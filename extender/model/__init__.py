@@ -1,4 +1,4 @@
-"""Nouns of the scheduler: frozen, slotted, standard library only.
+"""The values that the scheduler works with. Classes are frozen and slotted and use the standard library only.
 
 What belongs here: devices, pools, claims, nodes, pods, quantities, reasons and the snapshot that holds them.
 What does not: JSON, clocks, logging, decisions.

@@ -1,22 +1,20 @@
-"""Every error Berth raises on purpose.
+"""The errors that Berth raises on purpose. Any other exception that escapes is a bug.
 
 BerthError
- ├─ WireError           bytes or an object do not have the agreed shape: names the path
- ├─ InvalidClaim        the user's object is wrong: names object, field and value
- ├─ OutOfBudget         the search gave up; raised inside the search only
- ├─ BudgetSpent         a call has worked long enough; a later one goes on (see extender.model.call_budget)
- └─ ClusterError        the API server said no (see extender.cluster.api_errors)
-
-Anything else that escapes is a bug.
+ ├─ WireError           the input has the wrong shape; the text names the path
+ ├─ InvalidClaim        a user's object is not valid; the text names object, field and value
+ ├─ OutOfBudget         a search used up its steps; only the search raises it
+ ├─ CallBudgetSpent     a call used up its time or steps; a later call continues (extender.model.call_budget)
+ └─ ClusterError        the API server rejected a request (extender.cluster.api_errors)
 """
 
 
 class BerthError(Exception):
-    """Root of all deliberate errors."""
+    """The base class of all errors that Berth raises on purpose."""
 
 
 class WireError(BerthError):
-    """An object does not have the shape its API promises."""
+    """The input does not have the shape that its format requires. `path` names the field, or is empty."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -25,8 +23,8 @@ class WireError(BerthError):
 
 
 class InvalidClaim(BerthError):
-    """A claim, class or slice makes the allocation undecidable; the text names object, field and value."""
+    """A claim, class or slice is not valid, so Berth cannot allocate. The text names object, field and value."""
 
 
 class OutOfBudget(BerthError):
-    """The search used up its steps: nothing is known about whether a solution exists."""
+    """The search used up its steps. Berth does not know whether a solution exists."""

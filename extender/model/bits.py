@@ -1,10 +1,10 @@
-"""Sets of devices as bit masks."""
+"""Bit masks: bit i of a mask stands for the device (or GPU) at position i."""
 
 from __future__ import annotations
 
 
 def members(mask: int) -> list[int]:
-    """The positions in a mask, ascending."""
+    """The positions of the bits that are set, ascending."""
     found = []
     while mask:
         low = mask & -mask
@@ -14,12 +14,12 @@ def members(mask: int) -> list[int]:
 
 
 def lowest(mask: int) -> int:
-    """The lowest position in a mask that is not empty."""
+    """The position of the lowest bit that is set. The mask must not be 0."""
     return (mask & -mask).bit_length() - 1
 
 
 def union(masks: list[int]) -> int:
-    """The positions of all masks."""
+    """The mask of all positions that some mask has."""
     found = 0
     for mask in masks:
         found |= mask

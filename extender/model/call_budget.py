@@ -1,4 +1,4 @@
-"""How much one call may work: seconds and steps, shared by all nodes, selectors and searches that it evaluates."""
+"""The limit of one call in seconds and steps. All nodes, selectors and searches that the call evaluates share it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from extender.model.berth_errors import BerthError
 
 
 class CallBudgetSpent(BerthError):
-    """The call has used up its budget. What it did stays done, so a later call goes on from there."""
+    """The call has used up its budget. Its partial results are kept, so a later call continues from there."""
 
     def __init__(self) -> None:
-        super().__init__("the claims are costly, and this call has worked long enough; a later one goes on from here")
+        super().__init__("the evaluation of the claims exceeds the budget of this call; a later call continues it")
 
 
 class CallBudget:
-    """Seconds and steps. A step is one selector on one device, one selector compiled, or one step of a search.
+    """A limit in seconds and steps. A step is one selector on one device, one compiled selector, or one search step.
 
-    `check` comes before a piece of work, and `keep` after one whose result is remembered. A budget that is not empty
-    from the start lets one such piece end in any case: otherwise a piece that takes longer than a budget would be begun
-    anew by every call and never end.
+    The caller runs `check` before a piece of work, and `mark_progress` after it has stored a result. A budget that
+    starts with more than 0 seconds always lets one piece end. Otherwise every call would start again with a piece that
+    takes longer than the budget, and no call would finish it.
     """
 
     __slots__ = ("_clock", "_progressed", "_steps", "_until", "began", "exhausted", "seconds")
@@ -34,19 +34,19 @@ class CallBudget:
         self.exhausted = False
 
     def check(self, steps: int = 1) -> None:
-        """Count work. Raises BudgetSpent where none is left."""
+        """Subtract steps. Raises CallBudgetSpent if no steps or no seconds are left."""
         self._steps -= steps
         if self._progressed and (self._steps < 0 or self._clock() >= self._until):
             self.exhausted = True
             raise CallBudgetSpent
 
     def mark_progress(self) -> None:
-        """The result of a piece of work is remembered."""
+        """The caller has stored the result of a piece of work."""
         self._progressed = True
 
 
 class _Unlimited(CallBudget):
-    """For work that nobody else waits for, as that of the command line."""
+    """A budget without a limit, for work that delays no other caller, such as a command."""
 
     __slots__ = ()
 
@@ -54,10 +54,10 @@ class _Unlimited(CallBudget):
         super().__init__(1.0, 0, lambda: 0.0)
 
     def check(self, steps: int = 1) -> None:
-        """There is always some left."""
+        """Never raises."""
 
     def mark_progress(self) -> None:
-        """Nothing depends on it."""
+        """Does nothing: `check` never raises."""
 
 
 UNLIMITED = _Unlimited()

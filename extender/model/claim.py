@@ -14,19 +14,17 @@ MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
 MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
-OURS_ANNOTATION = (
-    "berth.dev/allocator"  # on claims that Berth allocates: the process that did, written with the finalizer
-)
-DECISION_ANNOTATION = "berth.dev/decision"  # on a pod, by its Binding
-GROUP_ANNOTATION = "berth.dev/group"  # on pods that want to be near each other; copied to their claims
+OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
+DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
+GROUP_ANNOTATION = "berth.dev/group"  # on pods to place near each other; Berth copies it to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
-_GENERATED_PREFIX = 58  # characters of metadata.generateName that an API server keeps
-_GENERATED_SUFFIX = 5  # characters that it puts behind
+_GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
+_GENERATED_SUFFIX = 5  # characters that the API server appends
 
 
 class ObjectKey(NamedTuple):
-    """Namespace and name of an object."""
+    """Namespace and name of an object. The namespace is empty for cluster-scoped objects."""
 
     namespace: str
     name: str
@@ -37,7 +35,7 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """Which device taints a request accepts."""
+    """A toleration of device taints (resource.k8s.io DeviceToleration)."""
 
     key: str = ""
     operator: str = ""
@@ -50,7 +48,7 @@ class Toleration:
 class DeviceRequest:
     """One way to satisfy a request: the `exactly` form, or one alternative of `firstAvailable`.
 
-    `name` is as results carry it: 'req', or 'req/sub' for an alternative.
+    `name` is the name that allocation results use: 'req', or 'req/sub' for an alternative.
     """
 
     name: str
@@ -65,7 +63,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A named request; more than one alternative only in the `firstAvailable` form."""
+    """A named request. Only the `firstAvailable` form has more than one alternative."""
 
     name: str
     alternatives: tuple[DeviceRequest, ...]
@@ -74,31 +72,31 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """matchAttribute or distinctAttribute over requests; `requests` empty means all."""
+    """A matchAttribute or distinctAttribute constraint. Empty `requests` means all requests of the claim."""
 
-    kind: str  # "match", "distinct" or "" for a kind this version does not know
+    kind: str  # "match", "distinct", or "" for a kind that this version does not support
     attribute: str = ""
     requests: tuple[str, ...] = ()
 
     def covers(self, request: str) -> bool:
-        """Whether a result of this request ('req' or 'req/sub') counts."""
+        """Whether the constraint applies to this request ('req' or 'req/sub')."""
         return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Opaque driver parameters, kept as canonical JSON text so that they stay hashable."""
+    """Opaque driver parameters as canonical JSON text, so that the value is hashable."""
 
     driver: str
     parameters: str
     requests: tuple[str, ...] = ()
-    source: str = ""  # FromClass or FromClaim once allocated
+    source: str = ""  # FromClass or FromClaim in an allocation, else empty
     known: bool = True  # False: the entry has no `opaque` form
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """What is asked for. Specs with equal `content`, the JSON they were read from, share one status."""
+    """The spec of a claim. `content` is its JSON; specs with equal content share one evaluation result."""
 
     requests: tuple[Request, ...] = ()
     constraints: tuple[Constraint, ...] = ()
@@ -108,7 +106,7 @@ class ClaimSpec:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One allocated device as it stands in a claim's status."""
+    """One entry of status.allocation.devices.results of a claim."""
 
     request: str
     device: DeviceId
@@ -147,7 +145,7 @@ class DeviceStatus:
 
     device: DeviceId
     share_id: str = ""
-    conditions: tuple[tuple[str, str], ...] = ()  # type, status
+    conditions: tuple[tuple[str, str], ...] = ()  # (type, status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +163,14 @@ class Claim:
     deleting: bool = False
     owner_pod_uid: str = ""
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
-    writer: str = ""  # which Berth process allocated it or took it over; '' for other allocators
-    group: str = ""  # of the pod that Berth allocated it for
-    extended: bool = False  # the special claim of a pod with extended resources
-    problem: str = ""  # why the object cannot be used, naming the field
+    writer: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
+    group: str = ""  # group of the pod for which Berth allocated it
+    extended: bool = False  # whether it is the special claim of a pod with extended resources
+    problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
 
     @property
     def ours(self) -> bool:
-        """Whether some Berth allocated it."""
+        """Whether a Berth process allocated it."""
         return bool(self.writer)
 
     def is_reserved_for(self, pod_uid: str) -> bool:
@@ -180,8 +178,11 @@ class Claim:
 
     @property
     def special_for(self) -> str:
-        """UID of the pod that this is the special claim of, or ''. Annotation, owner and generated name say so, and a
-        tenant can write all of them; but only a scheduler writes status.reservedFor, which names that pod alone."""
+        """UID of the pod whose special claim this is, or ''.
+
+        A tenant can forge the annotation, the owner and the generated name. Only a scheduler can write
+        status.reservedFor, so it must name exactly that pod.
+        """
         if not self.extended or len(self.reserved_for) != 1:
             return ""
         (consumer,) = self.reserved_for
@@ -191,13 +192,13 @@ class Claim:
 
 
 def special_claim_prefix(pod_name: str) -> str:
-    """metadata.generateName of a pod's special claim, as kube-scheduler has it."""
+    """metadata.generateName that kube-scheduler gives to the special claim of a pod."""
     return f"{pod_name}-extended-resources-"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass."""
+    """A DeviceClass. `problem` says why Berth cannot use it, or is empty."""
 
     name: str
     selectors: tuple[str, ...] = ()
@@ -209,11 +210,11 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's name, labels, and which scalar resources its kubelet offers."""
+    """A node: name, labels, and the names of the extended resources that its kubelet offers."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    allocatable: frozenset[str] = frozenset()  # names with an amount above zero
+    allocatable: frozenset[str] = frozenset()  # names of resources whose amount is above zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class PodClaim:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """A scheduling.k8s.io PodGroup: a pod's claim that equals one of its claims belongs to the group."""
+    """A scheduling.k8s.io PodGroup. A claim entry of a member pod that equals one of `claims` belongs to the group."""
 
     name: str
     uid: str
@@ -241,7 +242,7 @@ class PodGroup:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's extended-resource demand; `requests` is sorted by name, cpu and memory included."""
+    """A container and its resource requests: (name, whole units), sorted by name. Native resources count as 0."""
 
     name: str
     requests: tuple[tuple[str, int], ...] = ()
@@ -268,18 +269,18 @@ class Pod:
     resource_version: str = ""
 
     def names(self, claim_name: str) -> bool:
-        """Whether the pod asks for a claim of this name in its own namespace, be it made from a template."""
+        """Whether the pod uses the claim of this name in its namespace, directly or through a template."""
         return claim_name in self.claim_statuses.values() or any(c.claim_name == claim_name for c in self.claims)
 
     @property
     def claim_keys(self) -> frozenset[ObjectKey]:
-        """The claims that the pod asks for, as far as they exist."""
+        """Keys of the pod's claims whose names are known: a claim from a template has its name once it exists."""
         names = (entry.claim_name or self.claim_statuses.get(entry.name) for entry in self.claims)
         return frozenset(ObjectKey(self.key.namespace, name) for name in names if name)
 
     @property
     def may_need_devices(self) -> bool:
-        """Whether it has claims, or some container asks for a resource that a DeviceClass may stand for."""
+        """Whether the pod has claims, or a container requests a resource that a DeviceClass may provide."""
         return bool(self.claims) or any(
             "/" in name and amount for container in self.containers for name, amount in container.requests
         )

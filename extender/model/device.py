@@ -1,7 +1,7 @@
 """Devices, slices and pools as resource.k8s.io/v1 describes them.
 
-Attributes are stored as one shared schema (names and kinds) and a tuple of values per device: forty thousand
-devices of six models share six schemas.
+Each device stores a tuple of attribute values and shares a schema (names and kinds) with all devices that have the
+same attributes. 40,000 devices of six models share six schemas.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LIST_KINDS = frozenset({"ints", "bools", "strings", "versions"})
 
 
 class PoolKey(NamedTuple):
-    """A pool is named within its driver: two drivers may use one pool name."""
+    """Driver and name of a pool. Two drivers may use the same pool name."""
 
     driver: str
     name: str
 
 
 class DeviceId(NamedTuple):
-    """Where a device is published; three strings, unique in the cluster."""
+    """Driver, pool and device name. The three together are unique in the cluster."""
 
     driver: str
     pool: str
@@ -38,12 +38,12 @@ class DeviceId(NamedTuple):
 
 
 def is_identity(name: str) -> bool:
-    """Whether an attribute of this name tells one device from every other, so that looking at it groups nothing."""
+    """Whether an attribute of this name identifies one device. Such attributes do not put devices into classes."""
     return "uuid" in name.lower() or "serial" in name.lower()
 
 
 class Schema:
-    """Names and kinds of the attributes of a device model; shared by all devices that have the same."""
+    """Names and kinds of attributes. Devices with the same names and kinds share one object."""
 
     __slots__ = ("__weakref__", "domains", "has_lists", "index", "irregular", "kinds", "names", "problem", "shared")
 
@@ -53,15 +53,14 @@ class Schema:
         self.index = {name: position for position, name in enumerate(names)}
         self.domains = frozenset(name.partition("/")[0] for name in names)
         self.has_lists = not LIST_KINDS.isdisjoint(kinds)
-        self.problem = problem  # why no expression can be evaluated on such a device, or ""
-        self.irregular = self.has_lists or bool(problem)  # expressions need a second look
-        self.shared = tuple(
-            i for i, name in enumerate(names) if not is_identity(name)
-        )  # positions of all but identities
+        self.problem = problem  # why CEL cannot evaluate an expression on such a device, or ""
+        self.irregular = self.has_lists or bool(problem)  # CEL checks such a device before each evaluation
+        # Positions of the attributes that do not identify the device.
+        self.shared = tuple(i for i, name in enumerate(names) if not is_identity(name))
 
 
 class Attributes(Mapping[str, Value]):
-    """Qualified name ('domain/id') to value, in no particular order."""
+    """Attributes of a device: qualified name ('domain/id') to value. The order has no meaning."""
 
     __slots__ = ("schema", "values_")
 
@@ -91,12 +90,12 @@ class Attributes(Mapping[str, Value]):
         return hash((self.schema.names, self.values_))
 
     def without_identity(self) -> tuple[object, ...]:
-        """Equal for devices that differ in identity alone."""
+        """A key that is equal for devices which differ only in identifying attributes."""
         values = self.values_
         return (self.schema, *[values[i] for i in self.schema.shared])
 
     def typed(self, name: str) -> tuple[str, Value] | None:
-        """(kind, value) or None where the device does not have the attribute."""
+        """(kind, value), or None if the device does not have the attribute."""
         position = self.schema.index.get(name)
         return None if position is None else (self.schema.kinds[position], self.values_[position])
 
@@ -106,7 +105,7 @@ NO_ATTRIBUTES = Attributes(Schema((), ()), ())
 
 @dataclass(frozen=True, slots=True)
 class RequestPolicy:
-    """How a request for a consumable capacity is rounded (resource.k8s.io CapacityRequestPolicy)."""
+    """The rules by which a request for consumable capacity is rounded (resource.k8s.io CapacityRequestPolicy)."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
@@ -118,14 +117,14 @@ class RequestPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """An amount that a device has, and the policy by which shares of it may be asked for."""
+    """An amount that a device has, and the policy for requests of a part of it."""
 
     value: Quantity
     policy: RequestPolicy | None = None
 
 
 class Capacities(dict[str, Capacity]):
-    """What a device has by name, never changed after it is made, so that it can be part of a key."""
+    """Capacities of a device by name. The object is hashable, so the code must not change it after creation."""
 
     __slots__ = ("__weakref__", "_hash")
     _hash: int
@@ -143,7 +142,7 @@ NO_CAPACITY = Capacities()
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """Why a device should not be used; effects NoSchedule, NoExecute or None."""
+    """A device taint. `effect` is NoSchedule, NoExecute or None."""
 
     key: str
     value: str = ""
@@ -152,14 +151,14 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class TaintRule:
-    """A DeviceTaintRule: its taint is added to every device that all given selectors name."""
+    """A DeviceTaintRule. It adds its taint to every device that matches all selectors which are set."""
 
     name: str
     taint: Taint
     driver: str = ""
     pool: str = ""
     device: str = ""
-    selective: bool = True  # False: no selector at all, which matches nothing (docs/decisions/0010)
+    selective: bool = True  # False: no selector is set, and the rule matches no device (docs/decisions/0010)
 
     def matches(self, pool: PoolKey, device: str) -> bool:
         return self.selective and all(
@@ -169,16 +168,16 @@ class TaintRule:
 
 
 class CounterUse(NamedTuple):
-    """What one device takes from one counter set."""
+    """The counters that one device consumes from one counter set."""
 
     counter_set: str
-    counters: tuple[tuple[str, int], ...]  # name, nanos
-    compatibility_groups: tuple[str, ...] = ()  # KEP-5963; read to leave such devices out
+    counters: tuple[tuple[str, int], ...]  # (name, nanos)
+    compatibility_groups: tuple[str, ...] = ()  # KEP-5963; Berth leaves out devices that have them
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSelection:
-    """Which nodes reach a slice or a device; exactly one field is set in a valid object."""
+    """The nodes that can use a slice or a device. Exactly one field is set in a valid object."""
 
     node_name: str = ""
     all_nodes: bool = False
@@ -189,29 +188,29 @@ class NodeSelection:
         return bool(self.node_name) or self.all_nodes or self.selector is not None
 
 
-ANYWHERE = NodeSelection()
+NO_SELECTION = NodeSelection()
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a slice. Capacity names are kept as published (bare or qualified)."""
+    """One device of a slice. Capacity names stay as the driver publishes them (bare or qualified)."""
 
     name: str
     attributes: Attributes = NO_ATTRIBUTES
     capacity: Capacities = NO_CAPACITY
     consumes: tuple[CounterUse, ...] = ()
-    selection: NodeSelection = ANYWHERE
+    selection: NodeSelection = NO_SELECTION
     binds_to_node: bool = False
     taints: tuple[Taint, ...] = ()
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple: bool = False
-    node_allocatable: str = ""  # the field by which it takes resources of the node (KEP-5517), '' where it takes none
+    node_allocatable: str = ""  # the API field by which it consumes resources of the node (KEP-5517), or ''
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSet:
-    """Counters that the devices of a pool share; nanos per counter name."""
+    """Counters that the devices of a pool share: counter name to nanos."""
 
     name: str
     counters: Mapping[str, int]
@@ -219,13 +218,13 @@ class CounterSet:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A ResourceSlice. `problem` names the field that made it unreadable; such a slice makes its pool invalid."""
+    """A ResourceSlice. `problem` names the field that Berth cannot read; such a slice makes its pool invalid."""
 
     name: str
     pool: PoolKey
     generation: int
     slice_count: int
-    selection: NodeSelection = ANYWHERE
+    selection: NodeSelection = NO_SELECTION
     per_device: bool = False
     devices: tuple[Device, ...] = ()
     counter_sets: tuple[CounterSet, ...] = ()

@@ -1,6 +1,6 @@
-"""How the GPUs of one node are joined: the facts, without any judgement.
+"""The connections between the GPUs of one node, without any rating.
 
-Units: links are counts of working NVLinks, rates are gigabytes per second in one direction.
+Units: links are counts of working NVLinks; rates are GB/s in one direction.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Source(Enum):
-    """Where a fabric came from, most trustworthy first."""
+    """The source of a fabric."""
 
     LIVE = "live agent"
     SLICE = "slice attributes"
@@ -18,22 +18,22 @@ class Source(Enum):
     FLAT = "nothing published"
 
 
-# nvidia-smi topo -m words by growing distance; one letter each on the wire.
+# Words of `nvidia-smi topo -m`, by growing distance. A ResourceSlice carries the position as one digit.
 DISTANCES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
 UNKNOWN_DISTANCE = len(DISTANCES)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The joined GPUs of one machine, by position 0..n-1; equal machines share one object.
+    """The GPUs of one machine by position 0..n-1, and their connections. Equal machines share one object.
 
-    links[i][j] is the number of working NVLinks from i to j, switch_links[i] those from i into an NVSwitch.
+    links[i][j] is the number of working NVLinks from i to j; switch_links[i] is the number from i into an NVSwitch.
     """
 
     links: tuple[tuple[int, ...], ...]
     switch_links: tuple[int, ...]
-    link_gbps: float  # what one link adds to a ring: the planning value of NCCL's src/graph/topo.h
-    pcie_gbps: float  # what a ring gets where NVLink does not close it
+    link_gbps: float  # bandwidth that one link adds to a ring; the value that NCCL plans with (src/graph/topo.h)
+    pcie_gbps: float  # bandwidth of a ring that NVLink does not close
     distance: tuple[tuple[int, ...], ...]  # position in DISTANCES
     numa: tuple[int, ...]
     _hash: int = field(init=False, repr=False, compare=False)
@@ -43,7 +43,7 @@ class Graph:
         object.__setattr__(self, "_hash", hash(content))
 
     def __hash__(self) -> int:
-        # Every lookup of what is remembered about a set of GPUs asks for it.
+        # Stored, because every lookup in the caches of GPU sets needs it.
         return self._hash
 
     @property
@@ -53,19 +53,19 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """What the agent saw of one GPU; None where it could not tell."""
+    """The state of one GPU that the agent reported. None: the agent could not read the value."""
 
     uuid: str
     memory_total_bytes: int = 0
     memory_free_bytes: int | None = None
-    memory_reserved_bytes: int | None = None  # by the driver; None where it does not say
+    memory_reserved_bytes: int | None = None  # reserved by the driver
     healthy: bool = True
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """A node's graph with the identity of each position."""
+    """A node's graph, with the UUID and state of the GPU at each position."""
 
     graph: Graph
     gpus: tuple[GpuState, ...]

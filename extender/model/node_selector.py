@@ -1,4 +1,4 @@
-"""Node selectors (core/v1) and their matching, as k8s.io/component-helpers nodeaffinity does it."""
+"""Node selectors (core/v1). They match as in k8s.io/component-helpers nodeaffinity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """All requirements of a term must hold; an empty term matches nothing."""
+    """A term matches if all its requirements hold. An empty term matches no node."""
 
     expressions: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
@@ -25,17 +25,17 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """Any term must match."""
+    """A selector matches if one of its terms matches."""
 
     terms: tuple[Term, ...]
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node with this name and these labels is selected."""
+        """Whether the selector matches a node with this name and these labels."""
         return any(_term_matches(term, name, labels) for term in self.terms)
 
 
 def only_node(name: str) -> NodeSelector:
-    """Selects the node of this name."""
+    """A selector for the node of this name only."""
     return NodeSelector((Term(fields=(Requirement("metadata.name", "In", (name,)),)),))
 
 

@@ -1,6 +1,7 @@
-"""Kubernetes quantities as exact integers of one billionth.
+"""Kubernetes quantities as exact integers in units of 10^-9 (nanos).
 
-Source: k8s.io/apimachinery/pkg/api/resource. Values below one nano are rounded away from zero, as there.
+Source: k8s.io/apimachinery/pkg/api/resource. Fractions of a nano are rounded away
+from zero, as in that package ("the reference" below).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import lru_cache, total_ordering
 
 from extender.model.text_limits import shown
 
-NANO = 10**9  # the smallest step a quantity can hold, as in the reference
+NANO = 10**9  # nanos in 1; one nano is the smallest step of a quantity
 
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
 _DECIMAL_EXPONENT = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -27,10 +28,10 @@ DECIMAL_EXPONENT = "DecimalExponent"
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """An amount: `nanos` is the value times 10^9; `form` only says how it is printed.
+    """An amount. `nanos` is the value times 10^9; `form` is the format in which it is printed.
 
-    `scale` is the power of ten at which the reference holds the amount in 64 bits, or None where it uses big decimals;
-    only CEL's asInteger can tell the difference.
+    `scale` is the power of ten at which the reference stores the amount in 64 bits, or None if it uses a big decimal.
+    Only CEL's asInteger depends on `scale`.
     """
 
     nanos: int
@@ -54,29 +55,29 @@ class Quantity:
         return self.nanos % NANO == 0
 
     def int64(self) -> int | None:
-        """The value where the reference's AsInt64 has one, else None."""
+        """The result of the reference's AsInt64, or None if AsInt64 fails."""
         if self.scale is None or self.scale < 0:
             return None
         value = self.nanos // NANO
         return value if -MAX_INT64 <= value <= MAX_INT64 else None
 
     def ceil(self) -> int:
-        """The value rounded up to an integer, as the reference's Value()."""
+        """The value rounded up to an integer, as the reference's Value() returns it."""
         return -(-self.nanos // NANO)
 
 
 def whole_units(nanos: int) -> int:
-    """An amount in whole units for scores and people, at most MAX_INT64: quantities have no limit, but floats do."""
+    """The amount in whole units, rounded down, at most MAX_INT64: a larger number may not fit into a float."""
     return min(nanos // NANO, MAX_INT64)
 
 
 def from_int(value: int, form: str = DECIMAL_SI) -> Quantity:
-    """A whole amount."""
+    """The quantity of a whole number of units."""
     return Quantity(value * NANO, form, 0)
 
 
 def readable(nanos: int) -> str:
-    """The amount for people: '79.6Gi', '1.5Gi', '100'; rounded down, because nobody may be promised more."""
+    """The amount as text for people: '79.6Gi', '1.5Gi', '100'. Rounded down, so that it never exceeds the amount."""
     value = nanos // NANO
     for suffix, unit in reversed(_BINARY.items()):
         if abs(value) >= unit:
@@ -87,7 +88,7 @@ def readable(nanos: int) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: str) -> Quantity:
-    """Read '80Gi', '1.5', '2e3', '100m'. Raises ValueError naming the text."""
+    """Parse '80Gi', '1.5', '2e3' or '100m'. Raises ValueError, which quotes the text."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} is not a quantity: use forms such as 80Gi, 500m or 1e9")
@@ -99,12 +100,12 @@ def parse_quantity(text: str) -> Quantity:
     nanos, form = _scale(digits, len(fraction or ""), suffix), _form_of(suffix)
     scale = _fast_scale((whole or "").lstrip("0"), fraction or "", suffix)
     if scale is None and form == BINARY_SI:
-        nanos = min(nanos, MAX_INT64 * NANO)  # the reference caps big binary amounts
+        nanos = min(nanos, MAX_INT64 * NANO)  # the reference limits large binary amounts
     return Quantity(-nanos if sign == "-" else nanos, form, scale)
 
 
 def add(left: Quantity, right: Quantity) -> Quantity:
-    """The exact sum, printed in the form of the first."""
+    """The exact sum, in the form of `left`."""
     total = left.nanos + right.nanos
     if left.scale is None or right.scale is None:
         return Quantity(total, left.form, None)
@@ -114,7 +115,7 @@ def add(left: Quantity, right: Quantity) -> Quantity:
 
 
 def _fast_scale(whole: str, fraction: str, suffix: str) -> int | None:
-    """The power of ten that the reference's fast path keeps, or None where it does not take that path."""
+    """The power of ten that the reference's fast path stores, or None if the reference does not take that path."""
     if suffix in _BINARY:
         shift = _BINARY[suffix].bit_length() - 1
         return 0 if not fraction and 15 - len(whole) - int(shift * 3 / 10) - 1 >= 0 else None
@@ -137,7 +138,7 @@ def _scale(digits: int, decimals: int, suffix: str) -> int:
 
 
 def _bounded(exponent: int) -> int:
-    # 400 is far outside what any quantity can mean and keeps '1e999999999' from eating memory.
+    # No quantity needs an exponent above 400; without the limit, '1e999999999' would use up the memory.
     return max(-400, min(400, exponent))
 
 
@@ -150,7 +151,7 @@ def _form_of(suffix: str) -> str:
 
 
 def format_nanos(nanos: int, form: str) -> str:
-    """The canonical text: integer mantissa, the largest suffix that keeps it exact."""
+    """The canonical text: an integer with the largest suffix that keeps the value exact."""
     sign, nanos = ("-", -nanos) if nanos < 0 else ("", nanos)
     if form == BINARY_SI and nanos % NANO == 0 and nanos // NANO >= 1024:  # noqa: PLR2004 - one Ki
         return sign + _format_binary(nanos // NANO)
@@ -177,8 +178,3 @@ def _format_decimal(nanos: int, form: str) -> str:
     if form == DECIMAL_EXPONENT:
         return f"{nanos}e{exponent}" if exponent else str(nanos)
     return f"{nanos}{_SUFFIX_OF_EXPONENT[exponent]}"
-
-
-def subtract(amount: int, taken: int) -> int:
-    """What is left, never below zero: the one guarded subtraction for capacities."""
-    return amount - taken if amount > taken else 0

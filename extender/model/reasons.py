@@ -1,7 +1,7 @@
-"""Why a node cannot serve a pod: a closed list of codes. Prose is made here and nowhere else.
+"""The closed list of reasons why a node cannot serve a pod. Only this module has their texts.
 
-Text that reaches kube-scheduler must be the same for the same cause on every node and every attempt: a text that
-varies wakes the pod again at once (docs/reasons.md).
+The text for kube-scheduler must be the same for the same cause on every node and at every attempt. kube-scheduler
+requeues a pod at once if the text varies (docs/reasons.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut
 
 
 class Code(Enum):
-    """Code to sentence; `{0}` and `{1}` are names that do not vary between attempts."""
+    """Codes with their texts. `{0}` and `{1}` are parameters that do not vary between attempts."""
 
     NO_DEVICES = "node has no devices for claims"
     NO_MATCH = "no device matches request {0}"
@@ -33,7 +33,7 @@ class Code(Enum):
     POOL_INVALID = "resource pool is invalid: {0}"
     ELSEWHERE = "claim is allocated for other nodes"
     OUT_OF_BUDGET = "gave up searching: the claims allow too many combinations"
-    UNFINISHED = "gave up for now with {0} of {1} nodes judged; the work goes on while the pod exists: ask again"
+    UNFINISHED = "evaluated {0} of {1} nodes within one call; Berth evaluates the rest while the pod exists: retry"
     INVALID = "{0}"
     TOPOLOGY = "no free device set has the required topology"
     BANDWIDTH = "no free device set has the required bandwidth"
@@ -44,42 +44,42 @@ class Code(Enum):
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
 
 
-_SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter names object, field and value
+_SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter is a sentence that names object, field and value
 
 DESCRIPTIONS = {
-    Code.NO_DEVICES: "No ResourceSlice offers anything on this node. Is the driver running there?",
-    Code.NO_MATCH: "Devices exist, but class and request selectors pass none of them.",
-    Code.TOO_FEW: "Fewer devices pass the selectors than the request counts, whether free or not.",
-    Code.IN_USE: "Enough devices match, but other claims hold them.",
-    Code.HELD: "The devices are promised to a pod whose bind is on its way; the pod is tried again by itself.",
+    Code.NO_DEVICES: "No ResourceSlice has devices for this node. Check that the DRA driver runs there.",
+    Code.NO_MATCH: "The node has devices, but none matches the selectors of the class and of the request.",
+    Code.TOO_FEW: "Fewer devices match the selectors than the request needs, counting also the allocated ones.",
+    Code.IN_USE: "Enough devices match, but they are allocated to other claims.",
+    Code.HELD: "Berth holds the devices for another pod that is being scheduled. This pod is retried automatically.",
     Code.TAINTED: "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",
-    Code.CAPACITY: "The devices that match have less unclaimed capacity than the request asks for.",
-    Code.TOO_SMALL: "No matching device of this node has that much, even empty. A card sold as 80 GB has 79.6Gi.",
-    Code.PARTITION: "Fabric Manager joins GPUs only within its partitions; the driver would refuse any other set.",
-    Code.COUNTERS: "Partitions already allocated use the counters that this one needs.",
-    Code.COMPATIBILITY_GROUPS: "Berth cannot tell yet which of these partitions go together (alpha). It leaves them out.",
-    Code.NODE_ALLOCATABLE: "The devices take CPU or memory of the node (alpha). Berth cannot count that yet: left out.",
-    Code.CONSTRAINT: "matchAttribute or distinctAttribute leaves no combination of free devices.",
-    Code.COMBINATION: "Each request fits alone, but not all of them at once.",
-    Code.POOL_UPDATING: "Slices of the pool's newest generation are still missing.",
-    Code.POOL_INVALID: "The driver's slices contradict each other; the text names what is wrong.",
-    Code.ELSEWHERE: "A claim of the pod is allocated already, and its devices are not on this node.",
-    Code.OUT_OF_BUDGET: "The search used up its steps. Whether a solution exists is not known.",
-    Code.UNFINISHED: "The call worked for `evaluation_seconds`. It is the error of a filter call: no node is refused.",
-    Code.INVALID: "The claim, class or slice is wrong; the text names the object and the field.",
-    Code.TOPOLOGY: "The pod's annotation requires NVLink between its GPUs; no free set of this node has it.",
-    Code.BANDWIDTH: "The pod's annotation requires a ring bandwidth that no free set of this node reaches.",
-    Code.CLAIM_IN_FLIGHT: "Another pod that shares the claim is being bound; the pod is tried again by itself.",
-    Code.CLAIM_FULL: "A claim can be reserved for 256 pods; this one is full.",
-    Code.NODE_UNKNOWN: "kube-scheduler knows the node before Berth's watch does; this passes.",
-    Code.EXTENDED_STALE: "A bind ended half way; its special claim is deleted, which wakes the pod.",
+    Code.CAPACITY: "The matching devices have less unallocated capacity than the request needs.",
+    Code.TOO_SMALL: "No matching device of this node has that much in total. A GPU sold as 80 GB has 79.6Gi.",
+    Code.PARTITION: "Fabric Manager connects GPUs only within its partitions. The driver rejects any other set.",
+    Code.COUNTERS: "Allocated partitions consume the shared counters that the request needs.",
+    Code.COMPATIBILITY_GROUPS: "Berth does not support compatibility groups (alpha) and never allocates these devices.",
+    Code.NODE_ALLOCATABLE: "The devices consume CPU or memory of the node (alpha). Berth never allocates such devices.",
+    Code.CONSTRAINT: "No combination of free devices satisfies matchAttribute or distinctAttribute.",
+    Code.COMBINATION: "Each request fits alone, but the node cannot serve all of them together.",
+    Code.POOL_UPDATING: "Some ResourceSlices of the pool's newest generation are still missing.",
+    Code.POOL_INVALID: "The driver's ResourceSlices contradict each other. The text names the fault.",
+    Code.ELSEWHERE: "A claim of the pod is already allocated, and this node cannot use its devices.",
+    Code.OUT_OF_BUDGET: "The search used up its steps. Berth does not know whether a solution exists.",
+    Code.UNFINISHED: "The call used up `evaluation_seconds`. This is the error of a filter call, not of a node.",
+    Code.INVALID: "The claim, class or slice is not valid. The text names the object and the field.",
+    Code.TOPOLOGY: "The pod's annotation requires NVLink between its GPUs. No free set on this node has it.",
+    Code.BANDWIDTH: "The pod's annotation requires a ring bandwidth that no free set on this node reaches.",
+    Code.CLAIM_IN_FLIGHT: "Another pod that shares the claim is being bound. This pod is retried automatically.",
+    Code.CLAIM_FULL: "A claim can be reserved for at most 256 pods, and this claim has reached that limit.",
+    Code.NODE_UNKNOWN: "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",
+    Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code with its parameters, which are cut: to USER_BYTES where they are names, to REASON_BYTES where they are sentences."""
+    """A code with its parameters. A name is cut to USER_BYTES, a sentence to REASON_BYTES, so is the whole text."""
 
     code: Code
     params: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Devices that are promised to a claim before the API shows them there."""
+"""Reservations: devices that Berth keeps for a claim until the API shows the allocation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from extender.model.claim import Result
 
 
 class ReservationState(Enum):
-    """Where the reservation of a claim stands."""
+    """The state of a claim's reservation."""
 
     NONE = "none"
     HELD = "held"
@@ -18,10 +18,10 @@ class ReservationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What filter holds for a claim, or what a bind writes into it."""
+    """The devices that a filter call holds for a claim, or that a bind writes into the claim."""
 
-    pod_uid: str  # of the pod that was filtered or is bound
+    pod_uid: str  # UID of the pod of the filter call or bind
     node: str
     results: tuple[Result, ...]
     state: ReservationState
-    deadline: float  # when a hold ends, in seconds of the service's clock; infinite while a bind writes
+    deadline: float  # end of the hold, in seconds of the service's clock; infinite during a bind

@@ -1,4 +1,4 @@
-"""Semantic versions as device attributes and CEL use them (semver.org 2.0.0, strict)."""
+"""Semantic versions of device attributes and CEL (semver.org 2.0.0, strict)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UINT64 = 2**64
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A version; build metadata is kept in the text and ignored by comparison."""
+    """A version. Comparisons ignore the build metadata, which `text` keeps."""
 
     text: str
     major: int
@@ -42,7 +42,7 @@ class Semver:
 
 @lru_cache(maxsize=4096)
 def parse_semver(text: str) -> Semver:
-    """Read '1.2.3-rc.1+build'. Raises ValueError naming the text."""
+    """Parse '1.2.3-rc.1+build'. Raises ValueError, which quotes the text."""
     match = _STRICT.fullmatch(text)
     if match is None:
         raise ValueError(f"{shown(text)} is not a semantic version (major.minor.patch)")
@@ -53,7 +53,7 @@ def parse_semver(text: str) -> Semver:
 
 
 def _prerelease_key(prerelease: str | None) -> tuple[object, ...]:
-    """Orders as semver.org §11: no pre-release is the highest, numbers below words."""
+    """A sort key as in semver.org §11: a release is above all pre-releases, numbers are below words."""
     if prerelease is None:
         return (1,)
     parts = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in prerelease.split("."))

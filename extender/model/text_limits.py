@@ -1,15 +1,15 @@
-"""Limits of text: a part that a user writes is cut where a sentence takes it up, so that no sentence multiplies it."""
+"""Limits of text. A message cuts each part that a user wrote, so that long user input cannot make long messages."""
 
 from __future__ import annotations
 
-USER_BYTES = 128  # of one part that a user writes: a label's value has 63, a UUID 36; what is longer is no name
-REASON_BYTES = 512  # of a reason, which a reply of filter repeats for every node
+USER_BYTES = 128  # of one part that a user wrote; a label value has at most 63 bytes, a UUID 36
+REASON_BYTES = 512  # of a reason, which the reply to a filter request repeats for each node
 _ELLIPSIS = "…"
 _ELLIPSIS_BYTES = len(_ELLIPSIS.encode())
 
 
 def cut(text: str, most: int = USER_BYTES) -> str:
-    """The text in at most `most` bytes of UTF-8; one that is longer ends with an ellipsis. No character is broken."""
+    """The text in at most `most` bytes of UTF-8. A longer text is cut between characters and ends with an ellipsis."""
     encoded = text[: most + 1].encode(errors="replace")
     if len(text) <= most and len(encoded) <= most:
         return text
@@ -17,11 +17,11 @@ def cut(text: str, most: int = USER_BYTES) -> str:
 
 
 def one_line(text: str, most: int = USER_BYTES) -> str:
-    """The text cut, with line breaks and other characters that do not print as Python escapes them."""
+    """The text on one line, cut to `most` bytes. Characters that cannot be printed are escaped as in Python."""
     head = text[: most + 1]
     return cut(head if head.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in head), most)
 
 
 def shown(value: object, most: int = USER_BYTES) -> str:
-    """A value as Python writes it, cut: a text stands in quotes."""
+    """repr() of a value, cut to `most` bytes."""
     return cut(repr(value), most)

@@ -1,4 +1,4 @@
-"""The policy: what the ConfigMap may say. Schema and defaults live here; reading files does not."""
+"""The policy: the schema and the defaults of the file that the ConfigMap carries. Other modules read the file."""
 
 from extender.policy.policy_schema import (
     MOST_POLICY,

@@ -1,4 +1,4 @@
-"""The policy's schema. Every field has a unit or range, a default and its effect; docs/policy.md is made from it."""
+"""The schema of the policy. Each field has a range, a default and a description, which docs/policy.md repeats."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from extender.model import BerthError, WireError, one_line, shown
 from extender.wire import Places, one_value
 
 MOST_POLICY = 16 * 1024  # bytes of a policy's text
-MOST_EFFECTIVE = 256  # sets of overrides remembered: pods choose their classes, and with them any subset
-_MOST_FAULTS = 5  # told in one message
+MOST_EFFECTIVE = 256  # merged policies in the cache: pods choose their classes, and so any subset of the overrides
+_MOST_FAULTS = 5  # faults in one message
 
 
 class PolicyError(BerthError):
-    """The policy does not fit the schema; the text names each field and value."""
+    """The policy does not match the schema. The text names each field and value."""
 
 
 class UnreadablePolicy(PolicyError):
-    """The text is no policy at all: not UTF-8, no YAML, more than one document, beyond a limit."""
+    """The text is not a policy: it is not UTF-8, not YAML, not a single document, or beyond a limit."""
 
 
 class _Strict(BaseModel):
@@ -31,29 +31,32 @@ class _Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_boolean(cls, value: object) -> object:
-        """No setting is a boolean, and YAML's `yes` must not count as 1."""
+        """Reject booleans: no setting is one, and pydantic would read YAML's `yes` as 1."""
         if isinstance(value, bool):
             raise ValueError("must not be true or false")  # noqa: TRY004 - pydantic reports ValueErrors
         return value
 
 
 class Weights(_Strict):
-    """How much each part of the score counts; only the ratios matter. 0 switches a part off."""
+    """Weights of the parts of the score. Only their ratios matter; 0 disables a part."""
 
-    link: float = Field(8, ge=0, le=100, description="predicted ring bandwidth over the best in the fleet")
-    headroom: float = Field(5, ge=0, le=100, description="how well device memory fits what is asked")
-    fragmentation: float = Field(3, ge=0, le=100, description="what is left whole for the next job")
-    packing: float = Field(1, ge=0, le=100, description="prefer nodes that are in use already")
-    health: float = Field(2, ge=0, le=100, description="avoid devices that report trouble")
-    preference: float = Field(10, ge=0, le=100, description="rank of the alternative taken in firstAvailable")
-    clique: float = Field(5, ge=0, le=100, description="same NVLink clique, rack or spine as the pod's group")
+    link: float = Field(8, ge=0, le=100, description="predicted ring bandwidth, relative to the best in the fleet")
+    headroom: float = Field(5, ge=0, le=100, description="how well the device memory fits the requested memory")
+    fragmentation: float = Field(3, ge=0, le=100, description="how much free GPU capacity stays usable for later jobs")
+    packing: float = Field(1, ge=0, le=100, description="prefer nodes whose devices are already in use")
+    health: float = Field(2, ge=0, le=100, description="avoid devices with an informational taint or a reported fault")
+    preference: float = Field(10, ge=0, le=100, description="rank of the chosen firstAvailable alternative")
+    clique: float = Field(
+        5, ge=0, le=100, description="same NVLink clique, rack or spine as the other pods of the group"
+    )
 
 
 class Intent(_Strict):
-    """What a pod wants of topology when its annotations say nothing."""
+    """Topology requirements of a pod without annotations."""
 
     topology: Literal["required", "preferred", "none"] = Field(
-        "preferred", description="required filters nodes without an NVLink ring, preferred scores, none ignores"
+        "preferred",
+        description="required: only nodes with an NVLink ring; preferred: NVLink raises the score; none: no effect",
     )
 
 
@@ -63,20 +66,18 @@ Drift = Literal["penalise", "filter", "ignore"]
 
 
 class Override(_Strict):
-    """What differs for pods of some namespaces or with claims of some classes. Both given: both must hold."""
+    """Settings for pods of some namespaces, with claims of some classes. If both are set, both must match."""
 
-    namespaces: tuple[str, ...] = Field((), description="namespaces it is for; none named: all")
-    classes: tuple[str, ...] = Field(
-        (), description="DeviceClasses, one of which a claim must ask for; none named: all"
-    )
-    weights: Weights | None = Field(None, description="weights that differ; those not named stay")
+    namespaces: tuple[str, ...] = Field((), description="namespaces to which the entry applies; empty: all")
+    classes: tuple[str, ...] = Field((), description="DeviceClasses, one of which a claim must use; empty: all")
+    weights: Weights | None = Field(None, description="weights that differ; other weights stay")
     defaults: Intent | None = Field(None, description="intent of pods without annotations")
     headroom: Headroom | None = Field(None, description="see headroom")
     packing: Packing | None = Field(None, description="see packing")
     drift: Drift | None = Field(None, description="see drift")
 
     def applies(self, namespace: str, classes: frozenset[str]) -> bool:
-        """Whether it is for a pod."""
+        """Whether the override applies to a pod of this namespace whose claims use these classes."""
         return (not self.namespaces or namespace in self.namespaces) and (
             not self.classes or not classes.isdisjoint(self.classes)
         )
@@ -88,11 +89,18 @@ class Policy(_Strict):
     weights: Weights = Field(Weights(), description="parts of the score")
     defaults: Intent = Field(Intent(), description="intent of pods without annotations")
     candidates: int = Field(
-        32, ge=1, le=512, description="nodes answered by filter, best first; 1 lets Berth decide alone"
+        32,
+        ge=1,
+        le=512,
+        description="most nodes in the reply to a filter request, best first; with 1, Berth alone decides",
     )
-    headroom: Headroom = Field("tight", description="tight prefers the smallest sufficient GPU, roomy the largest")
-    packing: Packing = Field("pack", description="pack fills nodes in use first, spread empty ones")
-    hold_seconds: float = Field(15, gt=0, le=300, description="seconds that filter holds its first choice in memory")
+    headroom: Headroom = Field(
+        "tight", description="tight: prefer the smallest sufficient GPU; roomy: prefer the largest"
+    )
+    packing: Packing = Field("pack", description="pack: prefer nodes in use; spread: prefer empty nodes")
+    hold_seconds: float = Field(
+        15, gt=0, le=300, description="seconds that a filter call holds the devices of its first node in memory"
+    )
     binding_timeout_seconds: float = Field(
         600, ge=1, le=86_400, description="seconds for binding conditions (in-tree: bindingTimeout)"
     )
@@ -100,36 +108,40 @@ class Policy(_Strict):
         20,
         ge=1,
         le=86_400,
-        description="of these, seconds that one bind call waits: at least 10 below httpTimeout of the scheduler's bind entry",
+        description="of these, seconds that one bind call waits: "
+        "at least 10 below httpTimeout of the scheduler's bind entry",
     )
-    search_steps: int = Field(
-        20_000, ge=100, le=1_000_000, description="steps of one search on one node before it gives up"
-    )
+    search_steps: int = Field(20_000, ge=100, le=1_000_000, description="most steps of one search on one node")
     evaluation_seconds: float = Field(
-        0.1, ge=0.005, le=2, description="seconds that one call may evaluate claims; the rest is done in the background"
+        0.1,
+        ge=0.005,
+        le=2,
+        description="seconds that one call may evaluate claims; Berth does the rest in the background",
     )
     drift: Drift = Field(
         "penalise",
-        description="GPUs in use that no claim holds: penalise lowers health, filter leaves them out, ignore",
+        description="GPUs in use without a claim; penalise: lower health; filter: never allocate; ignore: no effect",
     )
     live_memory_seconds: float = Field(
-        900, ge=60, le=86_400, description="how old the agent's word on memory may be before it is ignored"
+        900, ge=60, le=86_400, description="seconds after which Berth ignores the agent's memory readings"
     )
     group_levels: tuple[str, ...] = Field(
         ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/spine"),
         max_length=8,
-        description="node labels that say how near two nodes are, the nearest first",
+        description="node labels that define how near two nodes are, the nearest level first",
     )
-    overrides: tuple[Override, ...] = Field((), description="what differs by namespace or class; later ones win")
+    overrides: tuple[Override, ...] = Field(
+        (), description="settings that differ by namespace or class; later entries win"
+    )
     _effective: LRUCache[tuple[int, ...], Policy] = PrivateAttr(default_factory=lambda: LRUCache(MOST_EFFECTIVE))
 
     @property
     def digest(self) -> str:
-        """Equal policies have equal digests: 16 hexadecimal digits."""
+        """16 hexadecimal digits. Equal policies have equal digests."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def effective(self, namespace: str, classes: frozenset[str]) -> Policy:
-        """The policy for a pod: the same object for the same overrides, for as long as it is remembered."""
+        """The policy for a pod. Equal sets of overrides give the same object while the cache keeps it."""
         chosen = tuple(i for i, override in enumerate(self.overrides) if override.applies(namespace, classes))
         if not chosen:
             return self
@@ -152,7 +164,7 @@ def _overridden(policy: Policy, override: Override) -> Policy:
 
 
 def load_policy(content: str | bytes) -> Policy:
-    """A policy from YAML. Raises PolicyError naming every field that is wrong, with its line and column."""
+    """Read a policy from YAML. Raises PolicyError, which names each wrong field with line and column."""
     places: Places = {}
     try:
         found = one_value(content, "the policy", MOST_POLICY, places)
@@ -169,7 +181,7 @@ def load_policy(content: str | bytes) -> Policy:
 
 
 def faults_of(error: ValidationError, places: Places) -> str:
-    """What pydantic found, in one line: of each fault its place where known, the field, and the value."""
+    """The faults that pydantic found, on one line: field, problem, value, and line and column if known."""
     faults = error.errors(include_url=False, include_context=False)
     told = [_fault(fault["loc"], fault["msg"], _value(fault), places) for fault in faults[:_MOST_FAULTS]]
     return "; ".join(told) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
@@ -182,5 +194,5 @@ def _fault(loc: tuple[int | str, ...], problem: str, value: str, places: Places)
 
 
 def _value(fault: Mapping[str, object]) -> str:
-    """Of a missing field nothing: pydantic gives all that stands around it."""
+    """The wrong value as text; '' for a missing field, where pydantic gives the surrounding object."""
     return "" if fault["type"] == "missing" else f"is {shown(fault['input'])}"
