@@ -68,7 +68,7 @@ def test_values(text: str, expected: list) -> None:
             b"---\na: 1\n---\nb:\n\tc",
             "f, document 2: is not YAML or JSON: found character that cannot start any token (line 5, column 1)",
         ),
-        (b"a: 1\na: 2", "a key stands twice (line 2, column 1)"),
+        (b"a: 1\na: 2", "a key occurs twice (line 2, column 1)"),
         (b"a: {[b]: 1}", "a key must be a string (line 1, column 5)"),
         (b"~: 1", "a key must be a string, is null"),
         (b"a: 18446744073709551616", "a number is beyond 64 bits (line 1, column 4)"),

@@ -1,4 +1,4 @@
-"""JSON to model and back: resource.k8s.io/v1, the part of core/v1 that is needed, extender v1.
+"""Decoding of JSON into model values, and encoding: resource.k8s.io/v1, parts of core/v1, and extender v1.
 
 What belongs here: field names, shapes and the paths of errors. What does not: decisions.
 """

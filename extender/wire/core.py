@@ -1,4 +1,4 @@
-"""Pods, nodes and namespaces to model: only what allocation needs."""
+"""Decoding of pods, PodGroups, nodes and labels. It reads only the fields that allocation needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
 def decode_pod(obj: Json) -> Pod:
-    """A pod. Raises WireError where a field that is read has another type."""
+    """Decode a Pod. Raises WireError if a field that it reads has the wrong type."""
     metadata = get(obj, "metadata", dict, "", {})
     spec = get(obj, "spec", dict, "", {})
     status = get(obj, "status", dict, "", {})
@@ -33,7 +33,7 @@ def decode_pod(obj: Json) -> Pod:
 
 
 def decode_pod_group(obj: Json) -> PodGroup:
-    """A PodGroup (scheduling.k8s.io). Raises WireError where a field that is read has another type."""
+    """Decode a PodGroup (scheduling.k8s.io). Raises WireError if a field that it reads has the wrong type."""
     metadata = get(obj, "metadata", dict, "", {})
     spec = get(obj, "spec", dict, "", {})
     return PodGroup(
@@ -44,8 +44,10 @@ def decode_pod_group(obj: Json) -> PodGroup:
 
 
 def may_need_devices(pod: Json) -> bool:
-    """False for a pod that surely asks for none: no claims, and no container with a resource that a DeviceClass may stand for.
-    Most pods of a cluster are such, and this takes a tenth of decoding one. What is malformed may need some."""
+    """False if the pod has no claims and no container requests a resource that a DeviceClass may provide.
+
+    Most pods need no devices, and this check takes a tenth of the time of `decode_pod`. True for a malformed pod.
+    """
     spec = pod.get("spec") or {}
     try:
         containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
@@ -69,7 +71,7 @@ def _claim_status(obj: Json, path: str) -> tuple[str, str | None]:
 
 
 def _containers(spec: Json) -> tuple[Container, ...]:
-    """Init containers first, as extended-resource request names count them."""
+    """Init containers first: the names of extended-resource requests count containers in this order."""
     init = many(spec, "initContainers", "spec", lambda c, p: _container(c, p, init=True))
     return init + many(spec, "containers", "spec", lambda c, p: _container(c, p, init=False))
 
@@ -83,7 +85,7 @@ def _container(obj: Json, path: str, *, init: bool) -> Container:
 
 
 def _amount(name: str, value: object) -> int:
-    """Whole units of an extended resource; native resources are not ours."""
+    """Whole units of an extended resource, rounded down; 0 for native resources, which Berth ignores."""
     if name in _NATIVE:
         return 0
     try:
@@ -93,7 +95,7 @@ def _amount(name: str, value: object) -> int:
 
 
 def decode_node(obj: Json) -> Node:
-    """A node."""
+    """Decode a Node. Raises WireError if a field that it reads has the wrong type."""
     metadata = get(obj, "metadata", dict, "", {})
     status = get(obj, "status", dict, "", {})
     offered = get(status, "allocatable", dict, "status", {})
@@ -102,5 +104,5 @@ def decode_node(obj: Json) -> Node:
 
 
 def decode_labels(obj: Json) -> dict[str, str]:
-    """The labels of any object."""
+    """The labels of an object of any kind. Raises WireError."""
     return dict(texts(get(obj, "metadata", dict, "", {}), "labels", "metadata"))

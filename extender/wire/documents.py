@@ -1,9 +1,10 @@
-"""YAML and JSON that people write, to plain values: within limits, and with the place of every fault.
+"""Reading of YAML and JSON that people write. The size and depth of a text are limited; errors give line and column.
 
-Every command, policy and HTTP entry point for people reads through this module; requests of kube-scheduler and events of the
-API server do not. No message shows what a text holds: it may be another file than
-was meant. Values are those of JSON: objects with string keys, lists, strings, integers of 64 bits, finite
-numbers, booleans and null. Plain YAML scalars mean what kubectl takes them for: dates and sexagesimal numbers are text.
+All commands, the policy and the HTTP endpoints for people use this module. Requests of kube-scheduler and watch events
+do not. No message quotes the content, because a user may name a wrong file, which may hold secrets.
+
+Values are those of JSON: objects with string keys, lists, strings, 64-bit integers, finite numbers, booleans and null.
+A plain YAML scalar has the value that kubectl gives it: dates and sexagesimal numbers are strings.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import yaml
 
 from extender.model import WireError, one_line
 
-MOST_YAML = 8 * 1024 * 1024  # characters of YAML text: some seconds
+MOST_YAML = 8 * 1024 * 1024  # characters of YAML text; parsing this much takes some seconds
 MOST_JSON = 256 * 1024 * 1024  # bytes of JSON text: `berth snapshot` of a large cluster
-MOST_DEPTH = 100  # objects and lists inside each other; a manifest has about 20
+MOST_DEPTH = 100  # nested objects and lists; a manifest has about 20 levels
 
 Path = tuple[str | int, ...]
 Places = dict[Path, tuple[int, int]]  # (line, column) of fields and items, counted from 1
 
-# libyaml is many times faster; the answers are the same.
+# libyaml gives the same events and is many times faster.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _SEPARATOR = re.compile(r"^(?=---(?:[ \t\r]|$))", re.MULTILINE)
@@ -42,13 +43,13 @@ _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII)
 _NOT_FINITE = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
-_DEEPER = (dict, list)
-_SHORT = 19  # digits that always fit
-_LONGEST_INTEGER = 80  # characters: 64 binary digits with sign and prefix; Python refuses thousands of digits
+_CONTAINERS = (dict, list)
+_SAFE_DIGITS = 19  # a decimal integer with fewer digits fits into 64 bits
+_MOST_INTEGER_TEXT = 80  # characters: enough for 64 binary digits with sign and prefix; int() rejects thousands
 
 
 class DocumentPart(NamedTuple):
-    """One document of a text, readable without the others. `line` counts the lines of the text before it."""
+    """One document of a YAML stream or JSON text. `where` names it; `line` is the number of lines before it."""
 
     where: str
     text: str
@@ -56,7 +57,7 @@ class DocumentPart(NamedTuple):
 
 
 def text_of(content: bytes, where: str) -> str:
-    """The text of a file or body. Raises WireError where it is empty, binary or not UTF-8."""
+    """Decode the content of a file or request body. Raises WireError if it is empty, binary or not UTF-8."""
     if b"\0" in content:
         raise WireError(where, f"is binary: byte {content.index(0) + 1} is zero")
     try:
@@ -70,7 +71,7 @@ def text_of(content: bytes, where: str) -> str:
 
 
 def json_value(content: bytes, where: str) -> Any:
-    """The value of a JSON text. Raises WireError."""
+    """Parse a JSON text. Raises WireError."""
     try:
         found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -80,7 +81,7 @@ def json_value(content: bytes, where: str) -> Any:
 
 
 def parts_of(text: str, where: str) -> list[DocumentPart]:
-    """The documents of a YAML stream or JSON text, not read yet."""
+    """Split a YAML stream or JSON text into documents without parsing them. Raises WireError if it is too large."""
     if not _SEPARATOR.search(text):
         return [DocumentPart(where, text)]
     _check_size(text, where)
@@ -96,7 +97,7 @@ def parts_of(text: str, where: str) -> list[DocumentPart]:
 
 
 def values_of(part: DocumentPart) -> list[Any]:
-    """The values of a document: one, or none where it holds nothing but comments. Raises WireError."""
+    """Parse a document: one value, or none if it has only comments. Raises WireError."""
     start = part.text.lstrip()[:1]
     if start and start in "{[":
         try:
@@ -112,7 +113,7 @@ def values_of(part: DocumentPart) -> list[Any]:
 
 
 def one_value(content: bytes | str, where: str, most: int, places: Places | None = None) -> Any:
-    """The one value of a text of at most so many bytes. `places` takes where its fields stand. Raises WireError."""
+    """Parse a text that has exactly one document and at most `most` bytes. Fills `places`. Raises WireError."""
     content = content.encode("utf-8", "replace") if isinstance(content, str) else content
     if len(content) > most:
         raise WireError(where, f"is larger than {most} bytes")
@@ -134,10 +135,10 @@ def _not_json(error: orjson.JSONDecodeError, where: str) -> WireError:
 
 
 def _check_depth(value: Any, where: str) -> None:
-    level = [value] if isinstance(value, _DEEPER) else []
+    level = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(MOST_DEPTH):
         inside = (outer.values() if type(outer) is dict else outer for outer in level)
-        level = [inner for values in inside for inner in values if isinstance(inner, _DEEPER)]
+        level = [inner for values in inside for inner in values if isinstance(inner, _CONTAINERS)]
         if not level:
             return
     raise WireError(where, f"is nested deeper than {MOST_DEPTH} levels")
@@ -148,34 +149,34 @@ def _fault(where: str, problem: str, line: int, column: int) -> WireError:
 
 
 def _position(before: str) -> tuple[int, int]:
-    """(line, column) of what follows a text."""
+    """(line, column), counted from 1, of the character after the text."""
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 @dataclass(slots=True)
 class _Open:
-    """An object or list that is not complete."""
+    """An object or list whose end the parser has not reached."""
 
     value: Any
     path: Path
     anchor: str | None
-    key: str | None = None  # of an object, once it is read
-    merging: bool = False  # the key was `<<`
+    key: str | None = None  # the current key of an object
+    merging: bool = False  # whether the current key is `<<`
     merged: list[dict[str, Any]] = field(default_factory=list)
-    size: int = 1  # values in it, itself included
-    height: int = 1  # levels in it
+    size: int = 1  # number of values in it, including itself
+    height: int = 1  # number of levels in it, including its own
 
 
 class _Composer:
-    """Builds values from the parser's events, without recursion: a text can make it neither deep nor long."""
+    """Builds values from the parser's events. No recursion, and aliases are limited: hostile text cannot exhaust it."""
 
     def __init__(self, part: DocumentPart, places: Places | None = None) -> None:
         self._part = part
         self._places = places
         self._found: list[Any] = []
         self._open: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int, int]] = {}  # value, size, height
-        self._copied = 0  # values that aliases added
+        self._anchors: dict[str, tuple[Any, int, int]] = {}  # (value, size, height)
+        self._copied = 0  # number of values that aliases have added
         self._steps: dict[type, Callable[[Any], None]] = {
             yaml.ScalarEvent: self._scalar, yaml.MappingStartEvent: self._start, yaml.SequenceStartEvent: self._start,
             yaml.MappingEndEvent: self._end, yaml.SequenceEndEvent: self._end, yaml.AliasEvent: self._alias,
@@ -228,7 +229,7 @@ class _Composer:
             return None
         if text[0] not in "-+.0123456789":
             return _BOOLEANS.get(text, text)
-        if len(text) < _SHORT and text[0] in "123456789" and text.isdigit() and text.isascii():
+        if len(text) < _SAFE_DIGITS and text[0] in "123456789" and text.isdigit() and text.isascii():
             return int(text)
         if _INTEGER.match(text):
             return self._integer(text, event)
@@ -243,13 +244,13 @@ class _Composer:
 
     def _integer(self, text: str, event: Any) -> Any:
         digits = text.replace("_", "")
-        if len(digits) <= _LONGEST_INTEGER:
+        if len(digits) <= _MOST_INTEGER_TEXT:
             sign, bare = (-1, digits[1:]) if digits[0] == "-" else (1, digits.lstrip("+"))
             base = {"0b": 2, "0o": 8, "0x": 16}.get(bare[:2], 8 if bare[:1] == "0" and len(bare) > 1 else 10)
             try:
                 value = sign * int(bare, base)
             except ValueError:
-                return text  # a prefix with nothing but underscores behind it
+                return text  # only underscores follow the prefix
             if _LEAST_INTEGER <= value <= _MOST_INTEGER:
                 return value
         raise self._wrong(event, "a number is beyond 64 bits")
@@ -297,12 +298,12 @@ class _Composer:
         return top.key is None and type(top.value) is dict and not top.merging
 
     def _set_key(self, key: Any, event: Any) -> None:
-        """A number or boolean as a key is its text, as kubectl has it."""
+        """Set the current key. As in kubectl, a number or boolean becomes its text."""
         top = self._open[-1]
         if type(key) is not str:
             key = self._key_text(key, event)
         if key in top.value:
-            raise self._wrong(event, "a key stands twice")
+            raise self._wrong(event, "a key occurs twice")
         top.key = key
         self._note(top, event)
 
@@ -339,7 +340,7 @@ class _Composer:
         return found
 
     def _note(self, top: _Open, event: Any) -> Path:
-        """Remember where the field or item stands that begins here; its path."""
+        """Store line and column of the field or item that begins here, and return its path."""
         if self._places is None:
             return ()
         step = top.key or "<<" if type(top.value) is dict else len(top.value)
@@ -362,7 +363,7 @@ class _Composer:
 
 
 def _copy(value: Any) -> Any:
-    """Each use of an alias is a value of its own; the depth is limited."""
+    """Copy a value for one use of its alias. The caller has checked the depth."""
     if isinstance(value, dict):
         return {key: _copy(inner) for key, inner in value.items()}
     return [_copy(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What Berth writes into claims, as the API has it."""
+"""Encoding of the claim fields that Berth writes, as JSON of resource.k8s.io/v1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from extender.wire.fields import (
 
 
 def encode_allocation(allocation: Allocation) -> Json:
-    """status.allocation as the API server stores it."""
+    """status.allocation."""
     devices: Json = {"results": [encode_result(result) for result in allocation.results]}
     if allocation.config:
         devices["config"] = [encode_config(config) for config in allocation.config]
@@ -49,6 +49,7 @@ def encode_result(result: Result) -> Json:
 
 
 def encode_quantities(values: Mapping[str, Quantity]) -> dict[str, str]:
+    """A map of quantities, sorted by name."""
     return {name: str(values[name]) for name in sorted(values)}
 
 
@@ -74,7 +75,7 @@ def encode_config(config: Config) -> Json:
 
 
 def encode_simple_spec(spec: ClaimSpec) -> Json:
-    """The spec of a special claim: class and count per request, nothing else."""
+    """The spec of a special claim: class, mode and count of each request."""
     requests = [
         {"name": r.name, "exactly": {"deviceClassName": a.class_name, "allocationMode": a.mode, "count": a.count}}
         for r in spec.requests

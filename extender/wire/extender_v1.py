@@ -1,4 +1,4 @@
-"""The extender protocol (k8s.io/kube-scheduler/extender/v1): Go field names, verbatim."""
+"""The extender protocol (k8s.io/kube-scheduler/extender/v1). JSON keys are the Go field names."""
 
 from __future__ import annotations
 
@@ -15,52 +15,54 @@ from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, dumped, get, many, need, wrong
 from extender.wire.node_names import NameOffsets, NodeNames, checked_names
 
-_REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply: 16,384 nodes get theirs in full
-_NAMES = b',"Nodes":null,"NodeNames":["'  # as Go writes it, after the pod
-_FEW_TEXTS = rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # fields of metadata; bounded, for bodies that are made to take long
+_REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply; the reasons of up to 16,384 nodes are not shortened
+_NAMES = b',"Nodes":null,"NodeNames":["'  # the bytes that Go writes between the pod and the names
+_STRING_FIELDS = (
+    rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # of metadata; bounded, because a hostile body must not make the match slow
+)
 _IDENTITY = re.compile(
-    rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_FEW_TEXTS, _FEW_TEXTS)
+    rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_STRING_FIELDS, _STRING_FIELDS)
 )
 
 
 class ExtenderArgs:
-    """ExtenderArgs. `nodes` holds whole Node objects by name where the scheduler sent those.
+    """The body of a filter or prioritize request. `nodes` maps name to Node object if the scheduler sent whole objects.
 
-    Pod and names are read only when somebody looks: a pod that is not ours gets its names back as they came, and one that
-    is known already need not be read again.
+    Pod and names are decoded on first access. A pod that needs no devices gets its names back unparsed, and a pod
+    that the cache already has is not decoded again.
     """
 
     def __init__(self, head: Json | bytes, nodes: dict[str, Json] | None, names: Sequence[str]) -> None:
-        """`head` is the object without names and nodes, read or not."""
+        """`head` is the request without nodes and names, as JSON text or decoded."""
         self._head = head
         self.nodes = nodes
         self.names = names
 
     @property
     def identity(self) -> tuple[str, str]:
-        """UID and resourceVersion of the pod where they can be told before it is read; else empty."""
+        """(UID, resourceVersion) of the pod if they can be read without decoding it, else ('', '')."""
         found = _IDENTITY.match(self._head) if isinstance(self._head, bytes) else None
         return (found[1].decode(), found[2].decode()) if found is not None else ("", "")
 
     @cached_property
     def pod_json(self) -> Json:
-        """The pod as it came. Raises WireError."""
+        """The pod as JSON. Raises WireError."""
         return _pod(_object(self._head) if isinstance(self._head, bytes) else self._head)
 
     @property
     def may_need_devices(self) -> bool:
-        """False for a pod that surely asks for none. Raises WireError."""
+        """False if the pod certainly needs no devices. Raises WireError."""
         return may_need_devices(self.pod_json)
 
     @cached_property
     def pod(self) -> Pod:
-        """The pod. Raises WireError."""
+        """The decoded pod. Raises WireError."""
         return decode_pod(self.pod_json)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderBindingArgs:
-    """ExtenderBindingArgs."""
+    """The body of a bind request."""
 
     pod: ObjectKey
     pod_uid: str
@@ -82,8 +84,8 @@ def _object(body: bytes) -> Json:
 
 
 def decode_args(body: bytes, offsets: NameOffsets | None = None) -> ExtenderArgs:
-    """The body of filter and prioritize; `places` are what the bodies before it taught. Raises WireError."""
-    parts = _parted(body)
+    """Decode a filter or prioritize request. `offsets` are name positions in earlier bodies. Raises WireError."""
+    parts = _split_names(body)
     if parts is not None:
         head, names = parts
         return ExtenderArgs(head, None, NodeNames(body, names, offsets if offsets is not None else NameOffsets()))
@@ -110,9 +112,11 @@ def _pod(head: Json) -> Json:
     return found
 
 
-def _parted(body: bytes) -> tuple[bytes, slice] | None:
-    """The text of the object without its last fields, Nodes and NodeNames, and where that of the names is; None where the body
-    is laid out otherwise. One brace is left after the names, so they are no part of the pod."""
+def _split_names(body: bytes) -> tuple[bytes, slice] | None:
+    """Split a body that ends with Nodes and NodeNames, without parsing it: (the rest as JSON, position of the names).
+
+    None if the body has another layout. Only one closing brace follows the names, so they are not inside the pod.
+    """
     start, end = body.find(_NAMES), body.rfind(b"]")
     if start < 0 or body.find(b"]", start) != end or body[end + 1 :].strip() != b"}":
         return None
@@ -120,14 +124,14 @@ def _parted(body: bytes) -> tuple[bytes, slice] | None:
 
 
 def decode_bind(body: bytes) -> ExtenderBindingArgs:
-    """The body of bind. Raises WireError."""
+    """Decode a bind request. Raises WireError."""
     found = _object(body)
     key = ObjectKey(need(found, "PodNamespace", ""), need(found, "PodName", ""))
     return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
 
 
 def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, str]) -> bytes:
-    """ExtenderFilterResult in the form that was asked: names for names, nodes for nodes. Never null by accident."""
+    """ExtenderFilterResult: NodeNames if the request had names, else Nodes. `failed` maps node name to reason."""
     if args.nodes is None:
         return _filter_result(orjson.dumps(list(names)), b"null", failed)
     return _filter_result(
@@ -136,7 +140,7 @@ def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, st
 
 
 def encode_passed(args: ExtenderArgs) -> bytes:
-    """ExtenderFilterResult where every node passes."""
+    """ExtenderFilterResult in which every node passes."""
     if isinstance(args.names, NodeNames):
         return _filter_result(args.names.text, b"null", {})
     return encode_filter(args, args.names, {})
@@ -151,7 +155,7 @@ def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, st
 
 
 def encode_filter_error(message: str) -> bytes:
-    """A failure of ours: the scheduler backs off and asks again."""
+    """ExtenderFilterResult with an error: kube-scheduler backs off and retries."""
     return orjson.dumps(
         {
             "NodeNames": None,
@@ -164,17 +168,17 @@ def encode_filter_error(message: str) -> bytes:
 
 
 def encode_scores(scores: Iterable[tuple[str, int]]) -> bytes:
-    """HostPriorityList."""
+    """HostPriorityList from (node name, score) pairs."""
     return orjson.dumps([{"Host": name, "Score": score} for name, score in scores])
 
 
 def encode_bind(error: str) -> bytes:
-    """ExtenderBindingResult."""
+    """ExtenderBindingResult. An empty error means success."""
     return orjson.dumps({"Error": cut(error, REASON_BYTES)})
 
 
 def encode_preempt(body: bytes) -> bytes:
-    """ExtenderPreemptionResult: Berth neither adds nor removes victims (see docs/limits.md). Raises WireError."""
+    """ExtenderPreemptionResult with the victims of the request unchanged (docs/limits.md). Raises WireError."""
     found = _object(body)
     meta = get(found, "NodeNameToMetaVictims", dict, "", None)
     if meta is not None:

@@ -1,4 +1,4 @@
-"""Reading dictionaries that came from JSON, with the path of whatever is wrong."""
+"""Readers for fields of decoded JSON. Errors are WireErrors that name the path of the field."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _NAMES = {str: "a string", int: "an integer", bool: "a boolean", dict: "an objec
 
 
 def wrong(path: str, wanted: type, value: object) -> WireError:
-    """The error for a value of another type."""
+    """The error for a value of the wrong type."""
     return WireError(path, f"must be {_NAMES[wanted]}, is {_shown(value)}")
 
 
 def _shown(value: object) -> str:
-    """A value as Python writes it, the first 80 characters; a large or deep one is not written as a whole."""
+    """The first 80 characters of repr(). Objects and lists are abbreviated before they are written."""
     return reprlib.repr(value)[:80] if isinstance(value, dict | list) else f"{value!r:.80}"
 
 
 def dumped(value: object, path: str, option: int | None = None) -> bytes:
-    """The value as JSON. Raises WireError where it is nested too deep to be written."""
+    """The value as JSON. Raises WireError if it is nested too deep for orjson."""
     try:
         return orjson.dumps(value, option=option)
     except orjson.JSONEncodeError as error:
@@ -35,7 +35,7 @@ def dumped(value: object, path: str, option: int | None = None) -> bytes:
 
 
 def get(obj: Json, key: str, kind: type[T], path: str, default: T) -> T:
-    """obj[key], or the default where it is absent or null. Raises WireError for another type."""
+    """obj[key], or the default if it is absent or null. Raises WireError for a wrong type."""
     value = obj.get(key)
     if value is None:
         return default
@@ -45,7 +45,7 @@ def get(obj: Json, key: str, kind: type[T], path: str, default: T) -> T:
 
 
 def need(obj: Json, key: str, path: str) -> str:
-    """A string that must be there."""
+    """The non-empty string obj[key]. Raises WireError if there is none."""
     value = obj.get(key)
     if type(value) is not str or not value:
         raise WireError(f"{path}.{key}", f"must be a non-empty string, is {_shown(value)}")
@@ -53,7 +53,7 @@ def need(obj: Json, key: str, path: str) -> str:
 
 
 def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
-    """Each object of a list, read with its path."""
+    """The list of objects obj[key], each decoded by `read(item, path)`. Raises WireError."""
     items = get(obj, key, list, path, ())
     if not items:
         return ()
@@ -67,15 +67,15 @@ def many(obj: Json, key: str, path: str, read: Callable[[Json, str], T]) -> tupl
 
 
 def strings(obj: Json, key: str, path: str) -> tuple[str, ...]:
-    """A list of strings."""
+    """The list of strings obj[key]. Raises WireError."""
     return tuple(string_list(obj, key, path))
 
 
 def string_list(obj: Json, key: str, path: str) -> list[str]:
-    """The same without a copy, for lists that may be long."""
+    """The list of strings obj[key] without a copy, for long lists. Raises WireError."""
     items: list[str] = get(obj, key, list, path, [])
     try:
-        "".join(items)  # the fastest way to see that all are strings
+        "".join(items)  # the fastest check that all items are strings
     except TypeError:
         position = next(i for i, item in enumerate(items) if type(item) is not str)
         raise wrong(f"{path}.{key}[{position}]", str, items[position]) from None
@@ -83,7 +83,7 @@ def string_list(obj: Json, key: str, path: str) -> list[str]:
 
 
 def texts(obj: Json, key: str, path: str) -> dict[str, str]:
-    """A map of strings, such as labels and annotations."""
+    """The map of strings obj[key], such as labels. Raises WireError."""
     items: dict[str, str] = get(obj, key, dict, path, {})
     for name, value in items.items():
         if type(value) is not str:
@@ -92,7 +92,7 @@ def texts(obj: Json, key: str, path: str) -> dict[str, str]:
 
 
 def quantity(value: object, path: str) -> Quantity:
-    """A quantity written as text or number."""
+    """A quantity from a string or a number. Raises WireError."""
     if type(value) in (int, float):
         value = str(value)
     if type(value) is not str:
@@ -104,13 +104,13 @@ def quantity(value: object, path: str) -> Quantity:
 
 
 def quantities(obj: Json, key: str, path: str) -> dict[str, Quantity]:
-    """A map of quantities."""
+    """The map of quantities obj[key]. Raises WireError."""
     items = get(obj, key, dict, path, {})
     return {name: quantity(value, f"{path}.{key}[{name}]") for name, value in items.items()}
 
 
 def node_selector(obj: Json, key: str, path: str) -> NodeSelector | None:
-    """core/v1 NodeSelector, or None where absent."""
+    """The core/v1 NodeSelector obj[key], or None if absent. Raises WireError."""
     if obj.get(key) is None:
         return None
     inner = get(obj, key, dict, path, {})
@@ -129,7 +129,7 @@ def _requirement(obj: Json, path: str) -> Requirement:
 
 
 def encode_node_selector(selector: NodeSelector) -> Json:
-    """NodeSelector as JSON."""
+    """A core/v1 NodeSelector as JSON."""
     return {"nodeSelectorTerms": [_encode_term(term) for term in selector.terms]}
 
 

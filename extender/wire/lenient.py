@@ -1,8 +1,8 @@
-"""JSON as the API server sends it, where orjson is stricter than Go.
+"""Parsing of JSON that the API server sends and that orjson rejects although Go accepts it.
 
-Parts of an object that Kubernetes keeps as raw text (the opaque parameters of a claim or class, the data of a device's
-status) may hold bytes that are not UTF-8, halves of surrogate pairs, and more levels than orjson reads. A tenant can
-write them, so one such object must not make a list or a watch unreadable.
+Kubernetes keeps some parts of an object as raw text: the opaque parameters of a claim or class, and the data of a
+device's status. They may have bytes that are not UTF-8, lone surrogates, and more levels than orjson reads. A tenant
+can write them, so one such object must not make a list or a watch fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-MOST_LEVELS = 512  # what is nested deeper becomes null; orjson reads 1,024 levels and writes 254
+MOST_LEVELS = 512  # deeper values become null; orjson reads 1,024 levels and writes 254
 
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
@@ -21,24 +21,27 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{]+)|[\]}]+', re.DOTALL)
 
 
 def lenient_loads(text: bytes) -> Any:
-    """The value of a JSON text. What is not Unicode reads as U+FFFD, as Go has it; levels beyond MOST_LEVELS read as
-    null, so that an encoder refuses their parents where they matter. Raises orjson.JSONDecodeError."""
+    """Parse a JSON text. Raises orjson.JSONDecodeError.
+
+    Invalid UTF-8 and lone surrogates become U+FFFD, as in Go. If orjson cannot read the depth, values below
+    MOST_LEVELS become null; orjson cannot write the rest either, so a caller that encodes it gets an error.
+    """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        text = _ESCAPE.sub(_whole_pair, text.decode("utf-8", "replace").encode())
+        text = _ESCAPE.sub(_replace_lone_surrogate, text.decode("utf-8", "replace").encode())
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return orjson.loads(_shallow(text))
+        return orjson.loads(_limit_depth(text))
 
 
-def _whole_pair(escape: re.Match[bytes]) -> bytes:
+def _replace_lone_surrogate(escape: re.Match[bytes]) -> bytes:
     return b"\\ufffd" if escape[1] else escape[0]
 
 
-def _shallow(text: bytes) -> bytes:
-    """The text with null for every object and list below MOST_LEVELS."""
+def _limit_depth(text: bytes) -> bytes:
+    """The text with null in place of every object and list below MOST_LEVELS."""
     parts: list[bytes] = []
     kept_to = depth = 0
     for token in _TOKEN.finditer(text):

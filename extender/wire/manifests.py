@@ -1,4 +1,4 @@
-"""Users' manifests: the pods that they would make, with the claims of their templates."""
+"""Hypothetical pods: the pods that users' manifests would create, with the claims from their templates."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from extender.wire.fields import Json, get
 from extender.wire.object_lists import checked
 from extender.wire.resource_claims import decode_claim
 
-_IMAGINED_UID = "imagined"
-# Where workloads keep the template of their pods.
+_HYPOTHETICAL_UID = "imagined"
+# Kind of a workload to the path of its pod template.
 _TEMPLATES = {
-    "Deployment": ("spec", "template"), "ReplicaSet": ("spec", "template"), "StatefulSet": ("spec", "template"),
-    "DaemonSet": ("spec", "template"), "Job": ("spec", "template"), "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}  # fmt: skip
+    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"), ("spec", "template")),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+}
 
 
 class HypotheticalPod(NamedTuple):
-    """A pod that does not exist yet, and the claims that come with it."""
+    """A pod that a manifest would create, and its claims."""
 
     pod: Pod
     claims: tuple[Claim, ...]
 
 
 def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
-    """The pods of these objects. Raises WireError where a claim template is missing or nothing makes pods."""
+    """The pods that these objects would create. Raises WireError if a claim template is missing or there is no pod."""
     known = [checked(obj, f"objects[{position}]") for position, obj in enumerate(objects)]
     templates = {_key(o): o for o in known if o.get("kind") == "ResourceClaimTemplate"}
     claims = {_key(o): decode_claim(_placed(o)) for o in known if o.get("kind") == "ResourceClaim"}
     found = [_hypothetical(pod, templates, claims) for o in known for pod in _pods(o)]
     if not found:
         kinds = ", ".join(sorted({str(obj.get("kind")) for obj in known}))
-        raise WireError("kind", f"none of {one_line(kinds) or 'no objects'} makes pods")
+        raise WireError("kind", f"none of {one_line(kinds) or 'no objects'} creates pods")
     return found
 
 
@@ -55,7 +55,7 @@ def _hypothetical(
     obj: Json, templates: dict[tuple[str, str], Json], claims: dict[tuple[str, str], Claim]
 ) -> HypotheticalPod:
     namespace, name = _key(obj)
-    uid = f"{_IMAGINED_UID}/{namespace}/{name}"
+    uid = f"{_HYPOTHETICAL_UID}/{namespace}/{name}"
     statuses, mine = [], []
     for entry in decode_pod(obj).claims:
         if not entry.template_name:
@@ -78,7 +78,7 @@ def _hypothetical(
 
 
 def _placed(obj: Json) -> Json:
-    """The object with a namespace."""
+    """The object with its name and namespace filled in (default: 'default')."""
     namespace, name = _key(obj)
     return {**obj, "metadata": {**(obj.get("metadata") or {}), "namespace": namespace, "name": name}}
 

@@ -1,4 +1,4 @@
-"""Names of nodes as kube-scheduler sends them: thousands with every call, of which filter looks for a few."""
+"""The node names of a request. kube-scheduler sends thousands with every call; a filter call looks up a few."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import orjson
 from extender.model import WireError
 from extender.wire.fields import Json, string_list
 
-_NEAR = 8192  # bytes to either side of where a name stood before: kube-scheduler's workers mix some hundred names
-MAX_NAMES = 200_000  # in one call: the largest clusters told of have 130,000 nodes
-_MOST = 4096  # names whose place is remembered
+_NEAR = 8192  # bytes before and after the last offset of a name; kube-scheduler's workers reorder some hundred names
+MAX_NAMES = 200_000  # in one call; the largest known clusters have 130,000 nodes
+_MOST = 4096  # names whose offset is stored
 
 
 def checked_names(head: Json) -> list[str]:
-    """The list NodeNames of an object. Raises WireError, also where it is longer than any cluster has nodes."""
+    """The list NodeNames of a decoded request. Raises WireError, also if it has more than MAX_NAMES names."""
     names = string_list(head, "NodeNames", "")
     if len(names) > MAX_NAMES:
         raise WireError("NodeNames", f"has {len(names)} names, of at most {MAX_NAMES}")
@@ -25,20 +25,20 @@ def checked_names(head: Json) -> list[str]:
 
 
 class NameOffsets:
-    """Where names stood in the texts before: kube-scheduler lists nodes in nearly the same order with every call."""
+    """Offsets of names in earlier requests. kube-scheduler sends the nodes in nearly the same order with each call."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self._at: dict[str, tuple[bytes, int]] = {}  # a name in quotes, and how far from the start
-        self._counted = (0, 0)  # length of a text, and the names in it
+        self._known: dict[str, tuple[bytes, int]] = {}  # name to (name in quotes, offset from the start of the list)
+        self._counted = (0, 0)  # length of the last list in bytes, and its number of names
 
     def __len__(self) -> int:
-        """Names whose place is remembered."""
-        return len(self._at)
+        """The number of names whose offset is stored."""
+        return len(self._known)
 
     def has_all(self, body: bytes, text: slice, names: Iterable[str]) -> bool:
-        """Whether the list of names, as JSON in a part of the body, holds all these."""
-        at, start = self._at, text.start
+        """Whether the JSON list of names at `text` in the body has all of these names."""
+        at, start = self._known, text.start
         for name in names:
             known = at.get(name)
             if (known is None or not body.startswith(known[0], start + known[1])) and not self._find(body, text, name):
@@ -47,19 +47,18 @@ class NameOffsets:
 
     def _find(self, body: bytes, text: slice, name: str) -> bool:
         start, end = text.start, text.stop
-        quoted, before = self._at.get(name) or (b'"%b"' % name.encode(), 0)
+        quoted, before = self._known.get(name) or (b'"%b"' % name.encode(), 0)
         found = body.find(quoted, start + max(before - _NEAR, 0), min(start + before + _NEAR, end))
         if found < 0:
             found = body.find(quoted, start, end)
         if found >= 0:
-            if len(self._at) >= self._most:
-                self._at.clear()
-            self._at[name] = quoted, found - start
+            if len(self._known) >= self._most:
+                self._known.clear()
+            self._known[name] = quoted, found - start
         return found >= 0
 
     def count(self, body: bytes, text: slice) -> int:
-        """About how many names there are: texts of equal length, one after the other, are taken to hold equally
-        many."""
+        """About how many names the list has. A list of the same length as the last one is not counted again."""
         length = text.stop - text.start
         if self._counted[0] != length:
             self._counted = length, body.count(b'"', text.start, text.stop) // 2
@@ -67,8 +66,7 @@ class NameOffsets:
 
 
 class NodeNames(Sequence[str]):
-    """A list of names in a body, neither copied nor parsed before somebody goes through it. Raises WireError then, where it is
-    none."""
+    """The list of names in a request body. It is parsed on the first access to an item, which may raise WireError."""
 
     def __init__(self, body: bytes, text: slice, offsets: NameOffsets) -> None:
         self._body = body
@@ -77,11 +75,11 @@ class NodeNames(Sequence[str]):
 
     @property
     def text(self) -> memoryview:
-        """The list as it came."""
+        """The list as JSON text of the request."""
         return memoryview(self._body)[self._text]
 
     def has_all(self, names: Iterable[str]) -> bool:
-        """Whether all these are among them; nothing is parsed for it, unless some name is escaped."""
+        """Whether the list has all of these names. The list is parsed only if it has a backslash escape."""
         if self._body.find(b"\\", self._text.start, self._text.stop) >= 0:
             return set(names).issubset(self._parsed)
         return self._offsets.has_all(self._body, self._text, names)
@@ -95,7 +93,7 @@ class NodeNames(Sequence[str]):
         return checked_names({"NodeNames": found})
 
     def estimated_len(self) -> int:
-        """About how many names there are, for people: to parse thousands takes longer than the rest of a filter."""
+        """About how many names the list has, without parsing it: that takes longer than the rest of a filter call."""
         return len(self._parsed) if "_parsed" in self.__dict__ else self._offsets.count(self._body, self._text)
 
     def __len__(self) -> int:
@@ -113,10 +111,10 @@ class NodeNames(Sequence[str]):
 
 
 def has_all(names: Sequence[str], wanted: Iterable[str]) -> bool:
-    """Whether all that are wanted are among the names."""
+    """Whether `names` has all `wanted` names."""
     return names.has_all(wanted) if isinstance(names, NodeNames) else set(wanted).issubset(names)
 
 
 def estimated_len(names: Sequence[str]) -> int:
-    """About how many names there are. For journal and traces only; decisions take len()."""
+    """About how many names there are, for journal and traces only. Decisions use len()."""
     return names.estimated_len() if isinstance(names, NodeNames) else len(names)

@@ -1,6 +1,6 @@
-"""Kubernetes objects that people write: lists unfolded, and the fields that all objects share of the right type.
+"""Kubernetes objects that people write: this module expands lists and checks the fields that all kinds share.
 
-What lies deeper is checked where it is decoded.
+The decoders check all other fields.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from extender.wire.fields import Json, get, wrong
 
 
 def objects_of_part(part: DocumentPart) -> Iterator[Json]:
-    """The objects of one document of a text. Raises WireError naming the place."""
+    """The objects of one document. Raises WireError, which names the document."""
     for value in values_of(part):
         try:
             yield from objects_in(value)
@@ -24,13 +24,13 @@ def objects_of_part(part: DocumentPart) -> Iterator[Json]:
 
 
 def objects_in(value: Any) -> Iterator[Json]:
-    """The objects that a value stands for: itself, the items of a list, or none where it is null. Raises WireError."""
+    """The value itself, the items if it is a List, or nothing if it is null. Raises WireError."""
     if value is None:
         return
     if type(value) is not dict:
         raise WireError("", f"holds a {type(value).__name__} where a Kubernetes object is expected")
     kind = value.get("kind")
-    if type(kind) is not str or not kind:  # and nothing of it is shown: it may be any file
+    if type(kind) is not str or not kind:  # the message quotes nothing: the file may hold secrets
         raise WireError("kind", "is missing: this is no Kubernetes object")
     if not kind.endswith("List"):
         yield checked(value, "")
@@ -43,7 +43,7 @@ def objects_in(value: Any) -> Iterator[Json]:
 
 
 def checked(obj: Json, path: str) -> Json:
-    """The object itself, once what all kinds share is seen to be right. Raises WireError."""
+    """The object itself. Raises WireError if a field that all kinds share has the wrong type."""
     for name in ("kind", "apiVersion"):
         get(obj, name, str, path, "")
     for name in ("spec", "status"):

@@ -1,4 +1,4 @@
-"""ResourceClaim and DeviceClass to model, and allocations back to JSON."""
+"""Decoding of ResourceClaims and DeviceClasses."""
 
 from __future__ import annotations
 
@@ -46,13 +46,16 @@ from extender.wire.fields import (
 )
 
 T = TypeVar("T")
-_SPEC_BYTES = 8 << 20  # of all specs remembered: three thousand usual ones
-_SPEC_OBJECT_BYTES = 2048  # of one spec besides its text
-_ALWAYS = 4  # fields that every result of an allocation has; most have no other
+_SPEC_BYTES = 8 << 20  # estimated size of all specs in the cache: about 3,000 usual ones
+_SPEC_OBJECT_BYTES = 2048  # estimated size of one decoded spec without its text
+_REQUIRED_FIELDS = 4  # number of required fields of an allocation result; most results have no other
 
 
 def decode_claim(obj: Json) -> Claim:
-    """A claim. One whose spec or status cannot be read carries `problem` with the field's path."""
+    """Decode a ResourceClaim. If spec or status is not readable, `problem` names the field.
+
+    Raises WireError if the metadata is not readable.
+    """
     metadata = get(obj, "metadata", dict, "", {})
     key = ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata"))
     uid = get(metadata, "uid", str, "metadata", "")
@@ -60,18 +63,20 @@ def decode_claim(obj: Json) -> Claim:
         return _claim(obj, metadata, key, uid)
     except WireError as error:
         version = get(metadata, "resourceVersion", str, "metadata", "")
-        allocation, reserved_for = _occupied(_inner(obj, "status"))
+        allocation, reserved_for = _held_devices(_inner(obj, "status"))
         return Claim(
             key, uid, version, allocation=allocation, reserved_for=reserved_for, problem=cut(str(error), REASON_BYTES)
         )
 
 
-def _occupied(status: Json) -> tuple[Allocation | None, tuple[Consumer, ...]]:
-    """What a claim that cannot be used holds all the same, because another allocator may have read more of it: the
-    results and consumers that can be read."""
+def _held_devices(status: Json) -> tuple[Allocation | None, tuple[Consumer, ...]]:
+    """The readable results and consumers of a claim with an unreadable field.
+
+    The claim still holds its devices: another allocator may be able to read the field.
+    """
     allocation = _inner(status, "allocation")
-    results = _readable(_inner(allocation, "devices"), "results", _occupant)
-    return (Allocation(results) if allocation else None), _readable(status, "reservedFor", _consumer)
+    results = _readable_items(_inner(allocation, "devices"), "results", _result_or_device)
+    return (Allocation(results) if allocation else None), _readable_items(status, "reservedFor", _consumer)
 
 
 def _inner(obj: Json, key: str) -> Json:
@@ -79,8 +84,8 @@ def _inner(obj: Json, key: str) -> Json:
     return value if type(value) is dict else {}
 
 
-def _readable(obj: Json, key: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
-    """The objects of a list that can be read."""
+def _readable_items(obj: Json, key: str, read: Callable[[Json, str], T]) -> tuple[T, ...]:
+    """The items of a list that `read` accepts."""
     items = obj.get(key)
     found: list[T] = []
     for item in items if type(items) is list else ():
@@ -89,8 +94,8 @@ def _readable(obj: Json, key: str, read: Callable[[Json, str], T]) -> tuple[T, .
     return tuple(found)
 
 
-def _occupant(obj: Json, path: str) -> Result:
-    """A result, or the whole device where no more than the device can be read."""
+def _result_or_device(obj: Json, path: str) -> Result:
+    """A result. If only its device is readable, the result holds the whole device."""
     try:
         return _result(obj, path)
     except WireError:
@@ -119,8 +124,10 @@ def _claim(obj: Json, metadata: Json, key: ObjectKey, uid: str) -> Claim:
 
 
 class SpecCache:
-    """Specs by content, bounded by its bytes: thousands of claims are made from one template and share one object.
-    What a spec takes besides its content grows with it; one too large for the cache is decoded each time."""
+    """Decoded specs by JSON content. Thousands of claims from one template share one object.
+
+    The estimated bytes of all specs are limited; a spec above the limit is decoded each time.
+    """
 
     def __init__(self, limit_bytes: int = _SPEC_BYTES) -> None:
         self._known: LRUCache[bytes, ClaimSpec] = LRUCache(limit_bytes, getsizeof=_spec_bytes)
@@ -130,11 +137,11 @@ class SpecCache:
 
     @property
     def content_bytes(self) -> int:
-        """Of all specs."""
+        """Bytes of the JSON content of all specs in the cache."""
         return sum(map(len, self._known))
 
     def decode(self, content: bytes) -> ClaimSpec:
-        """The spec of this JSON."""
+        """The spec of this JSON text. Raises WireError."""
         known = self._known.get(content)
         if known is None:
             known = replace(decode_claim_spec(orjson.loads(content), "spec"), content=content)
@@ -144,7 +151,7 @@ class SpecCache:
 
 
 def _spec_bytes(spec: ClaimSpec) -> int:
-    """Estimated: the content, as much again decoded, and the objects."""
+    """Estimated size: the content, the same again for decoded strings, and the objects."""
     return 2 * len(spec.content) + _SPEC_OBJECT_BYTES
 
 
@@ -152,7 +159,7 @@ _SPECS = SpecCache()
 
 
 def _controller(metadata: Json, kind: str) -> Consumer:
-    """UID and name of the controlling owner, if it is of this kind; both '' otherwise."""
+    """UID and name of the controlling owner if it has this kind, else both ''."""
     for owner in get(metadata, "ownerReferences", list, "metadata", []):
         if isinstance(owner, dict) and owner.get("controller") and owner.get("kind") == kind:
             path = "metadata.ownerReferences"
@@ -166,7 +173,7 @@ def _controlling_group(metadata: Json) -> Consumer | None:
 
 
 def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
-    """spec of a ResourceClaim or of a ResourceClaimTemplate."""
+    """Decode the spec of a ResourceClaim or ResourceClaimTemplate. Raises WireError."""
     devices = get(spec, "devices", dict, path, {})
     where = f"{path}.devices"
     return ClaimSpec(
@@ -208,7 +215,7 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
 
 
 class _Frozen(dict[str, Quantity]):
-    """A map of quantities that can be part of a key; never changed after decoding."""
+    """A hashable map of quantities. The code must not change it after decoding."""
 
     __slots__ = ()
 
@@ -271,7 +278,7 @@ def _device_id(obj: Json, path: str) -> DeviceId:
 
 
 def _result(obj: Json, path: str) -> Result:
-    if len(obj) == _ALWAYS:
+    if len(obj) == _REQUIRED_FIELDS:
         return Result(need(obj, "request", path), _device_id(obj, path))
     consumed = quantities(obj, "consumedCapacity", path)
     return Result(
@@ -307,7 +314,7 @@ def _device_status(obj: Json, path: str) -> DeviceStatus:
 
 
 def decode_class(obj: Json) -> DeviceClass:
-    """A DeviceClass; one that cannot be read carries `problem`."""
+    """Decode a DeviceClass. If the spec is not readable, `problem` names the field. Raises WireError for metadata."""
     metadata = get(obj, "metadata", dict, "", {})
     name = need(metadata, "name", "metadata")
     created = get(metadata, "creationTimestamp", str, "metadata", "")
@@ -322,6 +329,3 @@ def decode_class(obj: Json) -> DeviceClass:
         )
     except WireError as error:
         return DeviceClass(name, created=created, problem=cut(str(error), REASON_BYTES))
-
-
-# -- model to JSON -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""ResourceSlice to model. Names, schemas and values that repeat are interned: see docs/performance.md."""
+"""Decoding of ResourceSlices and DeviceTaintRules. It interns repeated names and values (docs/performance.md)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from extender.wire.fields import Json, get, many, need, node_selector, quantitie
 
 _SCALARS: dict[str, type] = {"int": int, "bool": bool, "string": str, "version": str}
 _LISTS: dict[str, type] = {"ints": int, "bools": bool, "strings": str, "versions": str}
-_NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # of 1.37 and of 1.36
+_NODE_ALLOCATABLE = ("nodeAllocatableResources", "nodeAllocatableResourceMappings")  # in Kubernetes 1.37 and in 1.36
 _ORDERS = 4096  # distinct sets of attribute names; a fleet has dozens
 
 
 class SliceDecoder:
-    """Decodes slices; keeps the tables that let equal devices share memory, as long as some device is there."""
+    """Decodes slices. Equal schemas and capacities share one object as long as a device refers to it."""
 
     def __init__(self, orders: int = _ORDERS) -> None:
         self._schemas: WeakValueDictionary[tuple[tuple[str, ...], tuple[str, ...], str], Schema] = WeakValueDictionary()
@@ -48,11 +48,14 @@ class SliceDecoder:
         self._orders: LRUCache[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = LRUCache(orders)
 
     def interned(self) -> dict[str, int]:
-        """How many values of each kind are shared."""
+        """The number of interned objects of each kind."""
         return {"schemas": len(self._schemas), "capacities": len(self._capacities), "orders": len(self._orders)}
 
     def decode(self, obj: Json) -> Slice:
-        """A slice. One that cannot be read becomes a slice with `problem`, so that its pool is known to be broken."""
+        """Decode a ResourceSlice. If its content is not readable, `problem` says so, which makes the pool invalid.
+
+        Raises WireError if the name, the driver or the pool is not readable.
+        """
         metadata = get(obj, "metadata", dict, "", {})
         name = need(metadata, "name", "metadata")
         spec = get(obj, "spec", dict, "", {})
@@ -83,7 +86,7 @@ class SliceDecoder:
             )
 
     def _device(self, obj: Json, path: str, driver: str) -> Device:
-        # In resource.k8s.io/v1 a device is flat; v1beta1 wrapped it in `basic`.
+        # resource.k8s.io/v1 has the fields directly in the device; v1beta1 had them in `basic`.
         return Device(
             name=intern(need(obj, "name", path)),
             attributes=self._attributes(get(obj, "attributes", dict, path, {}), f"{path}.attributes", driver),
@@ -101,7 +104,7 @@ class SliceDecoder:
     def _attributes(self, obj: Json, path: str, driver: str) -> Attributes:
         if not obj:
             return NO_ATTRIBUTES
-        names, qualified = self._in_order(driver, obj)
+        names, qualified = self._sorted_names(driver, obj)
         kinds, values, problem = [], [], ""
         for name in names:
             kind, value, trouble = _attribute(obj[name], path, name)
@@ -114,8 +117,8 @@ class SliceDecoder:
             schema = self._schemas[key] = Schema(*key)
         return Attributes(schema, tuple(values))
 
-    def _in_order(self, driver: str, obj: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of attributes by the alphabet, as they are and qualified."""
+    def _sorted_names(self, driver: str, obj: Json) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(attribute names in alphabetical order, the same names qualified by the driver)."""
         key = (driver, *obj)
         known = self._orders.get(key)
         if known is None:
@@ -136,7 +139,7 @@ class SliceDecoder:
 
 
 def decode_taint_rule(obj: Json) -> TaintRule:
-    """A DeviceTaintRule. Selectors by class or CEL (alpha, gone since) are not known and make it match nothing."""
+    """Decode a DeviceTaintRule. A rule with a selector by class or CEL (removed alpha fields) matches no device."""
     metadata, spec = get(obj, "metadata", dict, "", {}), get(obj, "spec", dict, "", {})
     selector = get(spec, "deviceSelector", dict, "spec", {})
     known = {field: get(selector, field, str, "spec.deviceSelector", "") for field in ("driver", "pool", "device")}
@@ -158,15 +161,15 @@ def _selection(obj: Json, path: str) -> NodeSelection:
 
 
 def _attribute(obj: Any, path: str, name: str) -> tuple[str, Value, str]:
-    """(kind, value, why no expression may be evaluated on it)."""
-    if type(obj) is dict and len(obj) == 1:  # as nearly all are
+    """(kind, value, why CEL cannot use the attribute or '')."""
+    if type(obj) is dict and len(obj) == 1:  # nearly all attributes
         ((kind, value),) = obj.items()
         if type(value) is _SCALARS.get(kind):
-            return _versioned(kind, intern(value) if type(value) is str else value)
-    return _odd_attribute(obj, f"{path}[{name}]")
+            return _parsed_version(kind, intern(value) if type(value) is str else value)
+    return _uncommon_attribute(obj, f"{path}[{name}]")
 
 
-def _odd_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
+def _uncommon_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
     if type(obj) is not dict:
         raise wrong(path, dict, obj)
     for kind, wanted in _SCALARS.items():
@@ -174,18 +177,18 @@ def _odd_attribute(obj: Any, path: str) -> tuple[str, Value, str]:
         if value is not None:
             if type(value) is not wanted:
                 raise wrong(f"{path}.{kind}", wanted, value)
-            return _versioned(kind, intern(value) if type(value) is str else value)
+            return _parsed_version(kind, intern(value) if type(value) is str else value)
     for kind, wanted in _LISTS.items():
         items = obj.get(kind)
         if items is not None:
             if type(items) is not list or any(type(item) is not wanted for item in items):
                 raise WireError(f"{path}.{kind}", f"must be a list of {wanted.__name__} values")
-            parts = [_versioned(kind.removesuffix("s"), item) for item in items]
+            parts = [_parsed_version(kind.removesuffix("s"), item) for item in items]
             return kind, tuple(value for _, value, _ in parts), next((t for *_, t in parts if t), "")  # type: ignore[misc] # scalars only
     return "unknown", "", "unsupported attribute value"
 
 
-def _versioned(kind: str, value: Any) -> tuple[str, Value, str]:
+def _parsed_version(kind: str, value: Any) -> tuple[str, Value, str]:
     if kind != "version":
         return kind, value, ""
     try:
@@ -206,16 +209,16 @@ def _policy(obj: Json, path: str) -> RequestPolicy:
     limits = get(obj, "validRange", dict, path, {})
     values = get(obj, "validValues", list, path, [])
     return RequestPolicy(
-        default=_maybe(obj, "default", path),
+        default=_optional_quantity(obj, "default", path),
         valid_values=tuple(quantity(v, f"{path}.validValues[{i}]") for i, v in enumerate(values)),
-        range_min=_maybe(limits, "min", f"{path}.validRange"),
-        range_max=_maybe(limits, "max", f"{path}.validRange"),
-        range_step=_maybe(limits, "step", f"{path}.validRange"),
+        range_min=_optional_quantity(limits, "min", f"{path}.validRange"),
+        range_max=_optional_quantity(limits, "max", f"{path}.validRange"),
+        range_step=_optional_quantity(limits, "step", f"{path}.validRange"),
         has_range=obj.get("validRange") is not None,
     )
 
 
-def _maybe(obj: Json, key: str, path: str) -> Quantity | None:
+def _optional_quantity(obj: Json, key: str, path: str) -> Quantity | None:
     value = obj.get(key)
     return None if value is None else quantity(value, f"{path}.{key}")
 
