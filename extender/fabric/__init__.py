@@ -1,4 +1,4 @@
-"""The NVLink graph: what a set of GPUs can move, which set is best, and where the facts came from.
+"""The NVLink graph of a node: ring bandwidth of a set of GPUs, ranking of sets, and sources of the topology.
 
 What belongs here: graphs, ring bandwidth, ranking of sets, sources of topology. What does not: scores of nodes.
 """

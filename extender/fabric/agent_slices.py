@@ -1,6 +1,6 @@
-"""Berth's own ResourceSlice (driver fabric.berth.dev) to a Fabric and back to attributes.
+"""The ResourceSlice of Berth's agent (driver fabric.berth.dev): decoding to a Fabric, and the attributes of a reading.
 
-One device per GPU, named gpu-<position>. Attributes, all of domain fabric.berth.dev:
+It has one device per GPU, named gpu-<position>. All attributes have the domain fabric.berth.dev:
 
 uuid, productName, pciBusID, clique, note   strings
 numaNode, pcieGeneration, nvlinkVersion     integers
@@ -8,13 +8,13 @@ linkMBps                                    integer: nominal rate of one link, o
 switchLinks                                 integer: working links into an NVSwitch
 links                                       string: 'peer:count,peer:count', working links to other GPUs
 distances                                   string: one letter per peer, position in DISTANCES as a digit, '-' unknown
-memoryTotalMiB, memoryFreeMiB               integers; free in coarse steps
-memoryReservedMiB                           integer: held by the driver itself
-nvlinkErrors                                integer: errors of all links since the driver was loaded
+memoryTotalMiB, memoryFreeMiB               integers; the free amount in coarse steps
+memoryReservedMiB                           integer: memory that the driver reserves for itself
+nvlinkErrors                                integer: errors of all links since the driver loaded
 xid                                         integer: the last critical XID since the agent started, 0 for none
 migEnabled                                  boolean
-readAt                                      integer: minute (Unix time / 60) of the write, so that readers see an agent alive
-healthy, stale                              booleans; a stale slice is not believed
+readAt                                      integer: minute (Unix time / 60) of the write; it shows that the agent lives
+healthy, stale                              booleans; readers ignore a stale slice
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the agent, or the sandbox in its place, knows of one GPU."""
+    """What the agent, or the sandbox in its place, reads from one GPU. Memory is in bytes, linkMBps in MB/s."""
 
     uuid: str
     product: str
@@ -56,7 +56,7 @@ class Reading:
 
 
 def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
-    """The attributes that a reading is published as; empty ones are left out."""
+    """The attributes that publish a reading, without the domain. Empty strings and unknown values are left out."""
     found: dict[str, str | int | bool] = {
         "uuid": reading.uuid,
         "productName": reading.product[:64],
@@ -84,14 +84,14 @@ def attributes_of(reading: Reading) -> dict[str, str | int | bool]:
 
 
 def fabric_of(devices: Sequence[Device]) -> Fabric | None:
-    """The fabric that a slice describes, or None where it contradicts itself beyond repair."""
+    """The fabric that the devices of a slice describe, or None if the slice is not usable."""
     return read_fabric(devices)[0]
 
 
 def read_fabric(devices: Sequence[Device]) -> tuple[Fabric | None, tuple[str, ...]]:
-    """The fabric that a slice describes, and what in it cannot be, at most MAX_PROBLEMS sentences.
+    """(fabric, problems): the fabric that the devices of a slice describe, and at most MAX_PROBLEMS sentences.
 
-    None where the slice contradicts itself beyond repair, or says of itself that it is stale.
+    The fabric is None if the slice contradicts itself or marks itself as stale.
     """
     ordered = sorted(devices, key=lambda device: (len(device.name), device.name))
     count = len(ordered)
@@ -127,14 +127,16 @@ def _graph(stats: Sequence[AgentFacts]) -> Graph:
         links=_symmetric(rows),
         switch_links=switched,
         link_gbps=min(rates, default=0.0),
-        pcie_gbps=min(pcie_gbps(fact.count("pcieGeneration") or 4) for fact in stats),  # the most common
+        pcie_gbps=min(
+            pcie_gbps(fact.count("pcieGeneration") or 4) for fact in stats
+        ),  # generation 4 is the most common
         distance=tuple(fact.distances(i, count, UNKNOWN_DISTANCE) for i, fact in enumerate(stats)),
         numa=tuple(fact.count("numaNode") for fact in stats),
     )
 
 
 def _symmetric(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
-    """Both ends must see a link: the smaller count holds."""
+    """The smaller count of the two ends, because both ends must report a link."""
     size = range(len(rows))
     return tuple(tuple(0 if i == j else min(rows[i][j], rows[j][i]) for j in size) for i in size)
 

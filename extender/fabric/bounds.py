@@ -1,7 +1,7 @@
-"""Reading what an agent says, within what hardware can be.
+"""Reading of the attributes that an agent publishes, within the bounds of real hardware.
 
-An agent speaks for one node. A value that no machine can have is left out and named, so that a broken or hostile agent
-changes nothing but the NodeInfo of its own node. Upper bounds leave room for the next generation of hardware.
+A broken or hostile agent can change only the NodeInfo of its own node. A value out of bounds is ignored and reported
+as a problem. The upper bounds leave room for the next generation of hardware.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from extender.model import Device
 
-MAX_GPUS = 16  # what one slice can carry within the API's limits
+MAX_GPUS = 16  # the API's limits allow no more in one slice
 MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
-MAX_PROBLEMS = 8  # named per node; the rest only repeats them
-MAX_TEXT = 64  # characters, as the API server admits
+MAX_PROBLEMS = 8  # problems reported per node
+MAX_TEXT = 64  # characters; the API server's limit for a string attribute
 _SHOWN = 40  # characters of a value that a problem quotes
 _LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() refuses
 
@@ -23,14 +23,14 @@ BOUNDS: Mapping[str, tuple[int, int]] = {
     "linkMBps": (0, 200_000),  # one link, one direction; NVLink 5 has 50,000
     "nvlinkVersion": (0, 16),
     "pcieGeneration": (0, 16),
-    "numaNode": (0, 1023),  # Linux builds at most 1,024
+    "numaNode": (0, 1023),  # Linux supports at most 1,024 NUMA nodes
     "memoryTotalMiB": (0, 4 << 20),
 }
-"""Integer attributes of a GPU, with the least and the largest value that a machine can have."""
+"""Integer attributes of a GPU: name to (smallest, largest) possible value."""
 
 
 class AgentFacts:
-    """The attributes of one GPU as its agent says them. Values that cannot be are noted in `problems`."""
+    """The attributes of one GPU as its agent publishes them. Impossible values add a sentence to `problems`."""
 
     def __init__(self, device: Device, problems: list[str]) -> None:
         self._device = device.name
@@ -38,15 +38,15 @@ class AgentFacts:
         self._problems = problems
 
     def wrong(self, name: str, why: str) -> None:
-        """Note that an attribute cannot be as it is said."""
-        shown = repr(str(self._values.get(name)))  # bounded after escaping: ten characters may show one
+        """Add a problem: the attribute has an impossible value."""
+        shown = repr(str(self._values.get(name)))  # cut after escaping, which can turn one character into ten
         shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
         problem = f"device {self._device[:_SHOWN]}: {name} {shown} {why}"
         if len(self._problems) < MAX_PROBLEMS and problem not in self._problems:
             self._problems.append(problem)
 
     def text(self, name: str) -> str:
-        """A string; '' where it is not said."""
+        """The string attribute, or '' if it is absent or too long."""
         value = self._values.get(name, "")
         if isinstance(value, str) and len(value) <= MAX_TEXT:
             return value
@@ -54,11 +54,11 @@ class AgentFacts:
         return ""
 
     def says(self, name: str, value: bool) -> bool:  # noqa: FBT001 - the value that the attribute is compared with
-        """Whether the attribute is this boolean."""
+        """Whether the attribute is present and equals `value`."""
         return self._values.get(name) is value
 
     def count(self, name: str) -> int:
-        """An integer within BOUNDS; 0 where it is not said or cannot be."""
+        """The integer attribute, or 0 if it is absent or outside BOUNDS."""
         least, most = BOUNDS[name]
         value = self._values.get(name, 0)
         if type(value) is int and least <= value <= most:
@@ -67,7 +67,7 @@ class AgentFacts:
         return 0
 
     def memory_mib(self, name: str, total: int) -> int | None:
-        """MiB of a part of the memory; None where it is not said or is more than `total`."""
+        """An amount of memory in MiB, or None if it is absent or above `total` MiB."""
         value = self._values.get(name)
         if value is None or (type(value) is int and 0 <= value <= total):
             return value
@@ -75,7 +75,7 @@ class AgentFacts:
         return None
 
     def peers(self, own: int, gpus: int) -> list[int]:
-        """Working links to each of the node's GPUs, by position; none at all where the GPU would have more than exist."""
+        """Working links to each GPU of the node, by position. All 0 if the list is not valid or above MAX_LINKS."""
         found = [0] * gpus
         text = self.text("links")
         for entry in text.split(",", MAX_GPUS) if text else ():
@@ -90,7 +90,7 @@ class AgentFacts:
         return found
 
     def distances(self, own: int, gpus: int, unknown: int) -> tuple[int, ...]:
-        """The distance to each GPU as a position in DISTANCES; `unknown` where it is not said."""
+        """The distance to each GPU as a position in DISTANCES; `unknown` if it is absent or not valid."""
         text = self.text("distances")
         if len(text) > gpus or any(c not in "-0123456789" for c in text):
             self.wrong("distances", "is not one ASCII digit or '-' per GPU")

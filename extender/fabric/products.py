@@ -1,7 +1,7 @@
-"""What is known of products without asking: link rates, PCIe generations, and usual boards.
+"""Tables by product name: link rates, PCIe generations, and the usual boards.
 
-A table is wrong on real machines (a missing bridge, a GPU that lost its links), so it is the third choice; every
-explanation says when it was used. Rates: NCCL src/graph/topo.h; boards: NVIDIA's published matrices.
+Real machines can differ from a table (a missing bridge, a GPU without its links), so the agent's data come first
+(sources.py), and an explanation names the source. Rates: NCCL src/graph/topo.h; boards: NVIDIA's published matrices.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from extender.model import UNKNOWN_DISTANCE, Graph
 
-# NVLink version (1, 2, 3, 4, 5) to what NCCL plans with per link, GB/s one direction.
+# NVLink version to the bandwidth per link that NCCL plans with, in GB/s in one direction.
 NCCL_LINK_GBPS = {1: 18.0, 2: 20.0, 3: 20.0, 4: 20.6, 5: 40.1}
 SLOW_LINK_GBPS = 12.0  # GA102 bridges: 14.06 GB/s nominal
-_SLOW_NOMINAL = 20_000  # MB/s; only GA102 links are slower than NVLink 1's 20 GB/s
-PCIE_RING_GBPS = {3: 10.0, 4: 20.0, 5: 30.0}  # what a ring over PCIe x16 gets, by generation
+_SLOW_NOMINAL = 20_000  # MB/s; only GA102 links are slower than the 20 GB/s of NVLink 1
+PCIE_RING_GBPS = {3: 10.0, 4: 20.0, 5: 30.0}  # PCIe generation to bandwidth of a ring over x16, in GB/s
 _DEFAULT_PCIE = 4
-_PRODUCTS = 256  # with numbers of GPUs, whose graphs are kept; a fleet has dozens
+_PRODUCTS = 256  # (product, GPU count) pairs in the cache; a fleet has dozens
 
 
 class Board(NamedTuple):
-    """A usual machine: product words, GPU count, links into a switch, NVLink version."""
+    """A usual machine: words of the product name, GPUs, links of each GPU into the NVSwitch, NVLink version."""
 
     words: tuple[str, ...]
     gpus: int
@@ -41,7 +41,7 @@ _BOARDS = (
 )
 _NOT_SWITCHED = ("NVL", "PCIe", "PCIE")
 
-# The hybrid cube mesh of a DGX-1 with V100s: the one board without a switch that has a single usual numbering.
+# The hybrid cube mesh of a DGX-1 with V100s. No other board without a switch has one usual numbering of its GPUs.
 _DGX1 = (
     (0, 1, 1, 2, 2, 0, 0, 0),
     (1, 0, 2, 1, 0, 2, 0, 0),
@@ -61,7 +61,7 @@ _PCIE_GENERATION = (
 
 
 def link_gbps(version: int, nominal_mbps: int) -> float:
-    """What a ring gains per link. Unknown versions plan with 80 % of the nominal rate."""
+    """Bandwidth that one link adds to a ring, in GB/s. For an unknown version: 80 % of the nominal rate."""
     if 0 < nominal_mbps < _SLOW_NOMINAL:
         return SLOW_LINK_GBPS
     known = NCCL_LINK_GBPS.get(version)
@@ -69,7 +69,7 @@ def link_gbps(version: int, nominal_mbps: int) -> float:
 
 
 def pcie_generation(product: str) -> int:
-    """The PCIe generation of a product; the most common one for names never seen."""
+    """The PCIe generation of a product; 4, the most common one, for an unknown product."""
     for generation, words in _PCIE_GENERATION:
         if any(word in product for word in words):
             return generation
@@ -77,13 +77,13 @@ def pcie_generation(product: str) -> int:
 
 
 def pcie_gbps(generation: int) -> float:
-    """What a ring over PCIe gets."""
+    """Bandwidth of a ring over PCIe, in GB/s."""
     return PCIE_RING_GBPS.get(generation, PCIE_RING_GBPS[5] if generation > 5 else PCIE_RING_GBPS[3])  # noqa: PLR2004 - the newest in the table
 
 
 @lru_cache(maxsize=_PRODUCTS)
 def usual_graph(product: str, count: int) -> Graph | None:
-    """The graph that machines of this product and size usually have, or None."""
+    """The usual graph of a machine with `count` GPUs of this product, or None if the tables have none."""
     if "V100-SXM2" in product and count == _DGX1_SIZE:
         return _graph(count, _DGX1, (0,) * count, NCCL_LINK_GBPS[2], product)
     if any(word in product for word in _NOT_SWITCHED):
@@ -97,7 +97,7 @@ def usual_graph(product: str, count: int) -> Graph | None:
 
 @lru_cache(maxsize=_PRODUCTS)
 def flat_graph(product: str, count: int) -> Graph:
-    """GPUs of which nothing is known: joined by PCIe alone."""
+    """A graph without NVLink and with unknown distances, for GPUs without topology information."""
     return _graph(count, ((0,) * count,) * count, (0,) * count, 0.0, product)
 
 

@@ -1,21 +1,23 @@
 """Predicted ring bandwidth of a set of GPUs, by bit mask.
 
-The model (nvidia.md §5.2 of the design notes; six published all-reduce figures within 16 %):
-two GPUs move links x rate; three or more pack Hamiltonian cycles of the NVLink graph, each cycle taking one link of
-every edge it crosses (halves allowed), and move 2 x cycles x rate; behind an NVSwitch the smallest number of links counts. A set that
-NVLink does not close falls to PCIe.
+The model (nvidia.md §5.2 of the design notes; it predicts six published all-reduce figures within 16 %):
+- Two GPUs reach links x rate.
+- Three or more GPUs reach 2 x cycles x rate, where `cycles` is the largest number of Hamiltonian cycles that the NVLink
+  graph holds at once. Each cycle uses one link of each edge on its way; half links are allowed.
+- Behind an NVSwitch, the smallest number of links of a GPU counts.
+- A set without an NVLink ring uses PCIe.
 """
 
 from __future__ import annotations
 
 from extender.model import Graph, members
 
-_EXACT_SIZE = 8  # beyond eight GPUs the packing is greedy; such meshes exist on paper only
-_PACKING_STEPS = 20_000  # bounds the exact packing; real graphs need a few hundred
+_EXACT_SIZE = 8  # GPUs; the packing is greedy above, where no real machine is a mesh
+_PACKING_STEPS = 20_000  # limit of the exact packing; real graphs need a few hundred steps
 
 
 def ring_gbps(graph: Graph, mask: int) -> float:
-    """What an all-reduce over the set moves per GPU, in GB/s; 0 for fewer than two GPUs."""
+    """Predicted bandwidth of an all-reduce over the set, per GPU, in GB/s; 0 for fewer than two GPUs."""
     chosen = members(mask)
     if len(chosen) < 2:  # noqa: PLR2004 - a ring needs two
         return 0.0
@@ -24,7 +26,7 @@ def ring_gbps(graph: Graph, mask: int) -> float:
 
 
 def is_joined(graph: Graph, mask: int) -> bool:
-    """Whether NVLink alone closes a ring over the set."""
+    """Whether the set has a ring over NVLink alone. False for fewer than two GPUs."""
     chosen = members(mask)
     return len(chosen) > 1 and _nvlink_gbps(graph, chosen) > 0
 
@@ -41,14 +43,14 @@ def _nvlink_gbps(graph: Graph, chosen: list[int]) -> float:
 def count_links_inside(graph: Graph, mask: int) -> int:
     """NVLinks between members of the set; links into a switch count once per member."""
     chosen = members(mask)
-    if len(chosen) < 2:  # noqa: PLR2004 - a GPU alone has nobody to talk to
+    if len(chosen) < 2:  # noqa: PLR2004 - one GPU has no peer
         return 0
     direct = sum(graph.links[a][b] for position, a in enumerate(chosen) for b in chosen[position + 1 :])
     return direct + sum(graph.switch_links[i] for i in chosen)
 
 
 def _half_cycles(graph: Graph, chosen: list[int]) -> int:
-    """How many cycles fit when each takes half a link: four GPUs joined one by one carry three halves."""
+    """How many cycles fit if each takes half a link. Four GPUs with one link per pair have three such cycles."""
     left = [[2 * graph.links[a][b] for b in chosen] for a in chosen]
     bound = min(sum(row) // 2 for row in left)
     if bound == 0:
@@ -60,7 +62,7 @@ def _half_cycles(graph: Graph, chosen: list[int]) -> int:
 
 
 def _all_cycles(left: list[list[int]]) -> list[tuple[int, ...]]:
-    """Every Hamiltonian cycle from vertex 0, each in one direction only."""
+    """All Hamiltonian cycles from vertex 0, each in one direction only."""
     size = len(left)
     found: list[tuple[int, ...]] = []
     stack: list[tuple[int, ...]] = [(0,)]
@@ -80,7 +82,7 @@ def _edges(cycle: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 class _Packing:
-    """The largest number of cycles that share no link, by depth-first search with a bound."""
+    """`best` is the largest number of cycles without a common link: a depth-first search with an upper bound."""
 
     def __init__(self, left: list[list[int]], cycles: list[tuple[int, ...]], bound: int) -> None:
         self._left = left
@@ -133,7 +135,7 @@ def _any_cycle(left: list[list[int]]) -> tuple[int, ...] | None:
             if left[last][0]:
                 return path
             continue
-        # Vertices with few links left are visited first: they are the ones a cycle cannot postpone.
+        # The stack visits vertices with few links first: a cycle that reaches them late often cannot leave them.
         ahead = [v for v in range(size) if left[last][v] and v not in path]
         stack.extend((*path, v) for v in sorted(ahead, key=lambda v: -sum(map(bool, left[v]))))
     return None

@@ -1,4 +1,4 @@
-"""Which sets of free GPUs are best, and what a choice leaves behind."""
+"""Ranking of sets of free GPUs, including the links that a choice leaves for later jobs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cachetools import LRUCache
 from extender.fabric import ring
 from extender.model import Graph, members
 
-_EXHAUSTIVE = 2_000  # sets ranked one by one; C(12, 6) and every choice on 8 GPUs are below
-_REMEMBERED = 65_536  # (graph, mask) pairs of about 150 bytes; 255 per 8-GPU graph
-_BEST = 4096  # (graph, mask, count)
-_RANKED_BYTES = 16 << 20  # of all ranked sets; an 8-GPU graph has half a MiB of them
+_EXHAUSTIVE = 2_000  # most sets that are ranked one by one; C(12, 6) and all choices on 8 GPUs are below
+_REMEMBERED = 65_536  # (graph, mask) pairs in each cache, about 150 bytes each; an 8-GPU graph has 255
+_BEST = 4096  # (graph, mask, count) keys in the cache of best_gbps
+_RANKED_BYTES = 16 << 20  # estimated size of all ranked sets; those of an 8-GPU graph take half a MiB
 
 
 class Quality(NamedTuple):
-    """Sorts better sets first when compared ascending."""
+    """The quality of a set. In ascending order, better sets come first."""
 
     minus_ring_gbps: float
     minus_links_inside: int
@@ -31,7 +31,7 @@ class Quality(NamedTuple):
 
 
 class Measures:
-    """Measures of sets of GPUs, `remembered` answers of each; those used least recently go first."""
+    """Measures of sets of GPUs. Each has an LRU cache with `remembered` entries."""
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
         self.bandwidth = lru_cache(remembered)(ring.ring_gbps)
@@ -39,7 +39,7 @@ class Measures:
         self.quality = lru_cache(remembered)(self._quality)
 
     def _quality(self, graph: Graph, mask: int, free: int) -> Quality:
-        """How good it is to take `mask` out of `free`."""
+        """The quality of taking the GPUs of `mask` out of the free GPUs `free`."""
         chosen = members(mask)
         pairs = [(a, b) for position, a in enumerate(chosen) for b in chosen[position + 1 :]]
         return Quality(
@@ -68,7 +68,7 @@ def _ranked(graph: Graph, free: int, count: int) -> tuple[int, ...]:
 
 
 class RankedSets:
-    """Ranked sets, bounded by estimated bytes; those used least recently go first."""
+    """An LRU cache of ranked sets with a limit in estimated bytes."""
 
     def __init__(self, limit_bytes: int = _RANKED_BYTES) -> None:
         self._known: LRUCache[tuple[Graph, int, int], tuple[int, ...]] = LRUCache(limit_bytes, getsizeof=_ranked_bytes)
@@ -77,7 +77,10 @@ class RankedSets:
         return len(self._known)
 
     def of(self, graph: Graph, free: int, count: int) -> tuple[int, ...]:
-        """Sets of `count` GPUs out of `free`, the best first. All of them where that is cheap, else good seeds."""
+        """Masks of `count` GPUs out of `free`, the best first.
+
+        All sets if there are at most _EXHAUSTIVE, else one good set around each GPU.
+        """
         key = graph, free, count
         known = self._known.get(key)
         if known is None:
@@ -95,7 +98,7 @@ ranked = RankedSets().of
 
 
 def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
-    """A set grown from one GPU, always by the best next one."""
+    """A set of `count` GPUs that starts with `seed` and takes the best next GPU at each step."""
     mask = 1 << seed
     for _ in range(count - 1):
         ahead = [mask | 1 << i for i in members(free & ~mask)]
@@ -105,13 +108,13 @@ def _grown(graph: Graph, free: int, seed: int, count: int) -> int:
 
 @lru_cache(_BEST)
 def best_gbps(graph: Graph, free: int, count: int) -> float:
-    """The best ring of `count` GPUs that `free` still offers."""
+    """Bandwidth of the best ring of `count` GPUs out of `free`, in GB/s; 0 if there are too few."""
     sets = ranked(graph, free, count)
     return bandwidth(graph, sets[0]) if sets else 0.0
 
 
 def largest_joined(graph: Graph, free: int, most: int) -> int:
-    """How many GPUs out of `free`, at most `most`, NVLink alone can join in a ring; 0 where it joins none."""
+    """The largest number of GPUs out of `free`, at most `most`, whose best set has an NVLink ring; 0 if none has."""
     for count in range(min(free.bit_count(), most), 1, -1):
         if any(ring.is_joined(graph, mask) for mask in ranked(graph, free, count)[:1]):
             return count
@@ -119,7 +122,7 @@ def largest_joined(graph: Graph, free: int, most: int) -> int:
 
 
 class Graphs:
-    """Interns graphs: equal machines share one object and so all that is computed for it."""
+    """Interns graphs. Equal machines share one object, and so the cached measures of that object."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._known: OrderedDict[Graph, Graph] = OrderedDict()

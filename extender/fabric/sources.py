@@ -1,4 +1,4 @@
-"""Which fabric to believe: the live agent, then the slices' attributes, then the product table, then nothing."""
+"""The choice of a node's fabric: from the agent, else from the product table, else from slice attributes, else flat."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Sl
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 _NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
-_SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5  # PXB, NODE, SYS in DISTANCES: what pcieRoot and numaNode can tell apart
+_SAME_ROOT, _SAME_NUMA, _ACROSS = (
+    2,
+    4,
+    5,
+)  # PXB, NODE, SYS in DISTANCES: the levels that pcieRoot and numaNode can distinguish
 
 
 def gpu_uuid(device: Device) -> str:
-    """The identity that slices, NVML and the agent share; '' for a device that is no whole GPU."""
+    """The UUID of a whole GPU, which the driver's slices, NVML and the agent share; '' for any other device."""
     if _text(device, ("gpu.nvidia.com/type", "type")) not in ("gpu", ""):
         return ""
     return _text(device, _UUID)
 
 
 def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tuple[str, ...]]:
-    """The slice of a node's agent among those published for the node, and why others are refused.
+    """(slice of the node's agent or None, reasons why other agent slices for the node are ignored).
 
-    The agent names the pool after its node. Of several such slices the newest generation counts.
+    The agent names the pool after its node. If there are several such slices, the newest generation counts.
     """
     own = [slice_ for slice_ in slices if slice_.pool.name == node]
     problems = tuple(
@@ -41,10 +45,10 @@ def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tup
 def live_fabric(
     live: Slice, gpus: Sequence[Device], published_by: Callable[[str], str]
 ) -> tuple[Fabric | None, tuple[str, ...]]:
-    """What a node's agent says, or None where it is not believed; and what cannot be, as sentences.
+    """(fabric that the agent of a node publishes, or None if it is not credible; problems as sentences).
 
-    `gpus` are the node's whole GPUs as its driver publishes them. `published_by` names the other node whose driver
-    publishes a UUID, or ''.
+    `gpus` are the whole GPUs of the node that its driver publishes. `published_by` returns the name of the other node
+    whose driver publishes a UUID, or ''.
     """
     if live.problem:
         return None, (live.problem,)
@@ -62,7 +66,7 @@ def live_fabric(
 
 
 def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -> Fabric | None:
-    """The fabric of a node with these whole GPUs, or None where it has none. `live` is what its agent says."""
+    """The fabric of a node with these whole GPUs, or None if it has none. `live` comes from the agent."""
     if live is not None:
         return replace(live, graph=graphs.intern(live.graph))
     identities = [gpu_uuid(device) for device in gpus]
@@ -80,13 +84,13 @@ def choose_fabric(live: Fabric | None, gpus: Sequence[Device], graphs: Graphs) -
 
 
 def _silent_about_numa(live: Slice) -> frozenset[str]:
-    """UUIDs of the GPUs whose NUMA node the agent does not tell."""
+    """UUIDs of the GPUs for which the agent publishes no NUMA node."""
     silent = (gpu for gpu in live.devices if f"{DRIVER}/numaNode" not in gpu.attributes)
     return frozenset(_text(gpu, (f"{DRIVER}/uuid",)) for gpu in silent)
 
 
 def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus: Sequence[Device]) -> Graph:
-    """The graph with the NUMA nodes that the driver's slices tell of the GPUs in `silent`."""
+    """The graph, with the NUMA nodes of the GPUs in `silent` from the driver's slices."""
     told = {gpu_uuid(gpu): node for gpu in gpus if (node := _number(gpu, _NUMA)) is not None and node >= 0}
     known = zip(uuids, graph.numa, strict=True)
     numa = tuple(told.get(uuid, node) if uuid in silent else node for uuid, node in known)
@@ -94,7 +98,7 @@ def _with_numa(graph: Graph, uuids: Sequence[str], silent: frozenset[str], gpus:
 
 
 def _from_attributes(gpus: Sequence[Device], product: str) -> Graph | None:
-    """PCIe distances from pcieRoot and numaNode; no driver publishes NVLink."""
+    """A graph with PCIe distances from pcieRoot and numaNode; None without them. No driver publishes NVLink."""
     roots = [_text(gpu, ("resource.kubernetes.io/pcieRoot",)) for gpu in gpus]
     numa = [_number(gpu, _NUMA) for gpu in gpus]
     if not any(roots) and all(node is None for node in numa):
