@@ -1,16 +1,16 @@
 """Choosing devices for the claims of one pod on one node.
 
-The contract of `solve` (search.py):
-  * Input is one node's inventory, the unallocated claims in pod order, what is in use, and match masks. Nothing is
-    written and nothing is kept: equal input gives the equal answer.
-  * A Solution has picks for every claim: all or nothing.
+The contract of `Search.run` (search.py):
+  * The input is one node's inventory, the unallocated claims in the order of the pod, the allocated state, and match
+    masks. The search has no side effects: equal input gives equal results.
+  * A Solution has devices for all claims.
   * None means that this node cannot serve the claims.
-  * InvalidClaim means the question itself is broken (a class does not exist, a selector fails, 'all' of a pool that is
-    being updated): it names object and field.
-  * OutOfBudget means the search gave up: nothing is known. Gave up is not impossible.
+  * InvalidClaim means that the input is not valid (a class does not exist, a selector fails, mode All with a pool that
+    is being updated). The text names object and field.
+  * OutOfBudget means that the search used up its steps. It is not known whether a solution exists.
 
 Semantics are those of Kubernetes' structured allocator (docs/allocation.md), with the differences that
-docs/decisions/ records. What does not belong here: Kubernetes I/O, and preferences other than an order handed in.
+docs/decisions/ records. What does not belong here: Kubernetes I/O, and preferences (a caller passes them as an order).
 """
 
 from extender.allocation.choose import Preference, choose, choose_plain

@@ -1,4 +1,4 @@
-"""Consumable capacity: what a request takes from a device, and whether it is left.
+"""Consumable capacity: the amounts that a request consumes of a device, and whether they are available.
 
 Amounts are nanos (10^-9). Source: k8s.io/dynamic-resource-allocation consumable capacity (KEP-5075).
 """
@@ -18,9 +18,9 @@ _MILLI = NANO // 1000
 def consumption(
     device: Device, wanted: Mapping[str, Quantity] | None, features: Features
 ) -> dict[str, Quantity] | None:
-    """What a request takes of every capacity of the device, rounded by its policies.
+    """The amount that a request consumes of each capacity of the device, rounded by the policies of the device.
 
-    None where the device cannot serve it: a name it does not have, or an amount its policy forbids.
+    None if the device lacks a requested capacity, or if its policy forbids the amount.
     """
     asked = wanted or {}
     if any(name not in device.capacity for name in asked):
@@ -36,7 +36,7 @@ def consumption(
 
 
 def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> bool:
-    """Whether the amounts are left after what is allocated and what this attempt takes already."""
+    """Whether the device has the amounts `taken` besides `used` (allocated) and `using` (consumed by this search)."""
     return all(
         used.get(name, 0) + using.get(name, 0) + amount.nanos <= device.capacity[name].value.nanos
         for name, amount in taken.items()
@@ -44,15 +44,17 @@ def fits(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Am
 
 
 def _unit(policy: RequestPolicy) -> int:
-    """In what the range of a policy counts, in nanos: whole units, or thousandths where an amount of it is fractional
-    (DRAFractionalCapacityRange, on from 1.37)."""
+    """The unit of the policy's range, in nanos: 1, or 1/1000 if an amount of the range is fractional.
+
+    The feature gate is DRAFractionalCapacityRange, which is on from 1.37.
+    """
     amounts = [amount.nanos for amount in (policy.range_min, policy.range_max, policy.range_step) if amount is not None]
     exact = all(nanos % _MILLI == 0 and nanos // _MILLI <= MAX_INT64 for nanos in amounts)
     return _MILLI if exact and any(nanos % NANO for nanos in amounts) else NANO
 
 
 def _units(amount: Quantity, unit: int) -> int:
-    """How many units an amount takes, rounded up."""
+    """The amount in units, rounded up."""
     return -(-amount.nanos // unit)
 
 
@@ -76,7 +78,7 @@ def _in_range(asked: Quantity, policy: RequestPolicy, unit: int) -> Quantity:
         return asked
     start, width = _units(low, unit), _units(step, unit)
     steps = -(-(_units(asked, unit) - start) // width)
-    form = BINARY_SI if unit == NANO else step.form  # as the reference prints them
+    form = BINARY_SI if unit == NANO else step.form  # the reference prints them in this format
     return Quantity((start + width * steps) * unit, form, 0 if unit == NANO else -3)
 
 
@@ -98,7 +100,7 @@ def _off_step(amount: Quantity, policy: RequestPolicy, unit: int) -> bool:
 
 
 def short_of(device: Device, taken: Mapping[str, Quantity], used: Amounts, using: Amounts) -> str:
-    """The first capacity of which too little is left, in words."""
+    """The first capacity of which too little is available, as text; '' if all are sufficient."""
     for name, amount in taken.items():
         have = device.capacity[name].value
         left = have.nanos - used.get(name, 0) - using.get(name, 0)

@@ -1,8 +1,8 @@
-"""From the first solution to the best one: the same search, asked about preferred devices first.
+"""The preferred solution: the same search, limited to one preferred set of devices after the other.
 
-The first solution proves that the claims fit and fixes which alternatives are taken (they are the user's preference
-and come before ours). Then each preferred set of devices is tried with those alternatives; the first that works wins.
-So an order of preference never finds fewer allocations than the reference's order.
+A preference never turns a solvable problem into an unsolvable one. The first search uses the reference's order: it
+proves that the claims fit, and it fixes the `firstAvailable` alternatives, because the user's order has priority. The
+next searches use these alternatives and one preferred set each. The first success is the result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.model import UNLIMITED, CallBudget, InvalidClaim, OutOfBudget
 
 Preference = Callable[[Problem, Solution], Iterable[int]]
-"""Masks of devices that may be used, the most preferred first."""
+"""Returns masks of the devices that a search may use, the most preferred first."""
 
-_SET_BUDGET = 500  # steps for one preferred set: it holds few more devices than are needed
+_SET_BUDGET = 500  # steps for one preferred set, which has few more devices than the claims need
 
 
 def choose(
@@ -29,7 +29,7 @@ def choose(
     observer: Observer = NULL_OBSERVER,
     call_budget: CallBudget = UNLIMITED,
 ) -> Solution | None:
-    """The preferred solution, or None where there is none. Raises what Search does."""
+    """The preferred solution, or None if there is none. Raises as Search.run."""
     search = Search(problem, budget=budget, observer=observer, call_budget=call_budget)
     first = search.run()
     if first is None or preference is None:
@@ -50,7 +50,7 @@ def choose(
 
 
 def choose_plain(fast_path_: FastPath, problem: Problem, preference: Preference) -> Solution | None:
-    """What `choose` answers for a plain problem, found without a search."""
+    """The result of `choose` for a problem on the fast path, found without a search."""
     first = fast_path_.among(EVERYTHING)
     if first is None:
         return None

@@ -1,8 +1,8 @@
-"""matchAttribute and distinctAttribute as objects with take and give back.
+"""The matchAttribute and distinctAttribute constraints. The search adds devices to them and removes devices.
 
-A successful `add` is undone by exactly one `remove`, in reverse order. Both constraints are monotonic: once violated,
-more devices never repair them. Unlike the reference, distinctAttribute compares every pair of devices, also within
-one request (docs/decisions/0010).
+Exactly one `remove` undoes a successful `add`, in reverse order. A failed `add` changes nothing. More devices never
+repair a violated constraint. Unlike the reference, distinctAttribute compares each pair of devices, also within one
+request (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SCALAR_OF = {"ints": "int", "bools": "bool", "strings": "string", "versions": "
 
 
 def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> TypedSet | None:
-    """(scalar kind, set of values) of an attribute, or None where it is absent or of an unusable kind."""
+    """(scalar kind, set of values) of an attribute; None if it is absent, unknown, or a list while `lists` is False."""
     found = device.attributes.typed(name)
     if found is None and "/" not in name:
         found = device.attributes.typed(f"{driver}/{name}")
@@ -22,17 +22,17 @@ def attribute_values(device: Device, name: str, driver: str, *, lists: bool) -> 
         return None
     kind, value = found
     if kind in LIST_KINDS:
-        return (_SCALAR_OF[kind], frozenset(map(_plain, value))) if lists else None  # type: ignore[arg-type] # a tuple by its kind
+        return (_SCALAR_OF[kind], frozenset(map(_plain, value))) if lists else None  # type: ignore[arg-type] # the kind says that it is a tuple
     return kind, frozenset((_plain(value),))
 
 
 def _plain(value: object) -> object:
-    # Versions are compared as strings, as the reference does; True must not equal 1 (the kind is compared beside).
+    # As in the reference, versions are compared as strings. Callers also compare the kind, so True does not equal 1.
     return value.text if isinstance(value, Semver) else value
 
 
 class MatchAttribute:
-    """All covered devices share a value; for lists, one value common to all."""
+    """All covered devices have the same value. Lists must have at least one value in common."""
 
     def __init__(self, constraint: Constraint, *, lists: bool) -> None:
         self._constraint = constraint
@@ -61,7 +61,7 @@ class MatchAttribute:
 
 
 class DistinctAttribute:
-    """No two covered devices share a value; for lists, their values are disjoint."""
+    """No two covered devices have the same value. Lists must be disjoint."""
 
     def __init__(self, constraint: Constraint, *, lists: bool) -> None:
         self._constraint = constraint
@@ -86,7 +86,7 @@ class DistinctAttribute:
 
 
 def build(claim: str, position: int, constraint: Constraint, *, lists: bool) -> MatchAttribute | DistinctAttribute:
-    """The object for a constraint. Raises InvalidClaim for a kind this version does not know."""
+    """The object for a constraint. Raises InvalidClaim for a kind that this version does not support."""
     if constraint.kind == "match":
         return MatchAttribute(constraint, lists=lists)
     if constraint.kind == "distinct":

@@ -1,6 +1,6 @@
-"""Shared counters of partitionable devices (KEP-4815): what is left per pool, with take and give back.
+"""Shared counters of partitionable devices (KEP-4815): the amounts that are left in each pool.
 
-Sets are keyed by driver and pool: two drivers may use one pool name. Amounts are nanos.
+Counter sets belong to a driver and a pool: two drivers may use the same pool name. Amounts are in nanos.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from extender.allocation.problem import AllocatedState, CounterKey
 
 
 class Counters:
-    """What is left of every counter, filled in when a pool is first asked about."""
+    """The amounts that are left of each counter. A pool is evaluated at its first use."""
 
     def __init__(self, inventory: Inventory, allocated_state: AllocatedState) -> None:
         self._inventory = inventory
         self._allocated_state = allocated_state
         self._left: dict[int, dict[CounterKey, int]] = {}
-        self._overdrawn: dict[int, str] = {}  # by pool, a counter of which more is consumed than there is
+        self._overdrawn: dict[int, str] = {}  # pool to a counter whose consumption exceeds its amount
 
     def take(self, bit: int) -> str:
-        """Charge a device's counters: '' if they were left, else the name of one that was not (nothing is charged).
+        """Consume the counters of a device. Returns '', or the name of a counter of which too little is left.
 
-        As in the reference, one overdrawn counter of a pool blocks every device there that consumes counters.
+        A failure changes nothing. As in the reference, one overdrawn counter blocks all devices of the pool that
+        consume counters.
         """
         place = self._inventory.places[bit]
         left = self._pool(place.pool)
@@ -41,6 +42,7 @@ class Counters:
         return "/".join(short)
 
     def give_back(self, bit: int) -> None:
+        """Undo a successful `take`."""
         place = self._inventory.places[bit]
         left = self._left[place.pool]
         for use in place.device.consumes:
@@ -48,21 +50,21 @@ class Counters:
                 left[use.counter_set, name] += amount
 
     def fits(self, bit: int) -> bool:
-        """Whether a device could be taken."""
+        """Whether `take` would succeed."""
         short = self.take(bit)
         if not short:
             self.give_back(bit)
         return not short
 
     def left(self, pool: int, key: CounterKey) -> int:
-        """Nanos of one counter that nothing takes."""
+        """The amount of one counter that is left, in nanos."""
         return self._pool(pool)[key]
 
     def _pool(self, position: int) -> dict[CounterKey, int]:
         left = self._left.get(position)
         if left is None:
             left = self._left[position] = left_of(self._inventory.pools[position], self._allocated_state)
-            # Only what others consume can overdraw: what is taken here is checked first.
+            # Only allocated devices can overdraw a counter, because `take` checks the amount first.
             overdrawn = next((key for key, amount in left.items() if amount < 0), None)
             if overdrawn is not None:
                 self._overdrawn[position] = "/".join(overdrawn)
@@ -70,7 +72,7 @@ class Counters:
 
 
 def left_of(pool: Pool, allocated_state: AllocatedState) -> dict[CounterKey, int]:
-    """Nanos of each counter of a pool that allocated devices leave; negative where it is overdrawn."""
+    """The amount of each counter that allocated devices leave, in nanos; negative if it is overdrawn."""
     if not pool.counter_sets:
         return {}
     consumed = allocated_state.counters(pool)

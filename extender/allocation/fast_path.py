@@ -1,7 +1,7 @@
-"""The search's answer where it can be written down: one request for whole devices, of which any will do.
+"""The result of the search without a search, for one claim with one request for whole devices of which any will do.
 
-Most claims are so. Nothing that one device does changes what another may, so the first solution is the first devices, and every
-set of enough of them is one.
+Most claims are of this form. The choice of one device does not affect another, so each large enough set of matching
+free devices is a solution, and the first devices are the first solution.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class FastPath:
     """A problem that needs no search."""
 
     request: DeviceRequest
-    free: int  # devices that it may take, as a mask
+    free: int  # mask of the free devices that match the request
 
     def among(self, allowed: int) -> Solution | None:
-        """The first devices among those allowed; None where there are too few."""
+        """The first free devices of the mask `allowed`; None if there are too few."""
         bits = members(self.free & allowed)[: self.request.count]
         if len(bits) < self.request.count:
             return None
@@ -28,7 +28,7 @@ class FastPath:
 
 
 def fast_path(problem: Problem) -> FastPath | None:
-    """The problem, where it is plain. Raises InvalidClaim as the search does."""
+    """The fast path for a problem, or None if it needs a search. Raises InvalidClaim as the search."""
     if len(problem.specs) != 1 or problem.specs[0].constraints or len(problem.specs[0].requests) != 1:
         return None
     asked = problem.specs[0].requests[0]

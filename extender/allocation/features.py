@@ -1,9 +1,11 @@
-"""Which parts of the DRA API the cluster has: the names of Kubernetes' feature gates, as the allocator sees them."""
+"""The features of the DRA API that the cluster has enabled, and their Kubernetes feature gates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+
+from extender.model import DeviceRequest, InvalidClaim
 
 _GATES = {
     "DRAAdminAccess": "admin_access",
@@ -19,8 +21,10 @@ _GATES = {
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """All on: a server where a gate is off drops its fields, so that nothing asks for them. Only fractional ranges are
-    fields of every version: before 1.37 the in-tree scheduler rounds them up to whole units."""
+    """Features of the API server. All are on by default, because a server drops the fields of a disabled feature.
+
+    `fractional_ranges` has no field of its own: before 1.37 the in-tree scheduler rounds ranges up to whole units.
+    """
 
     admin_access: bool = True
     prioritized_list: bool = True
@@ -31,8 +35,17 @@ class Features:
     list_attributes: bool = True
     fractional_ranges: bool = True
 
+    def check(self, request: DeviceRequest, where: str) -> None:
+        """Raises InvalidClaim if the request needs a disabled feature. `where` names claim and request."""
+        if "/" in request.name and not self.prioritized_list:
+            raise InvalidClaim(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
+        if request.capacity is not None and not self.consumable_capacity:
+            raise InvalidClaim(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
+        if request.admin_access and not self.admin_access:
+            raise InvalidClaim(f"{where}: admin access is requested, but the feature is disabled")
+
 
 def from_gates(names: Iterable[str]) -> Features:
-    """Only the named gates are on; names Berth does not know are ignored."""
+    """Features with only the named gates on. Unknown names are ignored."""
     on = {_GATES[name] for name in names if name in _GATES}
     return Features(**{field.name: field.name in on for field in fields(Features)})

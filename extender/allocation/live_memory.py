@@ -1,7 +1,7 @@
-"""What speaks against devices without forbidding them: trouble that drivers and agents report, and what live memory says
-against the claims (GPUs that are used and held by nobody, shares that use too much).
+"""Facts that lower the score of a device: faults that drivers and agents report, and live memory use.
 
-Memory never decides whether a claim fits: it changes between the decision and the start of a container.
+Live memory shows GPUs in use that no claim holds (drift), and shares that use more than they claim (overuse). It never
+decides whether a claim fits, because it changes between the decision and the start of a container.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from extender.allocation.problem import UNUSED, AllocatedState
 from extender.model import NANO, Fabric, GpuState
 
 _MIB = 1 << 20
-_FLOOR_BYTES = 512 * _MIB  # an idle card is not empty; the agent publishes in steps of 256 MiB
-_UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # where the driver does not tell what it keeps for itself
-_FLOOR_SHARE = 100  # or one part in so many of the whole
-_STEP_BYTES = 8 << 30  # overuse is told in steps, so that equal nodes stay equal
+_FLOOR_BYTES = 512 * _MIB  # use of an idle GPU; the agent publishes in steps of 256 MiB
+_UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # the same if the driver does not report the memory that it reserves
+_FLOOR_SHARE = 100  # use below 1/100 of the memory also counts as idle
+_STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes stay in one class
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
-    """Devices that something speaks against without forbidding them, as a mask: taints without effect, unhealthy GPUs."""
+    """Mask of the devices that have a taint with effect None or are unhealthy GPUs. Both only lower the score."""
     mask = 0
     for bit, place in enumerate(found.places):
         if any(taint.effect == "None" for taint in place.device.taints):
@@ -34,7 +34,7 @@ Uses = tuple[int, ...]
 
 
 def uses_of(fabric: Fabric | None) -> Uses:
-    """Bytes in use on each GPU of a fabric; () where none is in use or nobody knows."""
+    """Bytes in use on each GPU, in the order of the fabric; () if no GPU is in use or the agent does not report it."""
     found = tuple(_used(state) for state in fabric.gpus) if fabric is not None else ()
     return found if any(found) else ()
 
@@ -42,7 +42,7 @@ def uses_of(fabric: Fabric | None) -> Uses:
 def live_use(
     found: Inventory, use: AllocatedState, uses: Uses, gpu_bits: tuple[int, ...], busy: int
 ) -> tuple[int, dict[int, int]]:
-    """(drifting GPUs as a mask, bit of a shared GPU to the bytes it uses beyond its claims)."""
+    """(mask of GPUs in use without a claim, bit of a shared GPU to the bytes in use beyond its claims)."""
     drift, overuse = 0, {}
     for used, bit in zip(uses, gpu_bits, strict=True) if uses else ():
         if not used or bit < 0 or busy >> bit & 1:
@@ -59,7 +59,7 @@ def live_use(
 
 
 def _used(state: GpuState) -> int:
-    """Bytes in use beyond what an idle card shows; 0 where the agent does not know."""
+    """Bytes in use, or 0 if the GPU looks idle or the agent does not report its memory."""
     if state.memory_free_bytes is None or not state.memory_total_bytes:
         return 0
     reserved, floor = state.memory_reserved_bytes, _FLOOR_BYTES

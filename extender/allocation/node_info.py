@@ -1,4 +1,4 @@
-"""What statuses are made from: a node, and the cluster at one moment."""
+"""The input of node statuses: NodeInfo for one node, and Snapshot for the cluster at one moment."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _NUMBERS = count()
 
 
 class Interned:
-    """Stands for a value that was seen before: equal values share one, which is compared by identity. What must not
-    keep it in memory remembers its number, which is never given again."""
+    """A token for a value. Equal values share one token, and tokens are compared by identity.
+
+    `number` is never used again. A cache that must not keep the token in memory stores the number.
+    """
 
     __slots__ = ("__weakref__", "number")
 
@@ -38,36 +40,39 @@ class Interned:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class NodeState:
-    """An equivalence class of nodes. Nodes with one `signature` get equal statuses wherever selectors and constraints
-    see equal; selectors that read no identity see equal where `appearance` is one."""
+    """An equivalence class of nodes.
+
+    Nodes with the same `allocation_class` get equal statuses if selectors and constraints give equal results for their
+    devices. Selectors that read no identifying attribute give equal results if `attribute_class` is the same.
+    """
 
     allocation_class: Interned = field(default_factory=Interned)
-    attribute_class: Interned | None = None  # None: like no other
-    hypothetical: bool = False  # no node of the cluster is in this state
-    names: list[str] = field(default_factory=list)  # the nodes of the snapshot in this state, sorted
+    attribute_class: Interned | None = None  # None: no other node has equal attributes
+    hypothetical: bool = False  # whether no node of the cluster is in this state
+    names: list[str] = field(default_factory=list)  # names of the nodes in this state, sorted
     number: int = field(default_factory=lambda: next(_NUMBERS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeInfo:
-    """One node. Views with one `state` get equal statuses from all that read no identity of a device."""
+    """One node. Nodes with the same `state` get equal statuses unless a selector reads an identifying attribute."""
 
     node: Node
     inventory: Inventory
     allocated_state: AllocatedState
     state: NodeState = field(default_factory=NodeState)
     fabric: Fabric | None = None
-    gpu_bits: tuple[int, ...] = ()  # the device bit of each GPU of the fabric, -1 where it has none
-    held: int = 0  # devices that only a hold keeps in use, as a mask
-    busy: int = 0  # devices that cannot be taken exclusively, as a mask
-    drift: int = 0  # devices that no claim holds and somebody uses, as a mask
-    overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes that live use exceeds the claims, coarse
-    agent_is_fresh: bool = True  # whether the agent was heard of lately
-    partitions: tuple[int, ...] | None = None  # sets that Fabric Manager can join, by position; None: it does not say
-    troubled: int = 0  # devices with a taint that forbids nothing, and unhealthy GPUs, as a mask
+    gpu_bits: tuple[int, ...] = ()  # the device bit of each GPU of the fabric, or -1
+    held: int = 0  # mask of devices that are in use only because of a hold
+    busy: int = 0  # mask of devices that cannot be allocated exclusively
+    drift: int = 0  # mask of devices in use that no claim holds
+    overuse: Mapping[int, int] = field(default_factory=dict)  # bit to bytes in use beyond the claims, in coarse steps
+    agent_is_fresh: bool = True  # whether the agent's last report is recent
+    partitions: tuple[int, ...] | None = None  # masks of GPU positions; None: Fabric Manager publishes none
+    troubled: int = 0  # mask of devices with a taint of effect None, and of unhealthy GPUs
 
     def positions(self, devices: int) -> int:
-        """The GPUs among devices, by position in the fabric, as a mask."""
+        """The GPUs of a device mask, as a mask of positions in the fabric."""
         in_order = _in_order(self.gpu_bits)
         if in_order:
             return devices & in_order
@@ -78,51 +83,51 @@ class NodeInfo:
         return found
 
     def devices(self, positions: int) -> int:
-        """GPUs by position in the fabric, as a mask of devices."""
+        """The devices of a mask of positions in the fabric, as a device mask."""
         in_order = _in_order(self.gpu_bits)
         if in_order:
             return positions & in_order
         return sum(1 << self.gpu_bits[position] for position in members(positions))
 
 
-@lru_cache(maxsize=1024)  # a fleet has a few kinds of machines
+@lru_cache(maxsize=1024)  # a fleet has a few kinds of machine
 def _in_order(gpu_bits: tuple[int, ...]) -> int:
-    """The GPUs as a mask, where each stands among the devices where it stands in the fabric; 0 elsewhere."""
+    """The mask of all GPUs if each has the same position in inventory and fabric, else 0."""
     return (1 << len(gpu_bits)) - 1 if gpu_bits == tuple(range(len(gpu_bits))) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class FleetBaseline:
-    """Facts about all nodes that scores are relative to."""
+    """Facts about all nodes, to which scores are relative."""
 
-    best_ring_gbps: Mapping[int, float] = field(default_factory=dict)  # by number of GPUs
-    least_memory_bytes: int = 0  # of the smallest GPU
-    most_memory_bytes: int = 0
-    most_gpus: int = 0  # of one node
+    best_ring_gbps: Mapping[int, float] = field(default_factory=dict)  # number of GPUs to the best ring in GB/s
+    least_memory_bytes: int = 0  # memory of the smallest GPU
+    most_memory_bytes: int = 0  # memory of the largest GPU
+    most_gpus: int = 0  # largest number of GPUs in one node
     request_mix: RequestMix = DEFAULT_MIX
 
 
 class ChangeLog:
-    """When nodes last changed, the newest at the end: what changed since costs as much as there is of it."""
+    """The version of each node's last change, the newest last. The cost of `since` depends only on its result."""
 
     def __init__(self, known_since: int | None = None) -> None:
-        self._since = known_since  # changes after this version are known; None: none are
+        self._since = known_since  # the log is complete after this version; None: it is empty
         self._last: dict[str, int] = {}
 
     def note(self, version: int, nodes: Iterable[str]) -> None:
-        """Nodes changed with a version."""
+        """Record that nodes changed with a version."""
         for name in nodes:
             self._last.pop(name, None)
             self._last[name] = version
 
     def forget(self, nodes: int) -> None:
-        """All but the latest changes, once there are twice as many."""
+        """Drop all but the latest `nodes` changes if the log has more than twice as many."""
         if len(self._last) > 2 * nodes:
             for name in list(islice(self._last, len(self._last) - nodes)):
                 self._since = self._last.pop(name)
 
     def since(self, version: int) -> list[str] | None:
-        """Nodes that changed after a version; None where that is not known."""
+        """Names of nodes that changed after a version; None if the log does not go back that far."""
         if self._since is None or version < self._since:
             return None
         return list(takewhile(lambda name: self._last[name] > version, reversed(self._last)))
@@ -130,8 +135,7 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The cluster at one moment. The mappings belong to the cache: a snapshot is valid until the caller awaits or
-    changes the cache. `changed_since` tells which nodes differ between two versions."""
+    """The cluster at one moment. It is valid until the caller awaits or changes the cache, which owns the mappings."""
 
     version: int
     node_infos: Mapping[str, NodeInfo]
@@ -142,15 +146,17 @@ class Snapshot:
     baseline: FleetBaseline
     classes_version: int
     changes: ChangeLog = field(default_factory=ChangeLog)
-    extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to class
-    special_claims: Mapping[tuple[str, str], ObjectKey] = field(default_factory=dict)  # by a pod's namespace and UID
-    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID: what is held or being written
-    nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to its values and their nodes
-    # Namespace and group to claims and their nodes.
+    extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to DeviceClass name
+    special_claims: Mapping[tuple[str, str], ObjectKey] = field(
+        default_factory=dict
+    )  # (namespace, UID) of the pod to claim
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID
+    nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
+    # (namespace, group) to {claim: node}
     pod_groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
-    states: Mapping[int, NodeState] = field(default_factory=dict)  # by number, those that nodes are in
-    claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # those that have devices of a pool
+    states: Mapping[int, NodeState] = field(default_factory=dict)  # by number; only states that some node is in
+    claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # claims with devices of a pool
 
     def changed_since(self, version: int) -> list[str] | None:
-        """Nodes whose view changed after `version`; None where that is not known."""
+        """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""
         return [] if version == self.version else self.changes.since(version)

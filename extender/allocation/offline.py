@@ -1,4 +1,4 @@
-"""A problem from plain objects: what `berth allocate`, the oracle and the conformance cases use."""
+"""Problems from plain objects, without a cache: for `berth allocate`, the oracle and the conformance cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node
 def usage_of(
     slices: Sequence[Slice], taken: Iterable[DeviceId], shares: Mapping[DeviceId, Mapping[str, int]]
 ) -> AllocatedState:
-    """Usage from lists of allocated devices and shares."""
+    """The allocated state from exclusively allocated devices and shares (nanos per capacity)."""
     exclusive: dict[PoolKey, set[str]] = {}
     shared: dict[PoolKey, dict[str, Mapping[str, int]]] = {}
     for device in taken:
@@ -36,7 +36,7 @@ def usage_of(
 
 
 def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey, int]:
-    """What the allocated devices of a pool consume, found in its current slices; a vanished device consumes nothing."""
+    """Counters in nanos that allocated devices consume. `slices` are the current ones; other devices count 0."""
     found: dict[CounterKey, int] = {}
     for slice_ in slices:
         for device in slice_.devices:
@@ -56,7 +56,7 @@ def newest(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:
-    """Shared counters of which these devices of a pool consume more than its current slices have."""
+    """Counters of which these devices together consume more than the current slices of the pool have."""
     limits = {
         (s.name, name): amount for slice_ in slices for s in slice_.counter_sets for name, amount in s.counters.items()
     }

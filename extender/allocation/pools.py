@@ -1,4 +1,4 @@
-"""Pools as one node sees them: which slices count, whether they are complete and consistent.
+"""The pools that one node can use: their current slices, and whether they are complete and consistent.
 
 Source: k8s.io/dynamic-resource-allocation structured, 1.36 (kubernetes.md §6.2 in the design notes).
 """
@@ -14,14 +14,14 @@ from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """The slices of a pool that target the node. A pool with `trouble` offers nothing: it says why."""
+    """A pool and its slices for the node. A pool that is incomplete or has `trouble` offers no devices."""
 
     key: PoolKey
     slices: tuple[Slice, ...] = ()
     counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     incomplete: bool = False
     trouble: str = ""  # why the pool is invalid
-    grouped: frozenset[str] = frozenset()  # counter sets on which some device declares compatibility groups
+    grouped: frozenset[str] = frozenset()  # counter sets that some device uses with compatibility groups
 
     @property
     def usable(self) -> bool:
@@ -30,7 +30,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """One device that the node reaches."""
+    """One device of a pool that the node can use."""
 
     id: DeviceId
     device: Device
@@ -40,33 +40,28 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inventory:
-    """Everything a node reaches, in the order in which it is tried; bit i of every mask is places[i]."""
+    """The devices for a node, in the order in which the search tries them. Bit i of each mask is places[i]."""
 
     pools: tuple[Pool, ...]
     places: tuple[Place, ...]
-    offsets: tuple[tuple[Slice, int], ...]  # a slice and the bit of its first device
+    offsets: tuple[tuple[Slice, int], ...]  # (slice, bit of its first device)
     index: Mapping[DeviceId, int]
-    reachable: int  # devices that the node reaches: all but some of slices with per-device node selection
-    simple: int = 0  # devices about which nothing but selectors and their use decides
-    unsupported: tuple[tuple[str, int], ...] = ()  # cause (see observe.CAUSES) to devices never allocated, as a mask
+    reachable: int  # mask of devices that the node can use; per-device node selection can exclude some
+    simple: int = 0  # mask of devices for which `is_simple` is true
+    unsupported: tuple[tuple[str, int], ...] = ()  # (cause of search_observer.CAUSES, mask of devices)
 
 
 def reaches(selection: NodeSelection, node: Node) -> bool:
-    """Whether a slice or device with this selection can be used from the node."""
+    """Whether the node can use a slice or device with this node selection."""
     if selection.node_name:
         return selection.node_name == node.name
     if selection.all_nodes:
         return True
-    return selection.selector is not None and _first_term_matches(selection, node)
-
-
-def _first_term_matches(selection: NodeSelection, node: Node) -> bool:
-    assert selection.selector is not None
-    return selection.selector.matches(node.name, node.labels)
+    return selection.selector is not None and selection.selector.matches(node.name, node.labels)
 
 
 def is_relevant(slice_: Slice, node: Node, features: Features) -> bool:
-    """Whether the node has to look at the slice at all."""
+    """Whether the slice matters for the node: it has devices for it, or counter sets."""
     if not features.partitionable and (slice_.per_device or slice_.counter_sets):
         return False
     if slice_.counter_sets:
@@ -82,10 +77,10 @@ def gather(
     whole_pool: Callable[[PoolKey], Sequence[Slice]],
     features: Features,
 ) -> tuple[Pool, ...]:
-    """The pools of a node, in allocation order.
+    """The pools of a node, in the order in which the search tries them.
 
-    `nearby` are the slices that may concern the node; `whole_pool` gives all slices of a pool in the cluster, of any
-    generation. Pools whose devices have binding conditions come last.
+    `nearby` has at least the slices that matter for the node. `whole_pool` returns all slices of a pool in the cluster,
+    of any generation. Pools with binding conditions come last.
     """
     newest: dict[PoolKey, list[Slice]] = {}
     for slice_ in nearby:
@@ -106,7 +101,7 @@ def _keep_newest(newest: dict[PoolKey, list[Slice]], slice_: Slice) -> None:
 def _pool(
     key: PoolKey, slices: list[Slice], whole_pool: Callable[[PoolKey], Sequence[Slice]], features: Features
 ) -> Pool | None:
-    """The pool, or None where a newer generation exists that has nothing for this node."""
+    """The pool, or None if a newer generation exists that has no slice for this node."""
     expected, generation = slices[0].slice_count, slices[0].generation
     foreign: list[Slice] = []
     if len(slices) != expected:
@@ -138,7 +133,7 @@ def _validated(key: PoolKey, slices: list[Slice], foreign: list[Slice], features
     trouble = _unknown_counter(counters, (*slices, *foreign))
     if trouble:
         return Pool(key, trouble=trouble)
-    # In 1.34 counter sets and the devices that consume them share one slice.
+    # In 1.34, one slice has both the counter sets and the devices that consume them.
     return Pool(key, tuple(s for s in slices if s.devices), counters, grouped=_grouped((*slices, *foreign)))
 
 
@@ -175,7 +170,7 @@ def _waits_for_binding(pool: Pool) -> bool:
 
 
 def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
-    """Number the devices of the usable pools in the order pool, slice, device."""
+    """The inventory of a node: the devices of usable pools in the order pool, slice, device."""
     reachable = 0
     places: list[Place] = []
     offsets: list[tuple[Slice, int]] = []
@@ -190,18 +185,18 @@ def inventory(node: Node, pools: tuple[Pool, ...]) -> Inventory:
             )
     index = {place.id: bit for bit, place in enumerate(places)}
     for bit, place in enumerate(places):
-        # A slice with counter sets may repeat a device of another: it can be taken once.
+        # A slice with counter sets may repeat a device of another slice; only the last entry is usable.
         if index[place.id] == bit and (not place.slice.per_device or reaches(place.device.selection, node)):
             reachable |= 1 << bit
-    plain = sum(1 << bit for bit, place in enumerate(places) if is_simple(place.device))
-    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, plain, _left_out(pools, places))
+    simple = sum(1 << bit for bit, place in enumerate(places) if is_simple(place.device))
+    return Inventory(pools, tuple(places), tuple(offsets), index, reachable, simple, _unsupported(pools, places))
 
 
-def _left_out(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[str, int], ...]:
-    """Devices with fields that change what may be allocated together and that Berth does not support yet.
+def _unsupported(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[str, int], ...]:
+    """(cause, mask) of the devices with fields that Berth does not support yet. Berth never allocates them.
 
-    A device beside one with compatibility groups on the same counter set is left out too: whether they go together
-    depends on what another scheduler allocated.
+    A device on the same counter set as a device with compatibility groups is included: whether the two can be
+    allocated together depends on the allocations of other schedulers.
     """
     found: dict[str, int] = {}
     for bit, place in enumerate(places):
@@ -213,7 +208,7 @@ def _left_out(pools: tuple[Pool, ...], places: Iterable[Place]) -> tuple[tuple[s
 
 
 def is_simple(device: Device) -> bool:
-    """Whether nothing but selectors and its use decides about a device."""
+    """Whether only selectors and the allocated state decide if a request can have the device."""
     return not (
         device.allow_multiple
         or device.consumes

@@ -1,4 +1,4 @@
-"""What the search is asked and what it answers."""
+"""Input and output of the search."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CounterKey = tuple[str, str]  # counter set, counter
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """What allocations hold of one pool. Device names; nanos per capacity for shares."""
+    """The allocated devices of one pool: names in `taken` (exclusive), and `shares`: name to nanos per capacity."""
 
     taken: frozenset[str] = frozenset()
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def holds(self, device: str) -> bool:
-        """Whether any allocation, exclusive or shared, is on the device."""
+        """Whether the device has an exclusive or a shared allocation."""
         return device in self.taken or device in self.shares
 
 
@@ -30,36 +30,36 @@ UNUSED = PoolUse()
 
 @dataclass(frozen=True, slots=True)
 class AllocatedState:
-    """What is in use, by pool; `counters` gives what allocated devices consume of a pool's counter sets, in nanos."""
+    """The allocated devices by pool. `counters` returns the nanos that they consume of a pool's counters."""
 
     pools: Mapping[PoolKey, PoolUse]
     counters: Callable[[Pool], Mapping[CounterKey, int]]
 
 
 class Selection(NamedTuple):
-    """Devices a request may take and devices on which a selector failed, as masks over the inventory."""
+    """Masks of devices: `match` may serve the request; a selector failed on `error`."""
 
     match: int
     error: int
-    explain: Callable[[int], str]  # bit to the text of the error
-    unsupported: int = 0  # devices that match and are never allocated, see Inventory.unsupported
+    explain: Callable[[int], str]  # bit of `error` to the text of the failure
+    unsupported: int = 0  # devices that match but have unsupported fields (Inventory.unsupported)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One pod's unallocated claims on one node. `names` are the claims as messages call them."""
+    """The unallocated claims of one pod on one node. `names` are the names of the claims in messages."""
 
     inventory: Inventory
     names: tuple[str, ...]
     specs: tuple[ClaimSpec, ...]
     allocated_state: AllocatedState
     select: Callable[[str, DeviceRequest], Selection]
-    taken: int  # devices that cannot be taken exclusively, as a mask
+    taken: int  # mask of devices that cannot be allocated exclusively
     features: Features = field(default_factory=Features)
 
 
 class Pick(NamedTuple):
-    """One device for one request. `consumed` only where the device is shared."""
+    """One device for one request. `consumed` is None unless the device is shared."""
 
     bit: int
     request: DeviceRequest
@@ -67,14 +67,14 @@ class Pick(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Picks by claim, and which alternative each request took."""
+    """For each claim: its picks, and the index of the alternative of each request."""
 
     picks: tuple[tuple[Pick, ...], ...]
     alternatives: tuple[tuple[int, ...], ...]
 
     @property
     def mask(self) -> int:
-        """All devices of the solution."""
+        """Mask of all devices of the solution."""
         found = 0
         for claim in self.picks:
             for pick in claim:
@@ -83,7 +83,7 @@ class Solution(NamedTuple):
 
 
 def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
-    """Devices that are allocated exclusively, or that are exclusive now and still have shares."""
+    """Mask of devices with an exclusive allocation, or with shares although the device no longer allows them."""
     found = 0
     for pool in inventory.pools:
         use = allocated_state.pools.get(pool.key, UNUSED)
@@ -95,4 +95,5 @@ def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
 
 
 def device_at(inventory: Inventory, bit: int) -> DeviceId:
+    """The identity of the device at a bit."""
     return inventory.places[bit].id

@@ -1,4 +1,4 @@
-"""A solution as the allocations that are written into the claims' status."""
+"""Conversion of a solution to the allocations for status.allocation of the claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from extender.model import (
 def allocations(
     problem: Problem, solution: Solution, node_name: str, classes: Classes, new_share: Callable[[], str]
 ) -> list[Allocation]:
-    """One allocation per claim. `new_share` makes the identifiers of shares (lower-case UUIDs)."""
+    """One allocation per claim. `new_share` returns a new share ID (a lower-case UUID)."""
     return [
         _allocation(problem, spec, picks, chosen, node_name, classes, new_share)
         for spec, picks, chosen in zip(problem.specs, solution.picks, solution.alternatives, strict=True)
@@ -64,7 +64,7 @@ def _result(pick: Pick, place: Place, new_share: Callable[[], str]) -> Result:
 
 
 def _class_config(requests: list[DeviceRequest], classes: Classes) -> Iterator[Config]:
-    """The entries of each class once, for all requests that use it, in order of first use."""
+    """The config entries of each class, once for all its requests, in the order of first use."""
     names: dict[str, list[str]] = {}
     for request in requests:
         names.setdefault(request.class_name, []).append(request.name)
@@ -75,7 +75,7 @@ def _class_config(requests: list[DeviceRequest], classes: Classes) -> Iterator[C
 
 
 def _claim_config(spec: ClaimSpec, requests: list[DeviceRequest]) -> Iterator[Config]:
-    """The claim's entries; one that names several requests is copied for each, as 1.36 does."""
+    """The config entries of the claim. As in 1.36, an entry is repeated for each request that it names."""
     for config in spec.config:
         copy = Config(config.driver, config.parameters, config.requests, "FromClaim", config.known)
         if not config.requests:
@@ -87,7 +87,7 @@ def _claim_config(spec: ClaimSpec, requests: list[DeviceRequest]) -> Iterator[Co
 
 
 def node_selector(places: list[Place], node_name: str) -> NodeSelector | None:
-    """Where the allocation can be used: this node, the nodes all slices select, or anywhere (None)."""
+    """The nodes that can use the allocation: this node, the nodes that all slices select, or all nodes (None)."""
     expressions: list[Requirement] = []
     fields: list[Requirement] = []
     for place in places:

@@ -1,8 +1,8 @@
-"""The search: depth first over claims, requests, alternatives and devices, with take and give back.
+"""Depth-first search over claims, requests, alternatives and devices.
 
-Order and pruning are the reference's (first full solution wins; within a request devices are combinations, not
-permutations; a claim that would exceed 32 results turns back to the nearest alternative). `allowed` narrows the
-devices, so that a caller with preferences asks for one set after the other; see choose.py.
+Order and pruning are those of the reference: the first full solution wins; the devices of a request are combinations,
+not permutations; a claim that would exceed 32 results goes back to the nearest alternative. `Search.among` limits the
+search to a set of devices, so that a caller can try preferred sets one after the other (choose.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from extender.model import (
     union,
 )
 
-DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
-_CHECKED = 32  # steps between two looks at the budget of the call
-_EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
-MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
+DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
+_CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
+_EASY = 200  # steps; after this many, the search checks once if the shared counters can suffice
+MAX_DEPTH = 600  # results and requests of one pod; each takes a frame of Python's stack, which has 1,000
 
 EVERYTHING = -1  # a mask with all bits set
 
@@ -41,16 +41,18 @@ class Outcome(Enum):
 
     DONE = 0
     NO = 1
-    TOO_MANY = 2  # the claim would exceed its 32 results: only an alternative with fewer devices can help
+    TOO_MANY = 2  # the claim would exceed 32 results; only an alternative with fewer devices helps
 
 
 class _ShortOfCounters(Exception):
-    """No combination has enough counters."""
+    """The shared counters cannot serve any combination of devices."""
 
 
 class Search:
-    """One search. Make a new object for each; `steps` tells afterwards how much work it was. After
-    `budget` steps the search gives up for good; `call_budget` decides only when the answer is found."""
+    """One search; each run needs a new object. `steps` counts its work.
+
+    After `budget` steps the search fails for good. If `call_budget` ends, a later call can repeat the search.
+    """
 
     def __init__(
         self,
@@ -68,25 +70,25 @@ class Search:
         self._fixed: tuple[tuple[int, ...], ...] | None = None
         self.steps = 0
         self._in_use = problem.taken
-        self._here = 0
-        self._here_by_claim = [0] * len(problem.specs)
+        self._chosen = 0
+        self._chosen_by_claim = [0] * len(problem.specs)
         self._counters = Counters(problem.inventory, problem.allocated_state)
-        self._using: dict[int, dict[str, int]] = {}
+        self._consumed_here: dict[int, dict[str, int]] = {}
         self._picks: list[list[Pick]] = [[] for _ in problem.specs]
         self._alternatives: list[list[int]] = [[0] * len(spec.requests) for spec in problem.specs]
-        self._selections: dict[tuple[int, str], Selection] = {}  # empty until what is asked was found to make sense
-        self._all: dict[tuple[int, str], list[int]] = {}
+        self._selections: dict[tuple[int, str], Selection] = {}  # empty until _validate
+        self._mode_all: dict[tuple[int, str], list[int]] = {}
         self._constraints = [self._build_constraints(i) for i in range(len(problem.specs))]
 
     def among(self, allowed: int, alternatives: tuple[tuple[int, ...], ...], budget: int) -> Search:
-        """The same search, once it ran, among some devices only and with these alternatives."""
+        """A search of the same problem, limited to the devices `allowed` and these alternatives. Call `run` first."""
         found = Search(self._problem, budget=budget, call_budget=self._call_budget)
         found._allowed, found._fixed = allowed, alternatives
-        found._selections, found._all = self._selections, self._all
+        found._selections, found._mode_all = self._selections, self._mode_all
         return found
 
     def run(self) -> Solution | None:
-        """The first solution, or None. Raises InvalidClaim, OutOfBudget or BudgetSpent."""
+        """The first solution, or None. Raises InvalidClaim, OutOfBudget or CallBudgetSpent."""
         if not self._selections:
             self._validate()
         try:
@@ -96,7 +98,7 @@ class Search:
             return None
         return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
 
-    # -- before the search: what is asked must make sense ----------------------------------------------------
+    # -- validation and fast rejection -----------------------------------------------------------------------
 
     def _build_constraints(self, claim: int) -> list[constraints.MatchAttribute | constraints.DistinctAttribute]:
         problem = self._problem
@@ -123,9 +125,9 @@ class Search:
             raise OutOfBudget
 
     def _is_hopeless(self) -> bool:
-        """Whether some request has too few free devices, whatever the others take: then there is nothing to search.
+        """Whether some request has too few free devices even alone, so that no solution exists.
 
-        Only where the search could not have ended in an error, which the reference reports instead.
+        False if the search can end in an error, because the reference reports the error.
         """
         if self._can_fail():
             return False
@@ -136,10 +138,10 @@ class Search:
         return False
 
     def _can_fail(self) -> bool:
-        return bool(self._all) or any(selection.error for selection in self._selections.values())
+        return bool(self._mode_all) or any(selection.error for selection in self._selections.values())
 
     def _check_counters(self) -> None:
-        """Raise _ShortOfCounters where no search could succeed, as far as sums of counters tell."""
+        """Raises _ShortOfCounters if the sums of counters prove that there is no solution."""
         forms = [
             [
                 (form.name, form.count, self._selections[claim, form.name].match & self._allowed & ~self._in_use)
@@ -149,13 +151,15 @@ class Search:
             for request in spec.requests
         ]
         inventory, allocated_state = self._problem.inventory, self._problem.allocated_state
-        if not self._is_plain() or not shortage.is_short(forms, inventory, Counters(inventory, allocated_state)):
+        if not self._counter_sums_apply() or not shortage.is_short(
+            forms, inventory, Counters(inventory, allocated_state)
+        ):
             return
         shortage.report(forms, Counters(inventory, allocated_state), self._observer)
         raise _ShortOfCounters
 
-    def _is_plain(self) -> bool:
-        """Whether every device is taken once at most and the search could not have ended in an error."""
+    def _counter_sums_apply(self) -> bool:
+        """Whether each device is taken at most once and the search cannot end in an error."""
         if self._can_fail():
             return False
         requests = (form for spec in self._problem.specs for request in spec.requests for form in request.alternatives)
@@ -168,9 +172,9 @@ class Search:
         return (match if request.admin_access else match & ~self._in_use).bit_count()
 
     def _count(self, claim: int, request: DeviceRequest) -> int:
-        """How many devices the request needs on this node. Raises InvalidClaim."""
+        """The number of devices that the request needs on this node. Raises InvalidClaim."""
         where = f"claim {self._problem.names[claim]}, request {request.name}"
-        self._check_features(where, request)
+        self._problem.features.check(request, where)
         selection = self._selections[claim, request.name] = self._problem.select(self._problem.names[claim], request)
         unsupported_devices.report(self._problem.inventory, request.name, selection.unsupported, self._observer)
         if request.mode == "ExactCount":
@@ -178,17 +182,8 @@ class Search:
         if request.mode != "All":
             raise InvalidClaim(f"{where}: allocationMode {request.mode!r:.80} is not supported")
         found = self._all_devices(where, request, selection)
-        self._all[claim, request.name] = found
+        self._mode_all[claim, request.name] = found
         return len(found)
-
-    def _check_features(self, where: str, request: DeviceRequest) -> None:
-        features = self._problem.features
-        if "/" in request.name and not features.prioritized_list:
-            raise InvalidClaim(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
-        if request.capacity is not None and not features.consumable_capacity:
-            raise InvalidClaim(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
-        if request.admin_access and not features.admin_access:
-            raise InvalidClaim(f"{where}: admin access is requested, but the feature is disabled")
 
     def _all_devices(self, where: str, request: DeviceRequest, selection: Selection) -> list[int]:
         for pool in self._problem.inventory.pools:
@@ -224,7 +219,7 @@ class Search:
         requests = self._problem.specs[claim].requests
         if position >= len(requests):
             outcome = self._claim(claim + 1)
-            # A later claim that grew too large may shrink when this one is served differently.
+            # A different solution of this claim may leave room for a later claim that is too large.
             return Outcome.NO if outcome is Outcome.TOO_MANY else outcome
         if not requests[position].prioritized:
             return self._slot(claim, position, requests[position].alternatives[0], 0, 0)
@@ -244,9 +239,9 @@ class Search:
         return failed
 
     def _slot(self, claim: int, position: int, request: DeviceRequest, slot: int, start: int) -> Outcome:
-        """Fill one device of a request with the first that leads to a solution, looking from bit `start` on."""
+        """Choose device number `slot` of a request: the first from bit `start` on that leads to a solution."""
         self._spend()
-        wanted = self._all.get((claim, request.name))
+        wanted = self._mode_all.get((claim, request.name))
         total = request.count if wanted is None else len(wanted)
         if wanted is not None and not wanted:
             return Outcome.NO
@@ -277,13 +272,13 @@ class Search:
 
     def _blocked(self, claim: int, request: DeviceRequest) -> int:
         if request.admin_access:
-            return self._here_by_claim[claim]
-        return self._in_use | self._here
+            return self._chosen_by_claim[claim]
+        return self._in_use | self._chosen
 
     def _spend(self) -> None:
         self.steps += 1
-        if self.steps % _CHECKED == 0:
-            self._call_budget.check(_CHECKED)
+        if self.steps % _CALL_CHECK_STEPS == 0:
+            self._call_budget.check(_CALL_CHECK_STEPS)
         if self.steps > self._budget:
             raise OutOfBudget
         if self.steps == _EASY:
@@ -292,7 +287,7 @@ class Search:
     # -- one device ------------------------------------------------------------------------------------------
 
     def _take(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
-        """Mark a device as chosen if every rule allows it; otherwise nothing has changed."""
+        """Choose a device if all rules allow it. Returns False and changes nothing if a rule forbids it."""
         place = self._problem.inventory.places[bit]
         device, features = place.device, self._problem.features
         shared = device.allow_multiple and features.consumable_capacity
@@ -304,9 +299,9 @@ class Search:
         if features.taints and (taint := blocking_taint(device, request.tolerations)) is not None:
             return self._reject(request, bit, "tainted", taint.key)
         counts = bool(device.consumes) and not (shared and self._has_shares(bit))
-        if counts and not self._count_in(request, bit):
+        if counts and not self._take_counters(request, bit):
             return False
-        if not self._constrain(claim, request, bit, must=must):
+        if not self._add_to_constraints(claim, request, bit, must=must):
             if counts:
                 self._counters.give_back(bit)
             return False
@@ -316,15 +311,15 @@ class Search:
 
     def _is_free(self, claim: int, request: DeviceRequest, bit: int, *, shared: bool) -> bool:
         if request.admin_access:
-            taken_here = not shared and self._here_by_claim[claim] >> bit & 1
+            already_chosen = not shared and self._chosen_by_claim[claim] >> bit & 1
         elif self._in_use >> bit & 1:
             return self._reject(request, bit, "in-use", "")
         else:
-            taken_here = self._here >> bit & 1
-        return not taken_here or self._reject(request, bit, "taken-here", "")
+            already_chosen = self._chosen >> bit & 1
+        return not already_chosen or self._reject(request, bit, "taken-here", "")
 
     def _consumption(self, request: DeviceRequest, bit: int) -> Mapping[str, Quantity] | None:
-        """What the request takes of the device's capacities; None, and reported, where it cannot."""
+        """The capacities that the request consumes of a device. None after a report if the device cannot serve it."""
         if not self._problem.features.consumable_capacity:
             return {}
         device = self._problem.inventory.places[bit].device
@@ -332,19 +327,19 @@ class Search:
         if taken is None:
             self._reject(request, bit, "undefined-capacity", ", ".join(sorted(request.capacity or {})))
             return None
-        if not capacity.fits(device, taken, self._used(bit), self._using.get(bit, capacity.NOTHING)):
-            short = capacity.short_of(device, taken, self._used(bit), self._using.get(bit, {}))
+        if not capacity.fits(device, taken, self._used(bit), self._consumed_here.get(bit, capacity.NOTHING)):
+            short = capacity.short_of(device, taken, self._used(bit), self._consumed_here.get(bit, {}))
             self._reject(request, bit, "capacity", short)
             return None
         return taken
 
-    def _count_in(self, request: DeviceRequest, bit: int) -> bool:
+    def _take_counters(self, request: DeviceRequest, bit: int) -> bool:
         if not self._problem.features.partitionable:
             return self._reject(request, bit, "counters", "partitionable devices are disabled")
         short = self._counters.take(bit)
         return not short or self._reject(request, bit, "counters", short)
 
-    def _constrain(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
+    def _add_to_constraints(self, claim: int, request: DeviceRequest, bit: int, *, must: bool) -> bool:
         place = self._problem.inventory.places[bit]
         added = []
         for position, constraint in enumerate(self._constraints[claim]):
@@ -364,36 +359,36 @@ class Search:
 
     def _mark(self, claim: int, bit: int, shares: Mapping[str, Quantity] | None) -> None:
         if shares is None:
-            self._here |= 1 << bit
-            self._here_by_claim[claim] |= 1 << bit
+            self._chosen |= 1 << bit
+            self._chosen_by_claim[claim] |= 1 << bit
             return
-        using = self._using.setdefault(bit, {"": 0})
-        using[""] += 1  # how many shares of this attempt: tells whether counters are charged already
+        using = self._consumed_here.setdefault(bit, {"": 0})
+        using[""] += 1  # number of shares of this search; the first one consumes the counters
         for name, amount in shares.items():
             using[name] = using.get(name, 0) + amount.nanos
 
     def _give_back(self, claim: int, request: DeviceRequest, bit: int) -> None:
-        """Undo _take exactly."""
+        """Undo a successful _take."""
         pick = self._picks[claim].pop()
         for constraint in reversed(self._constraints[claim]):
             constraint.remove(request.name)
         shared = pick.consumed is not None
         if pick.consumed is not None:
-            using = self._using[bit]
+            using = self._consumed_here[bit]
             using[""] -= 1
             for name, amount in pick.consumed.items():
                 using[name] -= amount.nanos
             if not using[""]:
-                del self._using[bit]
+                del self._consumed_here[bit]
         else:
-            # An administrator's claim and another one may both hold the device: it stays taken for the other.
-            self._here_by_claim[claim] &= ~(1 << bit)
-            self._here = union(self._here_by_claim)
+            # An admin-access claim and another claim may both have the device: it stays chosen for the other.
+            self._chosen_by_claim[claim] &= ~(1 << bit)
+            self._chosen = union(self._chosen_by_claim)
         if self._problem.inventory.places[bit].device.consumes and not (shared and self._has_shares(bit)):
             self._counters.give_back(bit)
 
     def _has_shares(self, bit: int) -> bool:
-        return bit in self._using or bool(self._share_use(bit))
+        return bit in self._consumed_here or bool(self._share_use(bit))
 
     def _used(self, bit: int) -> capacity.Amounts:
         return self._share_use(bit) or capacity.NOTHING

@@ -1,4 +1,4 @@
-"""Observers of a search: the search tells them why it leaves devices aside. By default nobody listens."""
+"""Observers of a search. The search reports to them why a request cannot have a device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Observer(Protocol):
-    """Called for every device that a request could not take."""
+    """Receives each device that a request cannot have."""
 
     def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
-        """`cause` is one of the CAUSES; `detail` names the value that stood in the way."""
+        """`bit` is the device; `cause` is a key of CAUSES; `detail` names the attribute, counter or field, or is ''."""
 
 
 CAUSES = {
@@ -26,14 +26,14 @@ CAUSES = {
 
 
 class NullObserver:
-    """Listens to nothing."""
+    """Ignores all reports."""
 
     def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
         pass
 
 
 class CauseRecorder:
-    """Remembers the last cause per request and device."""
+    """Stores the last (cause, detail) for each (request, bit)."""
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, int], tuple[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Which devices of an inventory a request may take: class selectors, then its own, as masks."""
+"""The devices that match a request: first the selectors of the class, then those of the request."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from extender.allocation.features import Features
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import Selection
 from extender.cel.dra import Masks
-from extender.model import UNLIMITED, CallBudget, DeviceClass, DeviceRequest, InvalidClaim, cut
+from extender.model import UNLIMITED, CallBudget, Device, DeviceClass, DeviceRequest, InvalidClaim, cut
 
-_ERROR_BYTES = 256  # of what CEL says: it repeats the text that it could not convert
+_ERROR_BYTES = 256  # of a CEL error, which can quote user input
 Classes = Callable[[str], DeviceClass | None]
 
 
 def find_class(claim: str, request: DeviceRequest, classes: Classes) -> DeviceClass:
-    """The class of a request. Raises InvalidClaim where it is not named, missing or unreadable."""
+    """The class of a request. Raises InvalidClaim if the request names none, or if it is missing or not readable."""
     if not request.class_name:
         raise InvalidClaim(
             f"claim {claim}, request {request.name}: deviceClassName is empty (unsupported request type?)"
@@ -37,7 +37,10 @@ def select(
     features: Features,
     budget: CallBudget = UNLIMITED,
 ) -> Selection:
-    """The masks of a request. A selector is asked only about devices that passed those before. Raises BudgetSpent."""
+    """Evaluate the selectors of a request. Each one sees only the devices that match all selectors before it.
+
+    Raises CallBudgetSpent.
+    """
     sources = [(f"class {class_.name}: selector #{i}", text) for i, text in enumerate(class_.selectors)]
     sources += [
         (f"claim {claim}: request {request.name}: selector #{i}", text) for i, text in enumerate(request.selectors)
@@ -61,14 +64,15 @@ def select(
     return Selection(matching & ~left_out, error, _explainer(sources, inventory, masks, budget), left_out)
 
 
-def _bindable(devices: tuple[object, ...], features: Features) -> int:
-    everyone = (1 << len(devices)) - 1
+def _bindable(devices: tuple[Device, ...], features: Features) -> int:
+    """Mask of the devices that the features allow: without binding conditions if that feature is off."""
+    found = (1 << len(devices)) - 1
     if features.binding_conditions:
-        return everyone
+        return found
     for position, device in enumerate(devices):
-        if getattr(device, "binding_conditions", ()):
-            everyone &= ~(1 << position)
-    return everyone
+        if device.binding_conditions:
+            found &= ~(1 << position)
+    return found
 
 
 def _explainer(

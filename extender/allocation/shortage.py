@@ -1,5 +1,7 @@
-"""Shared counters that cannot serve so many devices, whichever they are: told from sums, where trying every combination
-would use up the budget and leave open whether one exists."""
+"""A fast proof that shared counters cannot serve the requested number of devices.
+
+It compares sums of counters. Without it, the search would try all combinations and use up its budget without a result.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,17 @@ from extender.allocation.pools import Inventory
 from extender.allocation.search_observer import Observer
 from extender.model import Device, members
 
-_WHOLE = 1 << 40  # what is left of one counter; what a device takes of it is rounded down, so that no bound is too low
+_WHOLE = 1 << 40  # parts of one counter; the parts of a device are rounded down, so that no bound is too low
 
 Form = tuple[str, int, int]
-"""A request's name, how many devices it needs, and those it may take, as a mask."""
+"""(name of the request, number of devices, mask of the devices that it may have)."""
 
 
 def is_short(requests: Sequence[Sequence[Form]], inventory: Inventory, counters: Counters) -> bool:
-    """Whether some request, in each of its alternative forms, or all requests together need more devices than can be taken."""
+    """Whether the counters cannot serve some request in any of its forms, or all requests together.
+
+    False does not mean that a solution exists.
+    """
     everything, needed = 0, 0
     for forms in requests:
         if all(most_together(bits, inventory, counters) < count for _, count, bits in forms):
@@ -29,7 +34,7 @@ def is_short(requests: Sequence[Sequence[Form]], inventory: Inventory, counters:
 
 
 def most_together(devices: int, inventory: Inventory, counters: Counters) -> int:
-    """An upper bound of how many of the devices can be taken together."""
+    """An upper bound of the number of these devices that can be allocated together."""
     found = 0
     sets: dict[tuple[int, str], list[dict[str, int]]] = {}
     for bit in members(devices):
@@ -43,7 +48,7 @@ def most_together(devices: int, inventory: Inventory, counters: Counters) -> int
 
 
 def report(requests: Sequence[Sequence[Form]], counters: Counters, observer: Observer) -> None:
-    """Tell which devices are left over, and the counter that each lacks, once those before them are taken."""
+    """Take the devices in order, and report each device that does not fit with the counter that it lacks."""
     for forms in requests:
         name, _, bits = forms[-1]
         for bit in members(bits):
@@ -53,7 +58,7 @@ def report(requests: Sequence[Sequence[Form]], counters: Counters, observer: Obs
 
 
 def _parts(device: Device, pool: int, counters: Counters) -> dict[str, int]:
-    """What a device takes of what is left of each counter of its first set, as parts of _WHOLE."""
+    """The amount that a device consumes of each counter of its first set: counter to parts of _WHOLE."""
     use = device.consumes[0]
     return {
         name: amount * _WHOLE // counters.left(pool, (use.counter_set, name))
@@ -63,7 +68,7 @@ def _parts(device: Device, pool: int, counters: Counters) -> dict[str, int]:
 
 
 def _most(devices: list[dict[str, int]]) -> int:
-    """How many of the smallest fit: into each counter, and into all of them in sum."""
+    """An upper bound of the devices that fit: the smallest first, by each counter and by the sum of all."""
     names = {name for parts in devices for name in parts}
     bounds = [_fitting((parts.get(name, 0) for parts in devices), _WHOLE) for name in names]
     return min([*bounds, _fitting((sum(parts.values()) for parts in devices), _WHOLE * len(names))])

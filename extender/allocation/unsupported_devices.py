@@ -1,4 +1,4 @@
-"""Devices with fields that Berth does not support yet: never allocated, and told by name where a request wants them."""
+"""Reports about devices with fields that Berth does not support yet. Berth never allocates such devices."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from extender.model import members
 
 
 def field_of(inventory: Inventory, bit: int) -> str:
-    """The field because of which a device is left out, as the API names it."""
+    """The API name of the unsupported field of a device."""
     return inventory.places[bit].device.node_allocatable or "compatibilityGroups"
 
 
 def report(inventory: Inventory, request: str, devices: int, observer: Observer) -> None:
-    """Tell an observer of the devices, given as a mask, that a request matches and cannot have."""
+    """Report the unsupported devices of a mask. The request matches them, but cannot have them."""
     for cause, mask in inventory.unsupported:
         for bit in members(devices & mask):
             observer.rejected(request, bit, cause, field_of(inventory, bit))

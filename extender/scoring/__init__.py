@@ -1,4 +1,4 @@
-"""Numbers with reasons: what is good about a choice of devices, and which devices to try first.
+"""The score of a choice of devices, with sentences that explain it, and the order in which devices are tried.
 
 What belongs here: the parts of the score, their combination, the order of preference. What does not: feasibility.
 """

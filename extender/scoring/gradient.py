@@ -1,8 +1,8 @@
-"""Fragmentation against expected demand: how much free GPU the typical job can no longer use (FGD, USENIX ATC'23).
+"""Fragmentation for an expected mix of jobs: the free GPU capacity that jobs can no longer use (FGD, USENIX ATC'23).
 
-A host is what it has left: CPU, memory and free GPU per card in thousandths. A shape is a kind of job with its share of
-the demand. The expected fragment of a host is the free GPU that a job drawn from the demand could not use there; a
-placement is judged by how much it adds.
+A Host is the free CPU, memory and GPU capacity of a node; GPU capacity is in thousandths per GPU. A request mix has
+shapes of jobs with their shares. The expected fragment of a host is the free GPU capacity that an average job of the
+mix cannot use there. The gradient of a placement is the fragment that it adds; less is better.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from extender.model import WHOLE, RequestShape
 
-STEP = 0.08  # GPUs: gradients closer than this are equal, and what follows in the rank decides (docs/quality.md)
+STEP = 0.08  # GPUs; gradients are rounded to this, then the next fields of Rank decide (docs/quality.md)
 
 
 class Host(NamedTuple):
-    """What a node has left. `gpus` is sorted: cards are interchangeable. `model` names the kind of GPU."""
+    """The free capacity of a node. `gpus` are thousandths of each GPU, sorted; CPU and memory as in RequestShape."""
 
     model: str
     cpu: int
@@ -25,16 +25,16 @@ class Host(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """How good a placement is; the least is best."""
+    """The rank of a placement. The smallest is best."""
 
-    gradient: int  # added fragment, in STEPs
-    scarcity: float  # how much others insist on this model
+    gradient: int  # added fragment, as a number of STEPs
+    scarcity: float  # demand of other jobs for this GPU model, see `scarcity`
     gpu_left: int
     cpu_left: int
 
 
 def scarcity(demand: Iterable[tuple[RequestShape, float]], capacity: Mapping[str, int]) -> dict[str, float]:
-    """By model, how much of its GPUs is expected to be asked for by jobs that name models."""
+    """GPU model to the expected demand of jobs that name models, relative to the number of its GPUs."""
     found = dict.fromkeys(capacity, 0.0)
     for shape, share in demand:
         for model in shape.models & capacity.keys():
@@ -43,12 +43,12 @@ def scarcity(demand: Iterable[tuple[RequestShape, float]], capacity: Mapping[str
 
 
 def quantised(gradient: float) -> float:
-    """The gradient, in thousandths, in STEPs."""
+    """The gradient, in thousandths, rounded to a multiple of STEP."""
     return round(gradient / WHOLE / STEP) * STEP * WHOLE
 
 
 def rank(before: float, after: float, host: Host, shape: RequestShape, scarce: Mapping[str, float]) -> Rank:
-    """The rank of a placement that leaves `host`; fragments before and after in thousandths."""
+    """The rank of a placement. `host` is the rest after it; fragments `before` and `after` are in thousandths."""
     free_choice = shape.gpus and host.model not in shape.models
     return Rank(
         round((after - before) / WHOLE / STEP),
@@ -59,7 +59,7 @@ def rank(before: float, after: float, host: Host, shape: RequestShape, scarce: M
 
 
 def fits(host: Host, shape: RequestShape) -> bool:
-    """Whether the host can take the job."""
+    """Whether the job fits on the host."""
     if shape.cpu > host.cpu or shape.memory > host.memory:
         return False
     if shape.gpus and shape.models and host.model not in shape.models:
@@ -68,7 +68,7 @@ def fits(host: Host, shape: RequestShape) -> bool:
 
 
 def fragment(host: Host, demand: Iterable[tuple[RequestShape, float]]) -> float:
-    """The expected unusable part of the free GPUs, in thousandths."""
+    """The expected unusable part of the free GPU capacity, in thousandths of a GPU."""
     free = sum(host.gpus)
     expected = 0.0
     for shape, share in demand:
@@ -80,7 +80,7 @@ def fragment(host: Host, demand: Iterable[tuple[RequestShape, float]]) -> float:
 
 
 def placements(host: Host, shape: RequestShape) -> list[Host]:
-    """The distinct hosts that result from taking the job; empty where it does not fit."""
+    """The distinct possible rests of the host after the job; [] if the job does not fit."""
     if not fits(host, shape):
         return []
     cpu, memory = host.cpu - shape.cpu, host.memory - shape.memory

@@ -1,4 +1,4 @@
-"""The parts of a node's score, each 0 (worst) to 1 (best) with the sentence that explains it."""
+"""The parts of a node's score. Each has a value from 0 (worst) to 1 (best) and a sentence that explains it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
 _GIB = 1 << 30
-_TIE = 1_000  # how much less the best fit counts than the gradient
+_TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 class ScorePart(NamedTuple):
-    """One part of the score."""
+    """One part of the score. `name` is a field of Weights; `value` is 0..1."""
 
     name: str
     value: float
@@ -27,13 +27,13 @@ class ScorePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """A solution on a node, with what scoring needs of it."""
+    """A solution on a node, the input of the score."""
 
     node_info: NodeInfo
     problem: Problem
     solution: Solution
-    devices: int = field(init=False)  # chosen, as a mask
-    gpus: int = field(init=False)  # the whole GPUs among them, by position in the fabric
+    devices: int = field(init=False)  # mask of the chosen devices
+    gpus: int = field(init=False)  # mask of the whole GPUs among them, by position in the fabric
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", self.solution.mask)
@@ -41,7 +41,7 @@ class DeviceChoice:
 
 
 def _in_part_use(node_info: NodeInfo) -> int:
-    """GPUs of which somebody has a share, as a mask of devices."""
+    """Mask of the GPUs (device bits) of which a claim has a share."""
     found = 0
     if not any(use.shares for use in node_info.allocated_state.pools.values()):
         return found
@@ -57,7 +57,7 @@ def _in_part_use(node_info: NodeInfo) -> int:
 def parts(
     choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int = 0
 ) -> tuple[ScorePart, ...]:
-    """All parts that say something about this choice."""
+    """The parts of the score that apply to this choice. `expected_bytes` is the memory that the pod expects, or 0."""
     found = (
         _link(choice, baseline),
         _headroom(choice, baseline, policy, expected_bytes),
@@ -70,22 +70,22 @@ def parts(
 
 
 def total(found: tuple[ScorePart, ...], policy: Policy) -> float:
-    """The weighted mean of the parts, 0..1."""
+    """The weighted mean of the parts, 0..1; 0 if all weights are 0."""
     weights = policy.weights
     weighed = [(getattr(weights, part.name), part.value) for part in found]
-    whole = sum(weight for weight, _ in weighed)
-    return round(sum(w * v for w, v in weighed) / whole, 9) if whole else 0.0
+    weight_sum = sum(weight for weight, _ in weighed)
+    return round(sum(w * v for w, v in weighed) / weight_sum, 9) if weight_sum else 0.0
 
 
 def achieved_gbps(choice: DeviceChoice) -> float:
-    """Predicted ring bandwidth of the chosen GPUs; 0 where fewer than two were chosen."""
+    """Predicted ring bandwidth of the chosen GPUs, in GB/s; 0 for fewer than two GPUs."""
     fabric = choice.node_info.fabric
     return bandwidth(fabric.graph, choice.gpus) if fabric is not None else 0.0
 
 
 def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
     count = choice.gpus.bit_count()
-    if count < 2 or choice.node_info.fabric is None:  # noqa: PLR2004 - one GPU talks to nobody
+    if count < 2 or choice.node_info.fabric is None:  # noqa: PLR2004 - one GPU has no peer
         return None
     mine = achieved_gbps(choice)
     best = max(baseline.best_ring_gbps.get(count, 0.0), mine)
@@ -97,8 +97,10 @@ def _link(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
 
 
 def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, expected_bytes: int) -> ScorePart | None:
-    """Memory asked for over memory there; without a request, the smallest GPU that exists stands for it. What others
-    use beyond their claims lowers the value, and never decides whether the node fits."""
+    """Requested memory divided by unclaimed memory.
+
+    Without a request, the memory of the fleet's smallest GPU counts as requested. Use beyond claims lowers the value.
+    """
     asked = have = overused = 0
     for claim in choice.solution.picks:
         for pick in claim:
@@ -119,13 +121,13 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
 
 
 def memory_bytes(node_info: NodeInfo, bit: int) -> int:
-    """The memory of a device, used or not; 0 where it publishes none."""
+    """The total memory of a device in bytes; 0 if it publishes none."""
     capacity = node_info.inventory.places[bit].device.capacity
     return next((whole_units(capacity[name].value.nanos) for name in _MEMORY if name in capacity), 0)
 
 
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
-    """Unclaimed memory of a device: its capacity less what shares consume."""
+    """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     place = node_info.inventory.places[bit]
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
     shares = use.shares.get(place.id.device, {})
@@ -146,7 +148,7 @@ def _wanted_bytes(amounts: object) -> int:
 
 
 def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
-    """What the expected demand can no longer use here: free GPUs by the gradient method, and NVLink sets and links."""
+    """The capacity that expected jobs can no longer use: GPU capacity (gradient), NVLink sets and links."""
     fabric = choice.node_info.fabric
     if fabric is None or not choice.devices:
         return None
@@ -156,17 +158,18 @@ def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart |
     if not taken:
         return None
     gradient = quantised(stranded(after, baseline) - stranded(before, baseline))
-    whole = WHOLE * max(baseline.most_gpus, len(before))
-    # What is left counts in the last place: equal gradients go where less is left over (best fit).
-    capacity = 1 - (gradient + taken + sum(after) / _TIE) / whole
+    node_capacity = WHOLE * max(baseline.most_gpus, len(before))
+    # Between equal gradients, the node with less free capacity wins (best fit).
+    capacity = 1 - (gradient + taken + sum(after) / _TIE) / node_capacity
     links, sentence = _links_left(choice, baseline)
     value = max(0.0, min(capacity, 1.0) if links is None else (capacity + links) / 2)
-    lost = f"the typical job loses {gradient / WHOLE:+.2f} GPUs, {sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
-    return ScorePart("fragmentation", value, lost + sentence)
+    lost = f"the typical job loses {gradient / WHOLE:+.2f} GPUs"
+    free = f"{sum(after) / WHOLE:g} of {sum(before) / WHOLE:g} stay free"
+    return ScorePart("fragmentation", value, f"{lost}, {free}{sentence}")
 
 
 def _left(node_info: NodeInfo, bit: int) -> int:
-    """Thousandths that are free of a GPU that is shared."""
+    """The free thousandths of a shared GPU."""
     place = node_info.inventory.places[bit]
     shares = node_info.allocated_state.pools[node_info.inventory.pools[place.pool].key].shares[place.id.device]
     total = memory_bytes(node_info, bit)
@@ -175,7 +178,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
 
 
 def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
-    """The same once the choice is made."""
+    """`left_over` after the choice; `before` is its value before the choice."""
     after = list(before)
     positions = {bit: position for position, bit in enumerate(choice.node_info.gpu_bits)}
     for claim in choice.solution.picks:
@@ -190,16 +193,21 @@ def _after(choice: DeviceChoice, before: list[int]) -> list[int]:
 
 
 def left_over(node_info: NodeInfo) -> list[int]:
-    """Thousandths of each GPU that are free, in the order of the fabric."""
+    """The free thousandths of each GPU, in the order of the fabric."""
     used, shared = node_info.busy, _in_part_use(node_info)
-    return [
-        0 if bit < 0 or used >> bit & 1 else _left(node_info, bit) if shared >> bit & 1 else WHOLE
-        for bit in node_info.gpu_bits
-    ]
+    found = []
+    for bit in node_info.gpu_bits:
+        if bit < 0 or used >> bit & 1:
+            found.append(0)
+        elif shared >> bit & 1:
+            found.append(_left(node_info, bit))
+        else:
+            found.append(WHOLE)
+    return found
 
 
 def stranded(left: list[int], baseline: FleetBaseline) -> float:
-    """Thousandths of what is left of a node's GPUs that the typical job of the expected demand cannot use."""
+    """The part of `left` that an average job of the request mix cannot use, in thousandths of a GPU."""
     return _stranded(tuple(sorted(left)), baseline.request_mix)
 
 
@@ -209,7 +217,10 @@ def _stranded(left: tuple[int, ...], demand: RequestMix) -> float:
 
 
 def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | None, str]:
-    """What sets of more GPUs lose in bandwidth, weighed by demand, and the share of links that now end at a used GPU."""
+    """(value, sentence): the bandwidth that larger sets of GPUs lose, and the share of links to GPUs now in use.
+
+    The loss is weighted by the request mix. (None, '') if the choice affects no link.
+    """
     node_info, fabric, taken = choice.node_info, choice.node_info.fabric, choice.gpus
     assert fabric is not None
     graph, before = fabric.graph, node_info.positions(~(node_info.busy | _in_part_use(node_info)))
@@ -239,7 +250,7 @@ def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
 
 
 def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
-    """Informational taints and what the agent reports."""
+    """The share of chosen devices without an informational taint or a reported fault."""
     if not choice.devices:
         return None
     troubled = members(choice.devices & troubled_devices(choice.node_info, policy))
@@ -253,12 +264,12 @@ def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
 
 
 def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:
-    """Devices that something speaks against without forbidding them, as a mask."""
+    """Mask of the devices with a taint of effect None, a reported fault, or drift unless the policy ignores it."""
     return node_info.troubled | (node_info.drift if policy.drift != "ignore" else 0)
 
 
 def _trouble(node_info: NodeInfo, bit: int) -> str:
-    """What speaks against such a device."""
+    """The fault of a troubled device, as text."""
     taint = next((t for t in node_info.inventory.places[bit].device.taints if t.effect == "None"), None)
     if taint is not None:
         return f"taint {taint.key}"
@@ -273,7 +284,7 @@ def _trouble(node_info: NodeInfo, bit: int) -> str:
 
 
 def _preference(choice: DeviceChoice) -> ScorePart | None:
-    """Rank of the alternatives taken: the first of a list is worth 1, the last nothing."""
+    """The mean rank of the chosen firstAvailable alternatives: 1 for the first of a list, 0 for the last."""
     ranks = [
         (chosen, max(len(request.alternatives) - 1, 1))
         for spec, claim in zip(choice.problem.specs, choice.solution.alternatives, strict=True)

@@ -1,4 +1,4 @@
-"""Which devices of a node to try first: the order that is handed to allocation.choose."""
+"""The order in which `allocation.choose` tries the devices of a node."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from extender.model import Device, DeviceRequest, members
 from extender.policy import Policy
 from extender.scoring.parts import troubled_devices
 
-_MAX_SETS = 256  # preferred sets tried on one node; all sets of up to 10 choose 4
+_MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 class ByTopology:
-    """Prefers the best ring for whole GPUs, full shared devices for shares, and partitions that break least."""
+    """Prefers the best ring for whole GPUs, the fullest devices for shares, and partitions that block few others."""
 
     def __init__(self, node_info: NodeInfo, policy: Policy) -> None:
         self._node_info = node_info
@@ -33,7 +33,7 @@ class ByTopology:
             yield from self._single_devices(chosen, eligible)
 
     def _eligible(self, problem: Problem, first: Solution) -> int:
-        """Devices that some request of the solution could take."""
+        """Mask of the devices that some request of the solution could have."""
         found = 0
         for name, spec, alternatives in zip(problem.names, problem.specs, first.alternatives, strict=True):
             for request, chosen in zip(spec.requests, alternatives, strict=True):
@@ -58,12 +58,12 @@ class ByTopology:
                     return
 
     def _joinable(self, sets: tuple[int, ...]) -> Iterable[int]:
-        """Those that Fabric Manager has a partition for, where it says."""
+        """The sets that are partitions of Fabric Manager, or all sets if it publishes no partitions."""
         partitions = self._node_info.partitions
         return sets if partitions is None else [positions for positions in sets if positions in partitions]
 
     def _agreeing(self, problem: Problem, free: list[int]) -> list[list[int]]:
-        """The free GPUs, or the groups that share the value of a matchAttribute which covers every request."""
+        """The free GPUs in one group, or in groups by the value of a matchAttribute that covers all requests."""
         for spec in problem.specs:
             for constraint in spec.constraints:
                 if constraint.kind == "match" and all(constraint.covers(r.name) for r in spec.requests):
@@ -87,7 +87,7 @@ class ByTopology:
         yield from groups
 
     def _single_devices(self, chosen: int, eligible: int) -> Iterator[int]:
-        """Grow from the most preferred device until the search is content."""
+        """Masks that start with the most preferred devices and grow by one device until the search succeeds."""
         order = sorted(members(eligible & self._possible_mask()), key=self._device_key)
         count = chosen.bit_count()
         allowed = sum(1 << bit for bit in order[:count])
@@ -97,7 +97,7 @@ class ByTopology:
         yield allowed
 
     def _device_key(self, bit: int) -> tuple[object, ...]:
-        """Healthy, then shared already (least left first), then what its counters block least, then small."""
+        """Sort key: healthy, then shared (least free memory first), then fewest blocked partitions, then position."""
         place = self._node_info.inventory.places[bit]
         use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[place.pool].key, UNUSED)
         shares = use.shares.get(place.id.device)
@@ -112,13 +112,13 @@ class ByTopology:
         )
 
     def _blocked(self, bit: int) -> int:
-        """How much of what is still possible would be lost: the size of the partitions that share its counters."""
+        """The size of the possible partitions that share a counter with the device, and that it would block."""
         weights = self._counter_weights()
         place = self._node_info.inventory.places[bit]
         return sum(weights.get((place.pool, *key), 0) for key in _exclusive_counters(place.device))
 
     def _counter_weights(self) -> dict[tuple[int, str, str], int]:
-        """By pool and counter, how many counters the still possible partitions on it hold together."""
+        """(pool, counter set, counter) to the total number of counters of the possible partitions that use it."""
         if self._weights is None:
             weights: dict[tuple[int, str, str], int] = {}
             places = self._node_info.inventory.places
@@ -131,7 +131,7 @@ class ByTopology:
         return self._weights
 
     def _possible_mask(self) -> int:
-        """Devices whose counters are left."""
+        """Mask of the devices for which enough of each counter is left."""
         if self._possible is None:
             node_info = self._node_info
             left = [left_of(pool, node_info.allocated_state) for pool in node_info.inventory.pools]
@@ -152,7 +152,7 @@ def _fits(device: Device, left: dict[CounterKey, int]) -> bool:
 
 
 def _exclusive_counters(device: Device) -> list[tuple[str, str]]:
-    """Counters that only one partition can hold: the memory slices that make placements exclude each other."""
+    """The counters that only one partition can use: the memory slices of a GPU."""
     return [
         (use.counter_set, name)
         for use in device.consumes
