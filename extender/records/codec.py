@@ -69,7 +69,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
-    """Like `encode`, but with these encoded records instead of the batch's own, so a caller can encode one at a time."""
+    """Like `encode`, but with these encoded records, so that the caller can encode them one at a time."""
     policy = batch.policy
     return orjson.dumps(
         {
@@ -210,7 +210,7 @@ def _shown(value: object) -> str:
 
 
 class _Strict(BaseModel):
-    """An object of the batch. It must have exactly the declared fields, in any order."""
+    """An object of the batch. It may have only the declared fields, in any order."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 

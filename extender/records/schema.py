@@ -52,7 +52,7 @@ Record = Attempted | Bound | Reserved | Released
 class PolicyState:
     """The policy in force in a process."""
 
-    generation: int  # number of the loaded policy since the start
+    generation: int  # number of policies that the process loaded
     digest: str  # digest of the policy's values; equal policies have equal digests
     problem: str = ""  # why the newest policy file is not in force
 
