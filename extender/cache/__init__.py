@@ -1,6 +1,7 @@
-"""The picture of the cluster: events in, snapshots out. Pure: no sockets, no clock but the `now` it is given.
+"""The in-memory cache of the cluster: watch events change it, and snapshots read it.
 
-What belongs here: the object index, allocated devices, reservations, the NodeInfo builder.
+It contains the object index, allocated devices, reservations and the NodeInfo builder. It opens no socket and reads no
+clock: callers pass the time as `now`.
 """
 
 from extender.cache.allocated_devices import CLAIM

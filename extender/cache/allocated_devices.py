@@ -1,6 +1,6 @@
-"""Who holds which device: claims as the API shows them, binds in flight, and holds of filter.
+"""Allocated devices by holder. A holder is a claim in the API server, a bind that writes a claim, or a hold of filter.
 
-Every holder has a key of its own; `put` and `drop` are inverse, whatever the order of events.
+Every holder has its own key. `drop` undoes `put` completely, in any order of events.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ CLAIM, BIND, HOLD = "claim", "bind", "hold"
 
 
 class AllocatedDevices:
-    """Results by holder, indexed by pool and device. A claim in flight is counted once: its bind yields to the claim."""
+    """Results by holder, indexed by pool and device.
+
+    Devices of a claim count once: when the watch shows the allocation, the caller drops the bind's entry.
+    """
 
     def __init__(self) -> None:
         self._by_holder: dict[Holder, tuple[Result, ...]] = {}
         self._by_pool: dict[PoolKey, dict[str, dict[tuple[Holder, int], Result]]] = {}
-        self._holds = 0
+        self._holds = 0  # holders of kind HOLD
 
     def put(self, holder: Holder, results: Iterable[Result]) -> set[PoolKey]:
-        """Replace what a holder has; the answer is the pools whose use changed."""
-        kept = tuple(result for result in results if not result.admin_access)
+        """Replace the results of a holder; admin access does not count. Returns the pools whose use changed."""
+        counted = tuple(result for result in results if not result.admin_access)
         before = self._by_holder.get(holder, ())
-        if kept == before:
+        if counted == before:
             return set()
-        self._holds += (bool(kept) - bool(before)) * (holder[0] == HOLD)
+        self._holds += (bool(counted) - bool(before)) * (holder[0] == HOLD)
         touched = self._remove(holder, before)
-        if kept:
-            self._by_holder[holder] = kept
-        for position, result in enumerate(kept):
+        if counted:
+            self._by_holder[holder] = counted
+        for position, result in enumerate(counted):
             key = PoolKey(result.device.driver, result.device.pool)
             devices = self._by_pool.setdefault(key, {})
             devices.setdefault(result.device.device, {})[holder, position] = result
@@ -40,7 +43,7 @@ class AllocatedDevices:
         return touched
 
     def drop(self, holder: Holder) -> set[PoolKey]:
-        """Forget a holder."""
+        """Remove a holder. Returns the pools whose use changed."""
         return self.put(holder, ())
 
     def _remove(self, holder: Holder, results: tuple[Result, ...]) -> set[PoolKey]:
@@ -59,11 +62,11 @@ class AllocatedDevices:
         return touched
 
     def results(self, holder: Holder) -> tuple[Result, ...]:
-        """What a holder has."""
+        """The results of a holder."""
         return self._by_holder.get(holder, ())
 
     def pool(self, key: PoolKey) -> PoolUse:
-        """What is in use of a pool."""
+        """The devices of a pool that are in use, exclusively or in shares."""
         devices = self._by_pool.get(key)
         if not devices:
             return UNUSED
@@ -78,19 +81,19 @@ class AllocatedDevices:
         return PoolUse(frozenset(taken), shares)
 
     def only_held(self, key: PoolKey) -> frozenset[str]:
-        """Devices of a pool that nothing but holds keeps in use."""
+        """Names of the devices of a pool that only holds keep in use."""
         devices = self._by_pool.get(key) if self._holds else None
         if not devices:
             return frozenset()
         return frozenset(d for d, entries in devices.items() if all(holder[0] == HOLD for holder, _ in entries))
 
     def holders(self, device: DeviceId) -> list[tuple[Holder, Result]]:
-        """Everyone on a device."""
+        """All holders of a device, with their results."""
         entries = self._by_pool.get(PoolKey(device.driver, device.pool), {}).get(device.device, {})
         return [(holder, result) for (holder, _), result in entries.items()]
 
     def claims(self, key: PoolKey) -> set[str]:
-        """UIDs of the claims on devices of a pool."""
+        """UIDs of the claims that have devices of a pool."""
         return {uid for entries in self._by_pool.get(key, {}).values() for (kind, uid), _ in entries if kind == CLAIM}
 
     def pools(self) -> set[PoolKey]:
@@ -98,6 +101,7 @@ class AllocatedDevices:
 
 
 def _sum(results: list[Result]) -> dict[str, int]:
+    """Consumed nano-units by capacity name."""
     total: dict[str, int] = {}
     for result in results:
         for name, amount in (result.consumed or {}).items():

@@ -1,4 +1,7 @@
-"""The cache: applies events, keeps the reservations, hands out snapshots. Single-threaded; nothing here waits."""
+"""The cluster cache: it applies watch events, keeps reservations and creates snapshots.
+
+Only one thread may use it, and no method blocks.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +35,27 @@ from extender.model import (
     TaintRule,
 )
 
-_RETRIED = 4  # nodes whose view could not be built, tried again with each new snapshot
-_SHOWN = 200  # characters of an error that are kept
-_REMEMBERED_CHANGES = 4096  # nodes that may change before followers who lag behind start over
-_VACANT_STATES = 1024  # of about 2 KB; a state that no node is in often returns
+_RETRIED = 4  # failed nodes whose NodeInfo each new snapshot tries to build again
+_SHOWN = 200  # characters of an error text
+_REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is further behind reads all nodes
+_VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
 class MirrorListener(Protocol):
-    """What follows changes of the cache; its methods must not call the cache."""
+    """Receives changes of reservations and deadlines. Its methods must not call the cache."""
 
     def freed(self) -> None:
         """A reservation ended and left devices free."""
 
     def sooner(self) -> None:
-        """`next_deadline` is earlier than before."""
+        """`next_deadline` moved to an earlier time."""
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
-        """The claim has another reservation, or none any more."""
+        """The reservation of a claim changed; `new` is None after its end."""
 
 
 class NoListener:
-    """For a cache that is only read."""
+    """Ignores all changes, for a cache without a listener."""
 
     def freed(self) -> None:
         """Nothing follows."""
@@ -65,7 +68,7 @@ class NoListener:
 
 
 class ClusterCache:
-    """The one picture. `snapshot()` folds all events since the last one and is free when nothing happened."""
+    """The objects of the watches, and reservations. Events only mark nodes; `snapshot` rebuilds the marked nodes."""
 
     def __init__(
         self,
@@ -81,40 +84,41 @@ class ClusterCache:
         self.reservations = Reservations(self.allocated_devices, self._listener.reservation_changed)
         self._builder = builder or NodeInfoBuilder(features or Features())
         self._node_infos: dict[str, NodeInfo] = {}
-        self._states: dict[int, NodeState] = {}  # by number, those that some node is in
-        self._vacated: OrderedDict[int, NodeState] = OrderedDict()  # those left last: they often return
+        self._states: dict[int, NodeState] = {}  # states with nodes, by number
+        self._vacated: OrderedDict[int, NodeState] = OrderedDict()  # states without nodes, the oldest first
         self._vacant_states = vacant_states
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
-        self._agent_heard: OrderedDict[str, float] = OrderedDict()  # node to when its agent was heard of, oldest first
+        self._agent_reports: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
         self._live_memory_seconds = 900.0
         self._changes = ChangeLog(known_since=0)
         self._remembered_changes = remembered_changes
         self._version = 0
-        self.failed_nodes: dict[
-            str, str
-        ] = {}  # node to why its view could not be built; it keeps the view it had before
+        # Node to the error of the last build; the node keeps its previous NodeInfo.
+        self.failed_nodes: dict[str, str] = {}
         self._snapshot: Snapshot | None = None
 
     # -- events ----------------------------------------------------------------------------------------------
 
     def apply_slice(self, name: str, new: Slice | None, now: float = 0.0) -> None:
-        """A slice as the watch shows it at a time, in seconds of the service's clock. An agent is heard by its fabric
-        slice."""
+        """Apply a slice; None deletes it. `now` is in seconds of the service's clock.
+
+        An event of a node's fabric slice counts as a report of its agent.
+        """
         old = self.store.slices.get(name)
         self.store.put_slice(name, new)
         if new is not None and new.pool.driver == FABRIC_DRIVER:
             self._agent_reported(new.selection.node_name, now)
         elif old is not None and old.pool.driver == FABRIC_DRIVER and old.selection.node_name not in self.store.fabric:
-            self._agent_heard.pop(old.selection.node_name, None)
+            self._agent_reports.pop(old.selection.node_name, None)
             self.store.silent_agents.discard(old.selection.node_name)
         self._snapshot = None
 
     def _agent_reported(self, node: str, now: float) -> None:
-        first = not self._agent_heard
-        self._agent_heard[node] = now
-        self._agent_heard.move_to_end(node)
-        self.store.silent_agents.discard(node)  # its slice changed: the view is built again anyway
+        first = not self._agent_reports
+        self._agent_reports[node] = now
+        self._agent_reports.move_to_end(node)
+        self.store.silent_agents.discard(node)  # the changed slice marks the node already
         if first:
             self._listener.sooner()
 
@@ -127,7 +131,7 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool = False) -> None:
-        """A claim as list or watch show it. Once it shows an allocation, the bind that wrote it has arrived."""
+        """Apply a claim, by list or watch; None deletes it. An allocation confirms the claim's reservation."""
         old = self.store.put_claim(key, new, listed=listed)
         gone = old.uid if old is not None and (new is None or new.uid != old.uid) else ""
         if new is not None and new.allocation is not None:
@@ -139,18 +143,20 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_node(self, name: str, new: Node | None) -> None:
-        """A node as the watch shows it. Its agent is forgotten with it; one whose slice is still there when a node of
-        that name comes again was not heard of since."""
+        """Apply a node; None deletes it, and its agent with it.
+
+        A new node may find an old fabric slice of its name. Its agent counts as silent until the slice changes.
+        """
         if new is None:
-            self._agent_heard.pop(name, None)
+            self._agent_reports.pop(name, None)
             self.store.silent_agents.discard(name)
-        elif name not in self.store.nodes and name in self.store.fabric and name not in self._agent_heard:
+        elif name not in self.store.nodes and name in self.store.fabric and name not in self._agent_reports:
             self.store.silent_agents.add(name)
         self.store.put_node(name, new)
         self._snapshot = None
 
     def apply_pod(self, uid: str, new: Pod | None) -> None:
-        """A pod that is bound, finished or gone needs no hold any more."""
+        """Apply a pod by UID; None deletes it. A bound, deleted or terminating pod loses its holds."""
         if new is None or new.node_name or new.deleting:
             self._freed(self.reservations.release(uid))
         self.store.put_pod(uid, new)
@@ -166,7 +172,7 @@ class ClusterCache:
         return self.snapshot().baseline.request_mix
 
     def use_mix(self, mix: RequestMix) -> None:
-        """From now on this is the request mix: another process learned it."""
+        """Use the request mix that another process learned, instead of this cache's own."""
         if mix != self.mix:
             self._request_mix.use(mix)
             self._snapshot = None
@@ -174,7 +180,7 @@ class ClusterCache:
     # -- reservations ----------------------------------------------------------------------------------------
 
     def hold(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float) -> None:
-        """See Reservations.hold."""
+        """See Reservations.hold. `deadline` is in seconds of the service's clock."""
         before = self.reservations.next_deadline
         self._touch(self.reservations.hold(claim_uid, pod_uid, node, results, deadline))
         if self.reservations.next_deadline < before:
@@ -185,16 +191,18 @@ class ClusterCache:
         return self.reservations.held_for(pod_uid)
 
     def release(self, pod_uid: str) -> bool:
-        """End the holds of a pod, which is about to choose anew; whether that left devices free. The caller calls
-        `freed` when the pod has chosen."""
+        """End the holds of a pod before its next filter request. Returns whether that freed devices.
+
+        If so, the caller must call `freed` after the filter request.
+        """
         return self._touch(self.reservations.release(pod_uid))
 
     def freed(self) -> None:
-        """What `release` left free may be free for others now."""
+        """Tell the listener about the devices that `release` freed."""
         self._listener.freed()
 
     def release_claim(self, claim_uid: str) -> None:
-        """End the hold of a claim, which is about to be allocated, perhaps on another node."""
+        """End the hold of a claim before its bind, which may choose another node."""
         self._freed(self.reservations.release_claim(claim_uid))
 
     def release_node(self, node: str) -> None:
@@ -207,23 +215,23 @@ class ClusterCache:
         self._snapshot = None
 
     def confirm(self, claim_uid: str) -> None:
-        """The watch has shown the claim allocated: by our bind, or by another process while we held devices for it."""
+        """The watch showed the claim allocated, by a bind of this process or of another one. Its reservation ends."""
         touch = self._freed if self.reservations.state(claim_uid) is ReservationState.HELD else self._touch
         touch(self.reservations.confirm(claim_uid))
         self._snapshot = None
 
     def forget(self, claim_uid: str) -> None:
-        """The bind failed."""
+        """The bind of the claim failed. Its reservation ends."""
         self._freed(self.reservations.forget(claim_uid))
         self._snapshot = None
 
     # -- time ------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Time passes: holds end, and agents that were not heard of for long are no longer believed about memory."""
+        """End the holds whose deadline passed, and mark agents without a recent report as silent."""
         self._freed(self.reservations.expire(now))
-        while self._agent_heard and next(iter(self._agent_heard.values())) + self._live_memory_seconds <= now:
-            node, _ = self._agent_heard.popitem(last=False)
+        while self._agent_reports and next(iter(self._agent_reports.values())) + self._live_memory_seconds <= now:
+            node, _ = self._agent_reports.popitem(last=False)
             if node in self.store.nodes:
                 self.store.silent_agents.add(node)
                 self.store.dirty.add(node)
@@ -231,19 +239,18 @@ class ClusterCache:
 
     @property
     def next_deadline(self) -> float:
-        """When `expire` has something to do: no earlier than this, in seconds of the service's clock; infinite for
-        never."""
-        agent = next(iter(self._agent_heard.values()), inf) + self._live_memory_seconds
+        """The earliest time at which `expire` can have work, in seconds of the service's clock; or infinity."""
+        agent = next(iter(self._agent_reports.values()), inf) + self._live_memory_seconds
         return min(self.reservations.next_deadline, agent)
 
     def believe_agents_for(self, seconds: float) -> None:
-        """From now on an agent's word on memory counts for so long after it was heard."""
+        """Use the memory data of an agent for so many seconds after its last report."""
         self._live_memory_seconds = seconds
         self._listener.sooner()
 
     def oldest_agent(self, now: float) -> float:
-        """Seconds since the agent was heard of that has been quiet longest, among those still believed."""
-        return now - next(iter(self._agent_heard.values()), now)
+        """Seconds since the oldest last report among agents that are not silent; 0 without agents."""
+        return now - next(iter(self._agent_reports.values()), now)
 
     def _freed(self, pools: set[PoolKey]) -> None:
         if self._touch(pools):
@@ -258,7 +265,7 @@ class ClusterCache:
 
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
-        """What a node's agent says that cannot be, by node; as of the last snapshot."""
+        """Contradictions in the data of node agents, by node, as of the last snapshot."""
         refused, wrong = self.store.refused_slices, self._builder.agent_problems
         return {node: (*refused.get(node, ()), *wrong.get(node, ())) for node in refused.keys() | wrong.keys()}
 
@@ -269,10 +276,10 @@ class ClusterCache:
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The cluster now, valid until the caller awaits or changes the cache. Equal states give the same object."""
+        """The cluster now, valid until the caller awaits or changes the cache. No change returns the same object."""
         if self._snapshot is None:
             self._rebuild()
-            self._snapshot = self._make()
+            self._snapshot = self._new_snapshot()
         return self._snapshot
 
     def _rebuild(self) -> None:
@@ -308,7 +315,7 @@ class ClusterCache:
         self._fleet.replace(old, new)
 
     def _move_state(self, name: str, old: NodeInfo | None, new: NodeInfo | None) -> None:
-        """Nodes are listed by their states."""
+        """Move a node's name from its old state to its new state."""
         before, after = old.state if old is not None else None, new.state if new is not None else None
         if before is after:
             return
@@ -324,7 +331,7 @@ class ClusterCache:
                 self._states[after.number] = after
                 self._vacated.pop(after.number, None)
 
-    def _make(self) -> Snapshot:
+    def _new_snapshot(self) -> Snapshot:
         store = self.store
         return Snapshot(
             self._version,

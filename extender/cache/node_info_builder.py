@@ -1,4 +1,4 @@
-"""From the store to NodeInfos : only dirty nodes are built, everything else is shared with the snapshot before."""
+"""Builds NodeInfos from the object index. The cache builds only marked nodes again and keeps all other NodeInfos."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hardware:
-    """What a node is, whoever uses it: kept while its slices stay."""
+    """The part of a node that does not depend on its use; valid until the node's slices change."""
 
     inventory: Inventory
-    live: Slice | None  # the agent's slice
+    live: Slice | None  # the fabric slice of the node agent
     fabric: Fabric | None
-    gpu_bits: tuple[int, ...]
+    gpu_bits: tuple[int, ...]  # device bit of each GPU of the fabric, -1 for none
     uses: Uses
     partitions: tuple[int, ...] | None
     troubled: int
-    attribute_class: Interned  # what selectors can see but identities
-    hardware_class: Interned  # one for nodes that search and scoring cannot tell apart when idle
+    attribute_class: Interned  # everything that selectors can read, except identities
+    hardware_class: Interned  # everything that search and scoring read from an idle node
 
 
 class _Counters(NamedTuple):
-    """What is consumed of a pool's counters, and the state of the pool that it was computed from."""
+    """The consumed amounts of a pool's shared counters, and the inputs of that computation."""
 
     slices: tuple[Slice, ...]
     use: PoolUse
@@ -66,8 +66,10 @@ class _Counters(NamedTuple):
 
 
 class NodeInfoBuilder:
-    """Builds NodeInfos ; interns what makes equal nodes equal, for as long as a node, or somebody who remembers it,
-    is so."""
+    """Builds NodeInfos. Equal hardware, allocation and attribute classes are interned, so equal nodes share one state.
+
+    Interned objects live as long as a NodeInfo, a ranking or another reader refers to them.
+    """
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -78,7 +80,7 @@ class NodeInfoBuilder:
         self._allocation_classes: Interns = WeakValueDictionary()
         self._states: WeakValueDictionary[tuple[Interned, Interned], NodeState] = WeakValueDictionary()
         self._counters: dict[PoolKey, _Counters] = {}
-        self.agent_problems: dict[str, tuple[str, ...]] = {}  # what a node's agent says that cannot be, by node
+        self.agent_problems: dict[str, tuple[str, ...]] = {}  # contradictions in an agent's data, by node
 
     def build(
         self,
@@ -89,12 +91,12 @@ class NodeInfoBuilder:
         *,
         only_use: bool,
     ) -> NodeInfo:
-        """The NodeInfo of one node. `only_use` tells that nothing but claims and holds changed since `previous`."""
+        """The NodeInfo of one node. `only_use`: only claims and reservations changed since `previous`."""
         found = previous.inventory if only_use and previous is not None else self._inventory(node, store, previous)
         hardware = self._hardware_of(node, store, found)
         fabric, gpu_bits = hardware.fabric, hardware.gpu_bits
         pools = {pool.key: allocated_devices.pool(pool.key) for pool in found.pools}
-        # Counters are read while the view is built, so that later changes of the store do not reach into it.
+        # A NodeInfo never changes. So it copies the counters now, before later events change the store.
         counted = {pool.key: self._consumed(pool, store, pools[pool.key]) for pool in found.pools if pool.counter_sets}
         counters = {key: one.consumed for key, one in counted.items()}
         use = AllocatedState(pools, lambda pool: counters.get(pool.key, {}))
@@ -102,7 +104,15 @@ class NodeInfoBuilder:
         agent_is_fresh = node.name not in store.silent_agents
         drift, overuse = live_use(found, use, hardware.uses, gpu_bits, busy) if agent_is_fresh else (0, {})
         consumed = tuple(one.digest for one in counted.values())
-        key = (hardware.hardware_class, _shares(found, pools), busy, held, consumed, drift, tuple(overuse.items()))
+        key = (
+            hardware.hardware_class,
+            _share_digest(found, pools),
+            busy,
+            held,
+            consumed,
+            drift,
+            tuple(overuse.items()),
+        )
         state = self._state(_interned(self._allocation_classes, key), hardware.attribute_class)
         return NodeInfo(
             node,
@@ -121,14 +131,14 @@ class NodeInfoBuilder:
         )
 
     def forget(self, node: str) -> None:
-        """The node is gone."""
+        """Drop everything that is kept for a deleted node."""
         self.agent_problems.pop(node, None)
         gone = self._hardware.pop(node, None)
         if gone is not None:
             self._forget_counters(gone.inventory)
 
     def interned(self) -> dict[str, int]:
-        """How many values of each kind are interned, and pools whose counters are remembered."""
+        """The number of kept entries by kind, for the metrics."""
         tables: dict[str, Sized] = {
             "states": self._states,
             "signatures": self._allocation_classes,
@@ -156,7 +166,7 @@ class NodeInfoBuilder:
         return inventory(node, pools)
 
     def _nearby(self, node: Node, store: ObjectIndex) -> list[Slice]:
-        """The node's own slices, those of no node, and the counter sets of the pools they belong to."""
+        """The node's own slices, slices of no single node, and the counter sets of the own slices' pools."""
         own = list(store.by_node.get(node.name, {}).values())
         found = own + list(store.roaming.values())
         seen = {slice_.name for slice_ in found}
@@ -165,7 +175,7 @@ class NodeInfoBuilder:
         return found
 
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
-        """What is consumed of a pool's counters; computed once per state of the pool, not per node."""
+        """The consumed counters of a pool, computed once per state of the pool, not once per node."""
         slices = store.pools.get(pool.key, {})
         newest = max((s.generation for s in slices.values()), default=0)
         current = tuple(s for s in slices.values() if s.generation == newest)
@@ -176,7 +186,7 @@ class NodeInfoBuilder:
         return known
 
     def _forget_counters(self, gone: Inventory) -> None:
-        """The counters of pools that a node had; another node of the same pool computes them again."""
+        """Drop the counters of a node's pools. Another node of such a pool computes them again."""
         for pool in gone.pools:
             self._counters.pop(pool.key, None)
 
@@ -213,10 +223,10 @@ class NodeInfoBuilder:
     ) -> tuple[Fabric | None, tuple[int, ...]]:
         gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
         devices = [device for _, device in gpus]
-        said = self._agent_fabric(node, live, devices, store)
+        reported = self._agent_fabric(node, live, devices, store)
         if not gpus:
             return None, ()
-        fabric = choose_fabric(said, devices, self._graphs)
+        fabric = choose_fabric(reported, devices, self._graphs)
         if fabric is None:
             return None, ()
         bits = {gpu_uuid(device): bit for bit, device in gpus}
@@ -227,28 +237,28 @@ class NodeInfoBuilder:
             publisher = store.publishers.get(uuid, node)
             return publisher if publisher != node else ""
 
-        said, problems = live_fabric(live, gpus, published_by) if live is not None else (None, ())
+        reported, problems = live_fabric(live, gpus, published_by) if live is not None else (None, ())
         if problems:
             self.agent_problems[node] = problems
         else:
             self.agent_problems.pop(node, None)
-        return said
+        return reported
 
     def _hardware_class(
         self, found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...], partitions: tuple[int, ...] | None
     ) -> Interned:
         shape = tuple(_kind(place.device, place.pool) for place in found.places)
-        joined: object = None
+        fabric_key: object = None
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
-            joined = (fabric.graph, fabric.source, states, gpu_bits)
+            fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
         trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
-        hardware_class = (shape, found.reachable, found.unsupported, joined, trouble, partitions)
+        hardware_class = (shape, found.reachable, found.unsupported, fabric_key, trouble, partitions)
         return _interned(self._hardware_classes, hardware_class)
 
 
 def _interned(table: Interns, key: Hashable) -> Interned:
-    """What stands for a value; the table knows it as long as somebody else does."""
+    """The interned object of a key. The table holds it weakly: it lives as long as another reference."""
     found = table.get(key)
     if found is None:
         found = table[key] = Interned()
@@ -256,7 +266,7 @@ def _interned(table: Interns, key: Hashable) -> Interned:
 
 
 def _kind(device: Device, pool: int) -> Hashable:
-    """What search and scoring see of a device besides selectors and constraints."""
+    """What search and scoring read from a device, without selectors and constraints."""
     return (
         pool,
         device.capacity,
@@ -269,7 +279,7 @@ def _kind(device: Device, pool: int) -> Hashable:
 
 
 def _held(found: Inventory, allocated_devices: AllocatedDevices) -> int:
-    """Devices that nothing but holds keeps in use, as a mask."""
+    """The devices that only holds keep in use, as a bit mask."""
     mask = 0
     for pool in found.pools:
         for device in allocated_devices.only_held(pool.key):
@@ -278,8 +288,8 @@ def _held(found: Inventory, allocated_devices: AllocatedDevices) -> int:
     return mask
 
 
-def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
-    """What is shared out of each device, by bit."""
+def _share_digest(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
+    """A digest of the allocated shares of each device."""
     if not any(use.shares for use in pools.values()):
         return b""
     return _digest(
@@ -292,12 +302,12 @@ def _shares(found: Inventory, pools: Mapping[PoolKey, PoolUse]) -> bytes:
 
 
 def _digest(amounts: object) -> bytes:
-    """Stands for amounts in a key: a MIG node has some hundred of them, and keys are kept."""
+    """A short key for amounts: a MIG node has hundreds of them, and keys stay in memory."""
     return blake2b(repr(amounts).encode(), digest_size=16).digest()
 
 
 def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Sets of GPUs, by position, that Fabric Manager can join; None where no GPU names a partition."""
+    """Masks of GPU positions that Fabric Manager can join; None if no GPU names a partition."""
     sets: dict[tuple[int, object], int] = {}
     for position, bit in enumerate(gpu_bits):
         attributes = found.places[bit].device.attributes if bit >= 0 else {}
@@ -309,7 +319,7 @@ def _partitions(found: Inventory, gpu_bits: tuple[int, ...]) -> tuple[int, ...] 
 
 
 def _same(before: tuple[Pool, ...], after: tuple[Pool, ...]) -> bool:
-    """Whether two gatherings found the same slices."""
+    """Whether two results of `gather` have the same slices."""
     if len(before) != len(after):
         return False
     return all(
@@ -325,7 +335,7 @@ def _same_objects(before: Sequence[Slice], after: Sequence[Slice]) -> bool:
 
 
 class FleetBaselineCounter:
-    """Counts what nodes have, so that facts about the whole fleet cost nothing to keep."""
+    """Counts the hardware of all nodes, so that the FleetBaseline follows node changes at low cost."""
 
     def __init__(self) -> None:
         self._graphs: Counter[Graph] = Counter()

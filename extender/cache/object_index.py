@@ -1,5 +1,6 @@
-"""The objects of the watch, indexed the way snapshots need them. Events of deleted and re-listed objects are one path:
-`apply(kind, key, new)` with None for gone.
+"""The objects of the watches, with the indexes that snapshots need.
+
+Each kind has one `put` method. It takes the new object, or None for a deletion, from a watch or from a list.
 """
 
 from __future__ import annotations
@@ -15,70 +16,71 @@ from extender.fabric import agent_slice, gpu_uuid
 from extender.model import Claim, DeviceClass, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
 
 ALL_NODES = "*"
-_MAX_AGENT_SLICES = 8  # kept per node; an agent writes one
+_MAX_AGENT_SLICES = 8  # per node; an agent publishes one
 
 
 class ObjectIndex:
-    """What the cluster looked like at the last event; `dirty` are nodes whose view must be built again, `used` those where
-    nothing changed but who holds what."""
+    """All objects as of the last event.
+
+    `dirty` are the nodes whose NodeInfo must be built again, `used` those where only the allocated devices changed.
+    """
 
     def __init__(self, allocated_devices: AllocatedDevices) -> None:
         self._allocated_devices = allocated_devices
         self.slices: dict[str, Slice] = {}  # as published
         self.rules: dict[str, TaintRule] = {}
-        self._effective: dict[str, Slice] = {}  # with the taints of rules; what everybody else sees
+        self._effective: dict[str, Slice] = {}  # with the taints of rules; all other indexes use these
         self.pools: dict[PoolKey, dict[str, Slice]] = {}
         self.by_node: dict[str, dict[str, Slice]] = {}
-        self.roaming: dict[str, Slice] = {}  # slices that are not of one node
-        self.fabric: dict[str, Slice] = {}  # the slice that counts of the node's agent, by node
-        self._agent_slices: dict[str, dict[str, Slice]] = {}  # all of them, by node and name
-        self.refused_slices: dict[str, tuple[str, ...]] = {}  # why others of a node's agent do not count, by node
+        self.roaming: dict[str, Slice] = {}  # slices without a node name
+        self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
+        self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
+        self.refused_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were refused, by node
         self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
-        self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old to believe its memory
-        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}  # namespace and group to claims and their nodes
+        self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old for its memory data
+        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}  # namespace and group to claims with nodes
         self.nodes_version = 0
         self._by_label: dict[str, tuple[int, Mapping[str, frozenset[str]]]] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[ObjectKey, Claim] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID
-        self.unreserved: set[ObjectKey] = set()  # claims that are allocated and reserved for nobody
+        self.unreserved: set[ObjectKey] = set()  # allocated claims without a consumer
         self.special_claims: dict[tuple[str, str], ObjectKey] = {}  # namespace and UID of a pod to its special claim
-        self.allocated_at: dict[
-            str, int
-        ] = {}  # claim UID to the resourceVersion that allocated it, where the watch showed it
+        # Claim UID to the resourceVersion of its allocation; only for allocations that a watch event showed.
+        self.allocated_at: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
-        self._waiting_for: Counter[ObjectKey] = Counter()  # how many of these pods ask for a claim
+        self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
         self.dirty: set[str] = set()
         self.used: set[str] = set()
-        self.gone_slices: set[str] = set()
+        self.gone_slices: set[str] = set()  # names
         self.gone_pods: set[str] = set()  # UIDs
 
     def claim_with(self, uid: str) -> Claim | None:
-        """The claim of this UID."""
+        """The claim with this UID, or None."""
         key = self._key_of.get(uid)
         return self.claims.get(key) if key is not None else None
 
     def touch_pools(self, keys: Iterable[PoolKey]) -> None:
-        """The use of these pools changed."""
+        """Mark the nodes of these pools: the use of their devices changed."""
         self.used |= self.nodes_of(keys)
 
     def nodes_of(self, keys: Iterable[PoolKey]) -> set[str]:
-        """The nodes whose slices are in these pools; ALL_NODES stands for slices that are not of one node."""
+        """The nodes whose slices are in these pools; ALL_NODES for slices without a node name."""
         return {slice_.selection.node_name or ALL_NODES for key in keys for slice_ in self.pools.get(key, {}).values()}
 
     def take_dirty_nodes(self) -> tuple[set[str], set[str]]:
-        """Nodes to build again, and those where only the use changed; both are empty afterwards."""
+        """Return and clear the marks: nodes to build again, and nodes where only the use changed."""
         dirty, used = (set(self.nodes) | names if ALL_NODES in names else names for names in (self.dirty, self.used))
         self.dirty, self.used = set(), set()
         return dirty, used - dirty
 
-    # -- one method a kind; each takes the new object or None --------------------------------------------------
+    # -- put: one method per kind, with the new object or None ----------------------------------------------
 
     def put_rule(self, name: str, new: TaintRule | None) -> None:
-        """Taint rules change the slices they name: those of the old rule and those of the new."""
+        """Put a rule, and compute the taints of the slices that the old or the new rule matches."""
         old = self.rules.get(name)
         _replace(self.rules, name, new)
         for slice_ in list(self.slices.values()):
@@ -139,12 +141,12 @@ class ObjectIndex:
 
     def put_class(self, name: str, new: DeviceClass | None) -> None:
         if self.classes.get(name) == new:
-            return  # the wake-up annotation changes no field that counts
+            return  # the wake-up annotation is not part of a DeviceClass
         self.classes_version += 1
         _replace(self.classes, name, new)
 
     def put_claim(self, key: ObjectKey, new: Claim | None, *, listed: bool) -> Claim | None:
-        """The answer is what the claim was before. A list does not tell when an allocation was written."""
+        """Put a claim; returns the old one. A list (`listed`) does not show when an allocation was written."""
         old = self.claims.get(key)
         if old is not None and (new is None or new.uid != old.uid):
             self.touch_pools(self._allocated_devices.drop((CLAIM, old.uid)))
@@ -170,7 +172,7 @@ class ObjectIndex:
         return old
 
     def claims_on(self, pool: PoolKey) -> list[Claim]:
-        """Claims that have devices of a pool."""
+        """The claims that have devices of a pool."""
         return [self.claims[self._key_of[uid]] for uid in self._allocated_devices.claims(pool)]
 
     def _index_special(self, key: ObjectKey, old: Claim | None, new: Claim | None) -> None:
@@ -190,7 +192,7 @@ class ObjectIndex:
             self.groups.setdefault((key.namespace, new.group), {})[key] = node
 
     def _node_of(self, claim: Claim) -> str:
-        """The node whose devices a claim has; '' where its devices are of no one node."""
+        """The node of a claim's devices; '' if no device belongs to a single node."""
         for result in claim.allocation.results if claim.allocation is not None else ():
             slices = self.pools.get(PoolKey(result.device.driver, result.device.pool), {})
             node = next((s.selection.node_name for s in slices.values() if s.selection.node_name), "")
@@ -205,7 +207,7 @@ class ObjectIndex:
             _replace(self.nodes, name, new)
 
     def nodes_by(self, label: str) -> Mapping[str, frozenset[str]]:
-        """Node names by the value of a label; made when asked for, and again when nodes changed."""
+        """Node names by the value of a label. Computed on demand, and again after a change of the nodes."""
         known = self._by_label.get(label)
         if known is None or known[0] != self.nodes_version:
             found: dict[str, set[str]] = {}
@@ -237,7 +239,7 @@ class ObjectIndex:
         _replace(self.namespaces, name, new)
 
     def extended_resources(self) -> dict[str, str]:
-        """Extended resource name to class: the newest class wins, ties go to the first name."""
+        """Extended resource name to DeviceClass name: the newest class wins, then the first class name."""
         found: dict[str, DeviceClass] = {}
         for class_ in self.classes.values():
             name = class_.extended_resource
@@ -254,7 +256,7 @@ def _concerns(rule: TaintRule, slice_: Slice) -> bool:
 
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
-    """The slice with the taints of all rules that match; the very same one where none does."""
+    """The slice with the taints of all matching rules; the same object if no rule matches."""
     added = (
         {
             device.name: tuple(rule.taint for rule in rules if rule.matches(slice_.pool, device.name))
@@ -273,7 +275,7 @@ def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
 
 
 def _reversed(name: str) -> tuple[int, ...]:
-    """Sorts names backwards under `>`."""
+    """A sort key that reverses the order of names."""
     return tuple(-ord(char) for char in name)
 
 

@@ -1,8 +1,10 @@
-"""What filter promised and bind is writing, claim by claim: the life of a reservation, as a table that runs.
+"""Reservations of devices for claims: by a hold of filter, or by a bind that writes the claim.
 
-          filter          bind            watch shows it, claim gone, undone
+TRANSITIONS is the state machine of one reservation:
+
+          filter          bind            allocation in watch, claim deleted, bind failed
 (none) ──────────▶ HELD ─────────▶ BINDING ──────────▶ (none)
-                    │ deadline, pod or claim gone, filtered again
+                    │ deadline, pod or claim deleted, pod filtered again
                     └──────────────────▶ (none)
 """
 
@@ -16,11 +18,11 @@ from math import inf
 from extender.cache.allocated_devices import BIND, HOLD, AllocatedDevices, Holder
 from extender.model import PoolKey, Reservation, ReservationState, Result
 
-_FEW = 64  # deadlines of holds that ended are kept below this number and below that of holds
+_OUTDATED_DEADLINES = 64  # outdated entries that the heap of deadlines may always have
 
 
 class Event(Enum):
-    """What can happen to a reservation."""
+    """The events of a reservation."""
 
     HOLD = "filter chose devices"
     EXPIRE = "the hold's deadline passed"
@@ -33,19 +35,25 @@ class Event(Enum):
 
 TRANSITIONS: dict[tuple[ReservationState, Event], ReservationState] = {
     (ReservationState.NONE, Event.HOLD): ReservationState.HELD,
-    # What the cluster does to claims without a reservation is no news, and an undo may come after the watch confirmed.
+    # Events of claims without a reservation change nothing. A rollback can end after the watch confirmed the claim.
     (ReservationState.NONE, Event.RELEASE): ReservationState.NONE,
     (ReservationState.NONE, Event.CONFIRM): ReservationState.NONE,
     (ReservationState.NONE, Event.CLAIM_DELETED): ReservationState.NONE,
     (ReservationState.NONE, Event.FORGET): ReservationState.NONE,
-    (ReservationState.HELD, Event.FORGET): ReservationState.HELD,  # another bind's failure ends no hold
+    (
+        ReservationState.HELD,
+        Event.FORGET,
+    ): ReservationState.HELD,  # the failed bind was an earlier one; the hold is newer
     (ReservationState.HELD, Event.EXPIRE): ReservationState.NONE,
     (ReservationState.HELD, Event.RELEASE): ReservationState.NONE,
     (ReservationState.HELD, Event.CLAIM_DELETED): ReservationState.NONE,
     (ReservationState.HELD, Event.CONFIRM): ReservationState.NONE,  # another process allocated it
     (ReservationState.NONE, Event.ASSUME): ReservationState.BINDING,
     (ReservationState.HELD, Event.ASSUME): ReservationState.BINDING,
-    (ReservationState.BINDING, Event.HOLD): ReservationState.BINDING,  # a filter during our own bind changes nothing
+    (
+        ReservationState.BINDING,
+        Event.HOLD,
+    ): ReservationState.BINDING,  # a filter request during the bind changes nothing
     (ReservationState.BINDING, Event.RELEASE): ReservationState.BINDING,
     (ReservationState.BINDING, Event.CONFIRM): ReservationState.NONE,
     (ReservationState.BINDING, Event.CLAIM_DELETED): ReservationState.NONE,
@@ -54,13 +62,16 @@ TRANSITIONS: dict[tuple[ReservationState, Event], ReservationState] = {
 
 
 class InvalidTransition(RuntimeError):
-    """An event that the table does not list for the state: a bug of Berth."""
+    """TRANSITIONS has no entry for this state and event: a bug in Berth."""
 
 
 class Reservations:
-    """Reservations by claim UID. Every change of state follows TRANSITIONS, and every change of what is in use goes
-    through the allocated devices. Methods answer with the pools whose use changed. `changed` is told the claim's new
-    reservation, None where it ended."""
+    """Reservations by claim UID.
+
+    Every change of state follows TRANSITIONS, and every reservation is also an entry of the allocated devices. Methods
+    return the pools whose use changed. `changed` is called with the claim UID and its new reservation, or None after
+    its end. Times are in seconds of the service's clock.
+    """
 
     def __init__(
         self,
@@ -70,19 +81,19 @@ class Reservations:
         self._allocated_devices = allocated_devices
         self._changed = changed
         self.by_claim: dict[str, Reservation] = {}
-        self.in_flight: dict[str, str] = {}  # claims that binds write, each with the UID of the pod it is written for
-        self._held_for: dict[str, dict[str, None]] = {}  # pod UID to the claims held for it
-        # A heap; a hold that ended before its deadline leaves its entry for a while.
+        self.in_flight: dict[str, str] = {}  # UID of a claim in state BINDING to the UID of its pod
+        self._held_for: dict[str, dict[str, None]] = {}  # pod UID to its held claims, in order
+        # A heap of (deadline, claim UID). The entry of a hold that ended early stays until a cleanup.
         self._deadlines: list[tuple[float, str]] = []
 
     @property
     def next_deadline(self) -> float:
-        """No hold ends before; infinite without holds."""
+        """No hold ends before this time; infinite without holds."""
         return self._deadlines[0][0] if self._deadlines else inf
 
     @property
     def holds(self) -> int:
-        """Pods for which devices are held."""
+        """The number of pods with holds."""
         return len(self._held_for)
 
     def state(self, claim_uid: str) -> ReservationState:
@@ -96,19 +107,19 @@ class Reservations:
     def hold(
         self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...], deadline: float
     ) -> set[PoolKey]:
-        """Keep devices for a claim of a pod. Raises InvalidTransition where the claim is reserved already."""
+        """Hold devices for a claim of a pod. Raises InvalidTransition if the claim is held already."""
         touched = self._transition(
             claim_uid, Event.HOLD, Reservation(pod_uid, node, results, ReservationState.HELD, deadline)
         )
         if self.state(claim_uid) is ReservationState.HELD:
             heappush(self._deadlines, (deadline, claim_uid))
-            if len(self._deadlines) > 2 * len(self.by_claim) + _FEW:
+            if len(self._deadlines) > 2 * len(self.by_claim) + _OUTDATED_DEADLINES:
                 self._deadlines = [entry for entry in set(self._deadlines) if self._is_held(*entry)]
                 heapify(self._deadlines)
         return touched
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> set[PoolKey]:
-        """A bind starts to write this allocation into a claim. Raises InvalidTransition where another bind does."""
+        """A bind starts to write these results into a claim. Raises InvalidTransition if another bind writes it."""
         return self._transition(
             claim_uid, Event.ASSUME, Reservation(pod_uid, node, results, ReservationState.BINDING, inf)
         )
@@ -118,15 +129,15 @@ class Reservations:
         return self._transition_all(list(self._held_for.get(pod_uid, ())), Event.RELEASE)
 
     def release_claim(self, claim_uid: str) -> set[PoolKey]:
-        """End the hold of a claim: a pod that shares it is bound, and chooses its devices on the newest picture."""
+        """End the hold of a claim, because a bind of a pod that shares it chooses devices on the newest snapshot."""
         return self._transition(claim_uid, Event.RELEASE)
 
     def release_node(self, node: str) -> set[PoolKey]:
-        """End all holds on a node: a bind that has arrived is worth more than a promise that may never be used."""
+        """End all holds on a node, because a bind takes precedence over holds that may never be used."""
         return self._transition_all([uid for uid, r in self._held() if r.node == node], Event.RELEASE)
 
     def expire(self, now: float) -> set[PoolKey]:
-        """End holds whose deadline passed."""
+        """End the holds whose deadline passed."""
         touched: set[PoolKey] = set()
         while self._deadlines and (self._deadlines[0][0] <= now or not self._is_held(*self._deadlines[0])):
             entry = heappop(self._deadlines)
@@ -135,22 +146,22 @@ class Reservations:
         return touched
 
     def confirm(self, claim_uid: str) -> set[PoolKey]:
-        """The watch showed the claim with an allocation: from now on the claim speaks for itself."""
+        """The watch showed the claim's allocation. The reservation ends: the claim itself has the devices."""
         return self._transition(claim_uid, Event.CONFIRM)
 
     def claim_deleted(self, claim_uid: str) -> set[PoolKey]:
-        """The claim does not exist any more."""
+        """The claim was deleted. The reservation ends."""
         return self._transition(claim_uid, Event.CLAIM_DELETED)
 
     def forget(self, claim_uid: str) -> set[PoolKey]:
-        """The bind that wrote the claim failed. The watch may have confirmed the write before."""
+        """The bind of the claim failed. The watch may have confirmed the write before."""
         return self._transition(claim_uid, Event.FORGET)
 
     def _is_held(self, deadline: float, claim_uid: str) -> bool:
         reservation = self.by_claim.get(claim_uid)
-        return (
-            reservation is not None and reservation.state is ReservationState.HELD and reservation.deadline == deadline
-        )
+        if reservation is None or reservation.state is not ReservationState.HELD:
+            return False
+        return reservation.deadline == deadline
 
     def _held(self) -> Iterable[tuple[str, Reservation]]:
         return ((uid, self.by_claim[uid]) for claims in self._held_for.values() for uid in claims)
@@ -166,7 +177,9 @@ class Reservations:
         before = self.state(claim_uid)
         after = TRANSITIONS.get((before, event))
         if after is None:
-            raise InvalidTransition(f"claim {claim_uid}: in state {before.value!r} it cannot happen that {event.value}")
+            raise InvalidTransition(
+                f"claim {claim_uid}: state {before.value!r} does not allow the event {event.value!r}"
+            )
         if after is before:
             return set()
         touched = self._remove(claim_uid)

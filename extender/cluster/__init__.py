@@ -1,6 +1,6 @@
 """All network I/O with the API server: credentials, requests, list and watch, writes.
 
-What does not belong here: decisions. Nothing in this package knows why something is written.
+This package makes no decisions: callers decide what to write and why.
 """
 
 from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMany, Unavailable

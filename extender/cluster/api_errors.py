@@ -1,16 +1,16 @@
-"""What the API server can answer, as far as somebody handles it.
+"""Errors of API requests, as far as callers handle them differently.
 
 ClusterError(BerthError)
  ├─ Conflict         409: the object changed, or the pod is bound already
  ├─ NotFound         404
- ├─ Gone             410: the watch must list again
+ ├─ Gone             410: the reflector must list again
  ├─ Forbidden        401, 403, and 422 for rights on subresources
- ├─ Invalid          400, 422: the server refuses the content
- ├─ TooMany          429: ask again after `retry_after` seconds, a few at most
- ├─ Unavailable      network, time-out, 408, 5xx: the same request may succeed later
- └─ Unexpected       every other status, such as 3xx, 405 or 415: repeating the request does not help
+ ├─ Invalid          400, 422: the server rejects the content
+ ├─ TooMany          429: the caller may retry after `retry_after` seconds, at most 5
+ ├─ Unavailable      network error, time-out, 408, 5xx: the same request may succeed later
+ └─ Unexpected       every other status, such as 3xx, 405 or 415: a retry does not help
 
-The HTTP library's own exceptions never leave this room; they are chained as causes.
+Exceptions of the HTTP library do not leave this package; they are chained as causes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from extender.model import BerthError
 
 
 class ClusterError(BerthError):
-    """The API server could not do what was asked."""
+    """A request to the API server failed."""
 
 
 class Conflict(ClusterError):
@@ -51,14 +51,14 @@ class Unexpected(ClusterError):
 
 
 class TooMany(ClusterError):
-    """`retry_after` is in seconds and capped: a claim stays assumed while a bind waits; a proxy may ask for hours."""
+    """`retry_after` is in seconds, at most 5: a proxy may send hours, but a bind keeps its claim reserved."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         self.retry_after = min(max(0.0, retry_after), _LONGEST_RETRY_AFTER)
         super().__init__(message)
 
 
-_LONGEST_RETRY_AFTER = 5.0  # seconds; a bind tries five times within the 30 s that kube-scheduler gives it
+_LONGEST_RETRY_AFTER = 5.0  # seconds; a bind tries 5 times within its time-out of 30 s in kube-scheduler
 _BY_STATUS: dict[int, type[ClusterError]] = {
     400: Invalid,
     401: Forbidden,
@@ -72,10 +72,10 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 
 def error_for(status: int, message: str, retry_after: float) -> ClusterError:
-    """The error of an HTTP status."""
+    """The error for an HTTP status other than success."""
     if status == 429:  # noqa: PLR2004 - Too Many Requests
         return TooMany(message, retry_after)
-    if status == 422 and "orbidden" in message:  # noqa: PLR2004 - granular authorisation answers so (1.36)
+    if status == 422 and "orbidden" in message:  # noqa: PLR2004 - missing rights on a subresource, Kubernetes 1.36
         return Forbidden(message)
     if status in _BY_STATUS:
         return _BY_STATUS[status](message)

@@ -1,4 +1,4 @@
-"""How long to wait before the next try, as in client-go: doubled each time, with jitter, anew after a quiet while."""
+"""Exponential back-off as in client-go: the delay doubles per failure, has jitter, and resets after a quiet time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_LARGEST_EXPONENT = 30  # more doublings than any range of delays needs
+_LARGEST_EXPONENT = 30  # avoids a float overflow
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """In seconds: `first` is the delay after one failure, `most` the longest, `reset` the time without a failure that
-    makes the next one count as the first again."""
+    """In seconds: the delay after the first failure, the longest delay, and the time without failures that resets."""
 
     first: float
     most: float
@@ -21,7 +20,7 @@ class Delays:
 
 
 class Backoff:
-    """The delays of one thing that fails now and then."""
+    """The back-off of one repeated operation."""
 
     def __init__(self, delays: Delays, clock: Callable[[], float] = time.monotonic) -> None:
         self._delays = delays
@@ -31,12 +30,12 @@ class Backoff:
 
     @property
     def failures(self) -> int:
-        """Failures in a row; 0 once the last one is longer ago than `reset`."""
+        """Consecutive failures; 0 if the last one is more than `reset` seconds ago."""
         return self._failures if self._clock() - self._last <= self._delays.reset else 0
 
     def next(self) -> float:
-        """Count a failure; the answer is how many seconds to wait: from half of the delay to the whole."""
+        """Count a failure. Returns the seconds to wait: random, between half of the delay and the full delay."""
         self._failures = self.failures + 1
         self._last = self._clock()
         delay = min(self._delays.most, self._delays.first * 2.0 ** min(self._failures - 1, _LARGEST_EXPONENT))
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter needs no secure randomness

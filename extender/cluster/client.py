@@ -1,4 +1,4 @@
-"""Requests to the API server: JSON bytes in and out, errors of our own, no models."""
+"""The HTTP client of the API server: JSON in and out, failures as ClusterError."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ Json = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 _JSON = "application/json"
-_MOST_TOLD = 500  # bytes of what the server says about a refusal
-_REQUEST_SECONDS = 15.0  # one write; a bind has a handful and the scheduler's time-out for it is 30 s
-_OPEN_SECONDS = 30.0  # until a watch is accepted; an API server under load keeps it in a queue for 15
-_READ_BYTES = (
-    5 * 1024 * 1024
-)  # half of the longest line: an object has 1.5 MiB in etcd, and JSON writes `<` in six bytes
-_CONNECTIONS = 64  # writes in flight; the API server's default limit for mutations is 200
+_MOST_TOLD = 500  # bytes of an error text from the server
+_REQUEST_SECONDS = 15.0  # time-out of one request; a bind has about 5 within its time-out of 30 s in kube-scheduler
+_OPEN_SECONDS = 30.0  # time-out for the start of a watch; a busy API server queues it for up to 15 s
+# Half of the longest accepted line: an object has up to 1.5 MiB in etcd, and JSON escapes `<` as six bytes.
+_READ_BYTES = 5 * 1024 * 1024
+_CONNECTIONS = 64  # concurrent requests; the API server's default limit for mutations is 200
 
 
 class ApiClient:
-    """An async context manager around one connection pool."""
+    """A client with one connection pool, as an async context manager. All requests raise ClusterError."""
 
     def __init__(self, credentials: Credentials, user_agent: str = "berth") -> None:
         self._credentials = credentials
         self._token = TokenCache(credentials.token)
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
-        self.answers: Counter[tuple[str, str]] = Counter()  # requests by method and HTTP status, '' where none came
+        self.answers: Counter[tuple[str, str]] = Counter()  # requests by (method, HTTP status); '' for no response
 
     async def __aenter__(self) -> Self:
         tls: Any = self._credentials.tls if self._credentials.tls is not None else True
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS + 16, ssl=tls),  # 16 watches beside the writes
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS + 16, ssl=tls),  # plus 16 watches
             headers={"User-Agent": self._user_agent, "Accept": _JSON},
             read_bufsize=_READ_BYTES,
         )
@@ -94,18 +93,21 @@ class ApiClient:
             ) as response:
                 content = await response.read()
                 self.answers[method, str(response.status)] += 1
-                if response.status >= 300:  # noqa: PLR2004 - anything but success
-                    told = _message(content) or f"{method} {path} is answered {response.status}"
-                    raise error_for(response.status, told, _retry_after(response))
+                if response.status >= 300:  # noqa: PLR2004 - not success
+                    message = _message(content) or f"{method} {path}: HTTP status {response.status}"
+                    raise error_for(response.status, message, _retry_after(response))
                 return await _object(content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self.answers[method, ""] += 1
             raise Unavailable(f"{method} {path}: {error or type(error).__name__}") from error
 
     async def lines(self, path: str, params: Mapping[str, str], silence_seconds: float) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, after an empty one that says that the server has accepted it. Ends when the server ends
-        it, and when the server says nothing for so many seconds. Close it where it is not read to its end. Raises Gone
-        where a line is too long: only a list shows that object."""
+        """The lines of a watch. The first line is empty: the server accepted the watch.
+
+        The iterator ends when the server ends the watch, or after `silence_seconds` without data. A caller that stops
+        early must close it. Raises ClusterError; Gone for a line that is too long, because only a list can show that
+        object.
+        """
         headers = await self._headers(_JSON)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silence_seconds)
         try:
@@ -126,7 +128,7 @@ class ApiClient:
             raise Unavailable(f"watch {path}: {error or type(error).__name__}") from error
 
     def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "the client is used outside its context"
+        assert self._session is not None, "the client is used outside its async context"
         return self._session
 
     async def _headers(self, content_type: str) -> dict[str, str]:
@@ -138,8 +140,10 @@ class ApiClient:
 
 
 async def decode_json(content: bytes) -> Any:
-    """The value of a JSON text from the API server, see lenient_loads: a thread mends what orjson refuses, which takes
-    long for large texts. Raises ValueError."""
+    """The value of a JSON text from the API server. Raises ValueError.
+
+    lenient_loads decodes what orjson rejects, in a thread, because it is slow for large texts.
+    """
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -147,15 +151,16 @@ async def decode_json(content: bytes) -> Any:
 
 
 async def _object(content: bytes) -> Json:
-    """An answer of the API server. Raises ValueError where it is no JSON object: a proxy may have answered."""
+    """The JSON object of a response. Raises ValueError for other content, such as an error page of a proxy."""
     found = await decode_json(content)
     if not isinstance(found, dict):
-        words = one_line(content[:_MOST_TOLD].decode("utf-8", "replace"))
-        raise ValueError(f"the answer is no JSON object: {words}")  # noqa: TRY004 - as orjson for what is no JSON
+        text = one_line(content[:_MOST_TOLD].decode("utf-8", "replace"))
+        raise ValueError(f"the response is not a JSON object: {text}")  # noqa: TRY004 - orjson raises the same
     return found
 
 
 def _message(content: bytes) -> str:
+    """The message of a metav1.Status, or the start of the content."""
     try:
         status = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -164,6 +169,7 @@ def _message(content: bytes) -> str:
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:
+    """Seconds of the Retry-After header; 1 without a valid one."""
     try:
         return max(0.0, float(response.headers.get("Retry-After", "1")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where the API server is and how requests authenticate, by the kubernetes client's own rules."""
+"""Address and credentials of the API server, by the rules of the official Python client."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line, shown
 from extender.wire import one_value
 
-_REFRESH_SECONDS = (
-    30.0  # the client looks at files and expiry dates anew for every token asked for: once in a while is enough
-)
-_USABLE_SECONDS = 240.0  # the client renews a token five minutes before it expires
-_MOST_BYTES = 1024 * 1024  # of a kubeconfig
-_PATIENCE_SECONDS = 15.0  # a request waits so long for a first token
+_REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
+_USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
+_MOST_BYTES = 1024 * 1024  # limit of a kubeconfig
+_PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How to reach the API server. `token` may block: it reads files, runs credential plugins, raises ClusterError."""
+    """Address, TLS and token of the API server.
+
+    `token` may block: it reads files and runs credential plugins. It raises ClusterError.
+    """
 
     url: str
     tls: ssl.SSLContext | None
@@ -41,12 +42,14 @@ class Credentials:
 
 
 def load_credentials(kubeconfig: Path | None) -> Credentials:
-    """From a kubeconfig file, or from the pod's service account. Blocks while a credential plugin runs. Raises
-    WireError or ClusterError with what is wrong or missing, or with the plugin's command."""
+    """Credentials from a kubeconfig file, or from the pod's service account (None).
+
+    Blocks while a credential plugin runs. Raises WireError or ClusterError with the fault, or with the failed plugin.
+    """
     configuration = Configuration()
-    where = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
+    source = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
     if kubeconfig is not None:
-        _check(kubeconfig, where)
+        _check(kubeconfig, source)
     try:
         if kubeconfig is not None:
             _load_kubeconfig(kubeconfig, configuration)
@@ -56,32 +59,34 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
     except ClusterError:
         raise
     except Exception as error:
-        raise ClusterError(f"cannot read credentials from {where}: {_reason(error)}") from error
+        raise ClusterError(f"cannot read credentials from {source}: {_reason(error)}") from error
     url = str(configuration.host).rstrip("/")
     if not url.startswith(("http://", "https://")):
-        problem = f"the server {shown(url)} is no http:// or https:// address"
-        raise ClusterError(f"cannot read credentials from {where}: {problem}")
+        problem = f"the server {shown(url)} is not an http:// or https:// address"
+        raise ClusterError(f"cannot read credentials from {source}: {problem}")
     return Credentials(url, tls, lambda: _token(configuration))
 
 
-def _check(kubeconfig: Path, where: str) -> None:
-    """Raises WireError where the file cannot be one: the client reads it without limits."""
-    found = one_value(read_mounted(kubeconfig, _MOST_BYTES), where, _MOST_BYTES)
+def _check(kubeconfig: Path, source: str) -> None:
+    """Raises WireError if the file is too large or not a mapping. The client itself has no such limits."""
+    found = one_value(read_mounted(kubeconfig, _MOST_BYTES), source, _MOST_BYTES)
     if type(found) is not dict:
-        raise WireError(where, "is no kubeconfig: it must hold a mapping")
+        raise WireError(source, "is not a kubeconfig: it must be a mapping")
 
 
 def _reason(error: Exception) -> str:
     text = one_line(str(error), 512)
     if isinstance(error, ssl.SSLError):
-        return f"a certificate or key in it is none ({text})"
+        return f"a certificate or key in it is invalid ({text})"
     known = isinstance(error, ConfigException | OSError)
-    return text if known else f"a field has a value that is not expected ({type(error).__name__}: {text})"
+    return text if known else f"a field has an unexpected value ({type(error).__name__}: {text})"
 
 
 class TokenCache:
-    """The token of requests. It is read in a thread, one read at a time, ahead of its expiry: requests use the last
-    token meanwhile."""
+    """The token of requests. A thread reads a new token before the old one expires, one read at a time.
+
+    Requests use the old token until the read ends.
+    """
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class TokenCache:
     ) -> None:
         self._read = read
         self._clock = clock
-        self._patience = patience_seconds
+        self._patience_seconds = patience_seconds
         self._token: str | None = None
         self._usable_until = float("-inf")
         self._due = float("-inf")
@@ -99,7 +104,7 @@ class TokenCache:
         self._log = structlog.get_logger("berth.credentials")
 
     async def get(self) -> str | None:
-        """The token, or None where requests need none. Raises ClusterError where none can be had."""
+        """The token, or None if requests need no token. Raises ClusterError if no token is available."""
         now = self._clock()
         usable = now < self._usable_until
         if self._reading is None and (now >= self._due or not usable):
@@ -108,11 +113,11 @@ class TokenCache:
         if usable or self._reading is None:
             return self._token
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._patience_seconds):
                 return await asyncio.shield(self._reading)
         except TimeoutError:
             raise ClusterError(
-                f"no credentials within {self._patience:.0f} s; does a credential plugin hang?"
+                f"no credentials within {self._patience_seconds:.0f} s; a credential plugin may hang"
             ) from None
 
     def _done(self, reading: asyncio.Future[str | None]) -> None:
@@ -129,7 +134,7 @@ class TokenCache:
 
 
 class _Loader(KubeConfigLoader):
-    """The client's own loader only logs that a credential plugin failed, and requests go out without credentials."""
+    """A loader that raises if a credential plugin fails. The client's own loader only logs it."""
 
     def _load_from_exec_plugin(self) -> bool | None:
         user: Any = self._user
@@ -141,7 +146,7 @@ class _Loader(KubeConfigLoader):
         try:
             self._use(ExecProvider(plugin, folder, cluster).run(), folder)  # type: ignore[no-untyped-call] # as above
         except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
-            # Without its arguments, as kubectl says it: /readyz shows this to all, and an argument may be a secret.
+            # The message omits the arguments, as in kubectl: /readyz is public, and an argument may be a secret.
             command, why = plugin.safe_get("command"), str(error).removeprefix("exec: ")
             raise ClusterError(f"credential plugin {command} failed: {why}") from error
         return True
@@ -153,22 +158,22 @@ class _Loader(KubeConfigLoader):
             self.cert_file = _file(status, "clientCertificateData", folder)
             self.key_file = _file(status, "clientKeyData", folder)
         else:
-            raise ConfigException("its answer has neither a token nor a client certificate with its key")
+            raise ConfigException("its output has neither a token nor a client certificate with its key")
         if "expirationTimestamp" in status:
             self.expiry = parse_rfc3339(status["expirationTimestamp"])  # type: ignore[no-untyped-call] # as above
 
 
 def _file(status: dict[str, Any], field: str, folder: str) -> str:
-    """The name of a file with the text of the field."""
+    """The path of a file with the content of the field."""
     found = FileOrData(status, None, field, folder, False)  # type: ignore[no-untyped-call] # as above; not base64
     return str(found.as_file())  # type: ignore[no-untyped-call] # as above
 
 
 def _load_kubeconfig(path: Path, configuration: Configuration) -> None:
-    """As the client's load_kube_config, with the loader above."""
+    """Like load_kube_config of the client, with _Loader."""
     merged = KubeConfigMerger(str(path))  # type: ignore[no-untyped-call] # as above
     if merged.config is None:
-        raise ConfigException("the file holds no configuration")
+        raise ConfigException("the file has no configuration")
     options = {"config_base_path": None, "config_persister": merged.save_changes}
     loader = _Loader(merged.config, **options)  # type: ignore[no-untyped-call] # as above
     loader.load_and_set(configuration)  # type: ignore[no-untyped-call] # as above
@@ -185,7 +190,7 @@ def _tls(configuration: Configuration) -> ssl.SSLContext | None:
     if not str(configuration.host).startswith("https"):
         return None
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    # Python 3.13 on refuses authorities without the key usage extension; clusters have such ones, and kubectl takes them.
+    # Python 3.13 rejects CA certificates without the key usage extension. Some clusters have them; kubectl allows them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)

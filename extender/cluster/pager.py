@@ -1,4 +1,4 @@
-"""Lists in pages, as the API server hands them out."""
+"""Paged lists of the API server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 async def pages(
     client: ApiClient, path: str, page_size: int, params: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Json, None]:
-    """Every page of a list, of `page_size` objects at most. Raises ClusterError, also where an answer is no list."""
+    """The pages of a list, with at most `page_size` objects each. Raises ClusterError, also for an invalid response."""
     token = ""
     while True:
         more = {"continue": token} if token else {}

@@ -1,4 +1,4 @@
-"""List and watch of one kind: pages, bookmarks, a fresh list after 410 with the deletions it implies, back-off."""
+"""List and watch of one kind: paged lists, bookmarks, back-off, and after 410 a new list with implied deletions."""
 
 from __future__ import annotations
 
@@ -20,53 +20,59 @@ from extender.model import WireError
 
 Json = dict[str, Any]
 
-_PAGE = 200  # objects per list request: larger ones leave their pieces all over the memory, 6 MiB of 140 with client-go's 500
-_WATCH_SECONDS = (300, 600)  # the server ends a watch somewhere in between, client-go's range
-_SHORT_SECONDS = 10.0  # a watch that ends sooner has failed
-_SHOWN = 200  # characters of a problem that are kept
+_PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
+_WATCH_SECONDS = (300, 600)  # range of the random watch timeout, as in client-go
+_SHORT_SECONDS = 10.0  # a watch that ends sooner counts as failed
+_SHOWN = 200  # characters of a problem text
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedResource:
-    """What to reflect. `apply(key, object)` gets the raw object, or None for a deletion; it returns nothing."""
+    """A kind to list and watch. `apply(key, object)` receives the raw object, or None for a deletion."""
 
     name: str
     path: str
     apply: Callable[[str, Json | None], None]
     field_selector: str = ""
-    optional: bool = False  # a server that does not know the kind has none of it
-    listed: Callable[[str, Json | None], None] | None = None  # instead of `apply` for what a list shows
-    older: tuple[str, ...] = ()  # paths of older versions of its API, tried in this order where `path` is not served
+    optional: bool = False  # a server without this API counts as one without objects
+    listed: Callable[[str, Json | None], None] | None = None  # replaces `apply` for objects of a list
+    older: tuple[str, ...] = ()  # paths of older API versions, tried in this order if the server does not serve `path`
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where the kind may be served, the newest version first."""
+        """All paths of the kind, the newest API version first."""
         return (self.path, *self.older)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a reflector waits. Bookmarks come about once a minute, but not on every watch: an API server sends none
-    of a kind that has not changed since the list. So silence alone is no failure: the reflector opens the watch again,
-    from the last version, and only a server that does not accept it has failed."""
+    """Time-outs and delays of a reflector.
 
-    silence_seconds: float = 90.0  # until a watch that says nothing is opened again
-    absent_seconds: float = 300.0  # how often to ask again for an API that was not served
-    slice_seconds: float = 0.0002  # of applying objects, until other work gets a turn
-    delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - it is frozen
+    Silence is not a failure: an API server sends about one bookmark per minute, but none for a kind without changes
+    since the list. So the reflector opens a silent watch again from the last version. If the server does not accept
+    that watch, it counts as failed.
+    """
+
+    silence_seconds: float = 90.0  # silence after which a watch is opened again
+    absent_seconds: float = 300.0  # delay before the next check for an API that the server does not serve
+    slice_seconds: float = 0.0002  # time for applying objects before other tasks may run
+    delays: Delays = Delays(first=0.5, most=30.0)  # noqa: RUF009 - Delays is immutable
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A version of an object that could not be applied, and why; the last version that could stays in force."""
+    """A version of an object that `apply` rejected. The cache keeps the last accepted version."""
 
     version: str
     problem: str
 
 
 class Reflector:
-    """Keeps one kind up to date. `listed` once the first list is complete; `version` is the last one seen. Where many objects
-    come at once, other tasks have their turn in between."""
+    """Keeps one kind up to date by list and watch.
+
+    `listed` is true after the first complete list; `version` is the last resourceVersion. The reflector lets other
+    tasks run between objects.
+    """
 
     def __init__(
         self,
@@ -87,18 +93,18 @@ class Reflector:
         self._backoff = Backoff(timing.delays)
         self._worked_since = 0.0
         self._known: set[str] = set()
-        self.unreadable: dict[str, Unreadable] = {}  # by key; no more than the server has objects
+        self.unreadable: dict[str, Unreadable] = {}  # by key; at most one per object of the server
         self._log = structlog.get_logger("berth.watch").bind(kind=kind.name)
         self.version = ""
         self.listed = False
         self.failures = 0
         self.relists = 0
-        self.problem = ""  # why the last list or watch ended, '' while all is well
+        self.problem = ""  # the last failure; '' after a success
         self._heard = clock()
         self._served = True
 
     async def run(self) -> None:
-        """Until cancelled. Each run begins with a list: what made the last one fail may have hidden events."""
+        """List and watch until cancelled. Each run starts with a list, because the last run may have missed events."""
         self.version = ""
         while True:
             try:
@@ -121,25 +127,24 @@ class Reflector:
 
     @property
     def silence(self) -> float:
-        """Seconds since the server said anything: a list, that it accepted a watch, an event, a bookmark. 0 while it
-        does not serve the kind."""
+        """Seconds since the last list, accepted watch, event or bookmark; 0 if the server does not serve the kind."""
         return self._clock() - self._heard if self._served else 0.0
 
     def _try_older(self) -> bool:
-        """Go on to the next older version of the API. False where all were tried: then the newest comes next."""
+        """Select the next older API version. Returns False after the oldest one; the newest one is selected then."""
         position = self.kind.paths.index(self._path) + 1
         self._path = self.kind.paths[position % len(self.kind.paths)]
         return position < len(self.kind.paths)
 
     async def _wait_for_api(self) -> None:
-        """A server that does not know the kind has none of it, until it is asked again."""
+        """Delete all objects of a kind that the server does not serve, and wait before the next check."""
         self._known = {key for key in self._known if not self._apply(key, None, self.kind.apply)}
         self._served, self.listed, self.problem = False, True, ""
         self._on_progress()
         await asyncio.sleep(self._absent_seconds)
 
     async def _list(self) -> None:
-        """Read all pages, apply them, and delete what is no longer there."""
+        """List all pages, apply their objects, and delete objects that the list does not have."""
         seen: set[str] = set()
         version = ""
         async for page in pages(self._client, self._path, _PAGE, self._params()):
@@ -147,16 +152,16 @@ class Reflector:
                 key = _key(item)
                 seen.add(key)
                 self._apply(key, item, self.kind.listed or self.kind.apply)
-                await self._breathe()
+                await self._let_others_run()
             version = _text(page, "resourceVersion") or version
         self._known = seen | {key for key in self._known - seen if not self._apply(key, None, self.kind.apply)}
         self.version, self.listed, self._served = version, True, True
-        self._well()
+        self._succeeded()
         self.relists += 1
         self._on_progress()
 
     async def _watch(self) -> None:
-        seconds = str(random.randint(*_WATCH_SECONDS))  # noqa: S311 - spreads load, guards nothing
+        seconds = str(random.randint(*_WATCH_SECONDS))  # noqa: S311 - jitter needs no secure randomness
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds
         )
@@ -166,16 +171,16 @@ class Reflector:
                 self._heard = self._clock()
                 if line:
                     self._event(await _decode(line))
-                    self._well()
-                    await self._breathe()
+                    self._succeeded()
+                    await self._let_others_run()
         lasted = time.monotonic() - began
         if lasted < min(_SHORT_SECONDS, self._silence_seconds):
             raise Unavailable(f"the watch ended after {lasted:.1f} s")
 
-    def _well(self) -> None:
+    def _succeeded(self) -> None:
         self.failures, self.problem, self._heard = 0, "", self._clock()
 
-    async def _breathe(self) -> None:
+    async def _let_others_run(self) -> None:
         if time.perf_counter() - self._worked_since > self._slice_seconds:
             await asyncio.sleep(0)
             self._worked_since = time.perf_counter()
@@ -186,7 +191,7 @@ class Reflector:
             message = str(obj.get("message", obj))
             if obj.get("code") == 410:  # noqa: PLR2004 - Gone
                 raise Gone(message)
-            self.version = ""  # as client-go: what the server could not send is in the next list
+            self.version = ""  # as in client-go: the next list has the missing objects
             raise ClusterError(message)
         if kind == "DELETED":
             if self._apply(_key(obj), None, self.kind.apply):
@@ -198,23 +203,22 @@ class Reflector:
         self._on_progress()
 
     def _apply(self, key: str, obj: Json | None, apply: Callable[[str, Json | None], None]) -> bool:
-        """Whether it could be applied. Where not, the ones after it are applied nevertheless; a deletion that could not
-        be applied comes again with the next list."""
+        """Apply one object; returns False if that failed. A failed deletion is repeated after the next list."""
         try:
             if obj is not None and not isinstance(obj, dict):
                 raise WireError("", f"must be an object, is {type(obj).__name__}")
             apply(key, obj)
         except WireError as error:
-            self._cannot_apply(key, obj, str(error), trace=False)
-        except Exception as error:  # noqa: BLE001 - a bug that one object shows must not stop the others
-            self._cannot_apply(key, obj, f"{type(error).__name__}: {error}", trace=True)
+            self._record_unreadable(key, obj, str(error), trace=False)
+        except Exception as error:  # noqa: BLE001 - a bug with one object must not stop the others
+            self._record_unreadable(key, obj, f"{type(error).__name__}: {error}", trace=True)
         else:
             self.unreadable.pop(key, None)
             return True
         return False
 
-    def _cannot_apply(self, key: str, obj: Json | None, problem: str, *, trace: bool) -> None:
-        """Remember it, and log it once for each version."""
+    def _record_unreadable(self, key: str, obj: Json | None, problem: str, *, trace: bool) -> None:
+        """Record the failure, and log it once per version and problem."""
         found = Unreadable(_text(obj, "resourceVersion") if obj is not None else "", " ".join(problem.split())[:_SHOWN])
         if self.unreadable.get(key) != found:
             self.unreadable[key] = found
@@ -222,7 +226,7 @@ class Reflector:
 
     async def _back_off(self, error: ClusterError) -> None:
         self.failures += 1
-        self.problem = str(error).split(f"{self._path}: ", 1)[-1]  # the kind is said beside it; equal causes read alike
+        self.problem = str(error).split(f"{self._path}: ", 1)[-1]  # readers show the kind beside it
         delay = self._backoff.next()
         if isinstance(error, TooMany):
             delay = max(delay, error.retry_after)
@@ -236,7 +240,7 @@ class Reflector:
 
 
 async def _decode(line: bytes) -> Json:
-    """An event of a watch. Raises Unavailable where the line was cut."""
+    """An event of a watch. Raises Unavailable for a line that is cut or not an event."""
     try:
         event = await decode_json(line)
     except ValueError as error:
@@ -247,13 +251,13 @@ async def _decode(line: bytes) -> Json:
 
 
 def _text(obj: object, field: str) -> str:
-    """A field of the metadata; '' where it is absent or no text."""
+    """A string field of the metadata; '' if it is absent or not a string."""
     metadata = obj.get("metadata") if isinstance(obj, dict) else None
     value = metadata.get(field) if isinstance(metadata, dict) else None
     return value if isinstance(value, str) else ""
 
 
 def _key(obj: object) -> str:
-    """namespace/name, or the name; '' where the object has none."""
+    """namespace/name, or the name of a cluster-scoped object; '' without a name."""
     namespace, name = _text(obj, "namespace"), _text(obj, "name")
     return f"{namespace}/{name}" if namespace else name

@@ -1,4 +1,4 @@
-"""The writes of a bind, each guarded by resourceVersion or UID, and how to take them back."""
+"""The writes to the API server and their compensations, each guarded by resourceVersion or UID."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from extender.wire import decode_claim, decode_pod, encode_allocation, encode_co
 
 Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
-_POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of 1.37 and of 1.36
+_POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-_PAGE = 100  # pods in one page of a list: some 1 MB, decoded in some 3 ms
-_NOTE_BYTES = 1024  # of an Event; the API server refuses longer notes
+_PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
+_NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
 
 
 def claim_path(key: ObjectKey, sub: str = "") -> str:
@@ -42,11 +42,14 @@ def claim_path(key: ObjectKey, sub: str = "") -> str:
 
 
 class Writer:
-    """Writes claims and bindings. Every method raises ClusterError; the claims returned are what the server stored."""
+    """Writes claims, Bindings, Events and pod status.
+
+    Every method raises ClusterError. A returned claim is the one that the server stored.
+    """
 
     def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = now_micro) -> None:
         self._client = client
-        self.identity = identity  # of this process among all that ever ran
+        self.identity = identity  # unique for this start of the process
         self.take_back_mark = f"{identity}/take-back"
         self._now_micro = now_micro
 
@@ -57,8 +60,10 @@ class Writer:
         return await self._client.get(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}")
 
     async def read_has_bound_member(self, group: ObjectKey) -> bool:
-        """Whether a pod that names the PodGroup has a node and is not over, by a fresh list of the namespace's pods.
-        kubelet lets such a pod use the group's claims, whatever the UID of the group."""
+        """Whether a running pod of the PodGroup has a node, by a new list of the namespace's pods.
+
+        The kubelet lets such a pod use the group's claims, even if the group has another UID now.
+        """
         path = f"/api/v1/namespaces/{group.namespace}/pods"
         async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as found:
             async for page in found:
@@ -67,7 +72,7 @@ class Writer:
         return False
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
-        """A PodGroup; None where there is none, or where the server does not serve the kind."""
+        """The PodGroup; None if it does not exist or the server does not serve the kind."""
         for version in _POD_GROUP_VERSIONS:
             path = f"/apis/{SCHEDULING_GROUP}/{version}/namespaces/{key.namespace}/podgroups/{key.name}"
             try:
@@ -77,8 +82,10 @@ class Writer:
         return None
 
     async def add_finalizer(self, claim: Claim, group: str) -> Claim:
-        """Without it the claim controller never takes the allocation back. The same write marks the claim as ours, with
-        the group of its pod ('' for none)."""
+        """Add the finalizer, and mark the claim as written by this process, with its pod's group ('' for none).
+
+        The claim controller deallocates only claims with the finalizer.
+        """
         if FINALIZER in claim.finalizers and claim.writer == self.identity and claim.group == group:
             return claim
         finalizers = claim.finalizers if FINALIZER in claim.finalizers else (*claim.finalizers, FINALIZER)
@@ -87,17 +94,17 @@ class Writer:
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def take_over(self, claim: Claim) -> Claim:
-        """Become the writer of an allocation that another process made: from now on it cannot take it back."""
+        """Become the writer of another process's allocation, so that the other process cannot deallocate it."""
         body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.identity}}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def announce_take_back(self, claim: Claim) -> Claim:
-        """Mark an allocation that is about to be taken back. The mark is that of no bind, not even of this process."""
+        """Mark an allocation before its deallocation. The mark differs from every bind's, also of this process."""
         body = {"metadata": {**_guard(claim), "annotations": {OURS_ANNOTATION: self.take_back_mark}}}
         return decode_claim(await self._client.patch(claim_path(claim.key), body, MERGE_PATCH))
 
     async def allocate(self, claim: Claim, allocation: Allocation, consumer: Consumer) -> Claim:
-        """Write the allocation and reserve it, in one write."""
+        """Write the allocation and the consumer's reservation in one request."""
         status = {
             "allocation": encode_allocation(allocation),
             "reservedFor": [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)],
@@ -105,23 +112,23 @@ class Writer:
         return await self._status(claim, status)
 
     async def reserve(self, claim: Claim, consumer: Consumer) -> Claim:
-        """Add a pod to an allocated claim; the allocation itself is not sent, so it stays byte for byte."""
+        """Reserve an allocated claim for a pod. The request omits the allocation, so it does not change."""
         if claim.is_reserved_for(consumer.uid):
             return claim
         reserved = [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)]
         return await self._status(claim, {"reservedFor": reserved})
 
     async def deallocate(self, claim: Claim) -> Claim:
-        """Take back an allocation that nobody uses."""
+        """Remove the allocation of a claim, its reservations and its device status."""
         return await self._status(claim, {"allocation": None, "reservedFor": None, "devices": None})
 
     async def unreserve(self, claim: Claim, pod_uid: str) -> None:
-        """Remove a pod's reservation, whatever else changed in the claim."""
+        """Remove a pod's reservation; guarded by the claim's UID only, so other changes do not conflict."""
         body = {"metadata": {"uid": claim.uid}, "status": {"reservedFor": [{"$patch": "delete", "uid": pod_uid}]}}
         await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
 
     async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:
-        """POST the Binding, as DefaultBinder does; its annotations reach the pod in the same transaction."""
+        """POST the Binding, as DefaultBinder does. The API server copies its annotations to the pod in the same transaction."""
         metadata: Json = {"name": key.name, "namespace": key.namespace, "uid": uid}
         if annotations:
             metadata["annotations"] = annotations
@@ -152,8 +159,10 @@ class Writer:
         return decode_claim(await self._client.post(path, body))
 
     async def map_special_claim(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
-        """PATCH pod/status, guarded by the pod's version: which request serves which container (container, resource,
-        request)."""
+        """PATCH pod/status with the special claim and its mappings (container, resource, request).
+
+        Guarded by the pod's resourceVersion.
+        """
         entries = [{"containerName": c, "resourceName": r, "requestName": q} for c, r, q in mappings]
         status = {"extendedResourceClaimStatus": {"resourceClaimName": claim.key.name, "requestMappings": entries}}
         body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
@@ -161,8 +170,10 @@ class Writer:
         await self._client.patch(path, body, MERGE_PATCH)
 
     async def delete_claim(self, claim: Claim) -> None:
-        """Deallocate, drop our finalizer, delete: a special claim ends with its attempt. Every write is guarded by the
-        version that the one before has left."""
+        """Deallocate a special claim, remove the finalizer, and delete it, after a failed bind.
+
+        Each write is guarded by the resourceVersion of the write before.
+        """
         if claim.allocation is not None or claim.reserved_for:
             claim = await self.deallocate(claim)
         if FINALIZER in claim.finalizers:
@@ -171,12 +182,12 @@ class Writer:
         await self._client.delete(claim_path(claim.key), {"preconditions": _guard(claim)})
 
     async def touch_class(self, name: str, annotation: str, value: str) -> None:
-        """Change one annotation of the marker DeviceClass: it wakes pods that an extender rejected."""
+        """Change one annotation of the marker DeviceClass, so that kube-scheduler requeues pods that Berth rejected."""
         body = {"metadata": {"annotations": {annotation: value}}}
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
     async def create_event(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
-        """POST an Event on a Pod, a ConfigMap or a ResourceClaim (events.k8s.io/v1); a note that is too long is cut."""
+        """POST an Event (events.k8s.io/v1) on a Pod, ConfigMap or ResourceClaim. A note of more than 1,024 bytes is cut."""
         version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {

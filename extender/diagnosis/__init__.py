@@ -1,7 +1,7 @@
-"""Diagnosis: why pods go where they go or nowhere, what would happen if, what must not be, and figures of the fleet.
+"""Diagnosis: explanations of placements, near misses, what-if scenarios, consistency checks and fleet statistics.
 
-What belongs here: functions of a snapshot and a policy that people ask for, as plain values. They may take a hundred
-milliseconds, so the process that answers kube-scheduler imports nothing of this package. No I/O, clocks, asyncio.
+All functions depend only on a snapshot and a policy, and return plain values. They may take 100 ms, so `berth serve`
+without a console does not import this package. This package has no I/O, clock or asyncio.
 """
 
 from extender.diagnosis.consistency import KINDS, Finding, check_consistency

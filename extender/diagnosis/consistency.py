@@ -1,6 +1,6 @@
-"""The audit: it compares claims with each other and with the slices, from the objects alone, and says what is wrong.
+"""The consistency check of the auditor: it compares claims with each other and with the ResourceSlices.
 
-It repairs nothing.
+It reads only API objects, not reservations. It reports findings and repairs nothing.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from extender.cache import ClusterCache
 from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice
 
 KINDS = {
-    "double": "a device is allocated exclusively and to another claim too",
-    "overdrawn-capacity": "shares of a device add up to more than it has",
-    "overdrawn-counters": "allocated partitions use more of a shared counter than there is",
+    "double": "a device is allocated exclusively, and another claim has it too",
+    "overdrawn-capacity": "the shares of a device exceed its capacity",
+    "overdrawn-counters": "allocated partitions exceed a shared counter",
     "vanished": "an allocated device is no longer published",
-    "unreserved": "an allocation is reserved for nobody",
-    "agent": "a node's agent says what cannot be",
-    "unbuilt": "the view of a node cannot be built, so that Berth uses an older one",
+    "unreserved": "a claim has an allocation, but no pod reserves it",
+    "agent": "the data of a node agent contradicts other data",
+    "unbuilt": "the NodeInfo of a node cannot be built, so Berth uses an older one",
 }
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing that must not be. `claims` are all that are part of it."""
+    """One inconsistency, with all claims that are part of it."""
 
-    kind: str
-    about: str  # the device, pool or claim
+    kind: str  # a key of KINDS
+    about: str  # the device, pool, claim or node
     claims: tuple[ObjectKey, ...]
     sentence: str
 
 
 def check_consistency(cache: ClusterCache) -> list[Finding]:
-    """All findings, in a stable order."""
+    """All findings, sorted."""
     store = cache.store
     pools: dict[PoolKey, dict[str, list[tuple[Claim, Result]]]] = {}
     found = _nodes(cache)
@@ -42,7 +42,7 @@ def check_consistency(cache: ClusterCache) -> list[Finding]:
         if claim.allocation is None:
             continue
         if not claim.reserved_for:
-            sentence = f"claim {claim.key} has devices and is reserved for nobody"
+            sentence = f"claim {claim.key} has devices, but no pod reserves it"
             found.append(Finding("unreserved", str(claim.key), (claim.key,), sentence))
         for result in claim.allocation.results:
             if not result.admin_access:
@@ -61,7 +61,7 @@ def _nodes(cache: ClusterCache) -> list[Finding]:
         for problem in problems
     ]
     found += [
-        Finding("unbuilt", node, (), f"node {node}: the view cannot be built: {problem}")
+        Finding("unbuilt", node, (), f"node {node}: the NodeInfo cannot be built: {problem}")
         for node, problem in cache.failed_nodes.items()
     ]
     return found
@@ -79,7 +79,9 @@ def _pool(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: lis
         if name in published:
             yield from _capacity(device, published[name], entries, claims)
         elif published or not slices:
-            yield Finding("vanished", str(device), claims, f"device {device} of {claims[0]} is no longer published")
+            yield Finding(
+                "vanished", str(device), claims, f"device {device} of claim {claims[0]} is no longer published"
+            )
     yield from _counters(key, used, slices)
 
 
@@ -93,7 +95,9 @@ def _capacity(
     for name, used in sorted(total.items()):
         capacity = published.capacity.get(name)
         if capacity is not None and used > capacity.value.nanos:
-            yield Finding("overdrawn-capacity", str(device), claims, f"shares of {name} on device {device} exceed it")
+            yield Finding(
+                "overdrawn-capacity", str(device), claims, f"shares of {name} on device {device} exceed its capacity"
+            )
 
 
 def _counters(key: PoolKey, used: dict[str, list[tuple[Claim, Result]]], slices: list[Slice]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Why a pod goes where it goes, or nowhere: one explanation of a pod on a snapshot."""
+"""The explanation of one pod on a snapshot: its best nodes, or the reasons why no node fits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from extender.scheduling import (
     scored_node,
 )
 
-_EXAMPLES = 3  # nodes named per group
+_EXAMPLES = 3  # node names per group
 _BEST = 5
 _ELSEWHERE = Unschedulable(Reason(Code.ELSEWHERE))
 Views = Mapping[str, NodeInfo]
@@ -40,7 +40,7 @@ Views = Mapping[str, NodeInfo]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes refused for the same reason; `causes` are those of the first of them, device by device."""
+    """Nodes that are unschedulable for the same reason. `causes` are the device causes on one of them."""
 
     code: str
     reason: str
@@ -51,23 +51,26 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """outcome is 'fits', 'refused', 'blocked', 'waiting' or 'not-ours'."""
+    """The explanation of a pod.
+
+    `outcome` is 'fits', 'refused' (no node fits), 'blocked' (unresolvable), 'waiting' (pending) or 'not-ours' (skip).
+    """
 
     pod: str
     outcome: str
     sentence: str
-    nodes: int = 0
-    fitting: int = 0
+    nodes: int = 0  # number of nodes in the snapshot
+    fitting: int = 0  # number of nodes that fit
     best: tuple[ScoredNode, ...] = ()
     groups: tuple[Group, ...] = ()
-    misses: tuple[str, ...] = ()
-    terms: tuple[str, ...] = field(default=())
-    narration: tuple[str, ...] = ()  # the search on one node, where somebody asked for it
+    misses: tuple[str, ...] = ()  # near misses, the cheapest first
+    terms: tuple[str, ...] = field(default=())  # selector terms with device counts
+    narration: tuple[str, ...] = ()  # the search on one node, if the caller requested it
 
 
 @dataclass(slots=True)
 class NodesByReason:
-    """Nodes refused for one reason, and the first of them that looks as `shown` does."""
+    """Nodes that are unschedulable for one reason. `shown` are the ones whose first name sorts first."""
 
     shown: EquivalentNodes
     nodes: int = 0
@@ -79,14 +82,14 @@ class NodesByReason:
             self.shown = equivalent
         for name in equivalent.first[:_EXAMPLES]:
             if len(self.examples) >= _EXAMPLES and name > self.examples[-1]:
-                break  # they are in order
+                break  # the rest sorts later, too
             insort(self.examples, name)
             del self.examples[_EXAMPLES:]
 
 
 @dataclass(slots=True)
 class UnschedulableNodes:
-    """Refused nodes: in one state, by the text of their reason, and by how their devices look."""
+    """Unschedulable nodes: all groups, grouped by reason text, and one sample per attribute class."""
 
     groups: list[EquivalentNodes] = field(default_factory=list)
     reasons: dict[str, NodesByReason] = field(default_factory=dict)
@@ -113,14 +116,17 @@ def explain(
     own: Views = MappingProxyType({}),
     narrated: str = "",
 ) -> Explanation:
-    """The explanation of a pod. `ranking` is one of the snapshot's mirror for the pod's demand, if the caller has one;
-    `own` are the few nodes that look different to this pod; `narrated` is a node whose search is told in full. Raises
-    WireError where that node is not known, and BudgetSpent."""
+    """The explanation of a pod.
+
+    `ranking` is a ranking for the pod's requirements that follows the snapshot's cache; None creates a new one. `own`
+    are NodeInfos that replace the snapshot's, because the pod's own holds do not block it. `narrated` is the name of a
+    node whose search is described line by line. Raises WireError for an unknown node, and CallBudgetSpent.
+    """
     requirements = requirements_of(pod, snapshot, policy)
     name = str(pod.key)
     match requirements:
         case Skip():
-            return Explanation(name, "not-ours", f"pod {name} asks for no devices: Berth lets it pass")
+            return Explanation(name, "not-ours", f"pod {name} requests no devices: Berth accepts all nodes")
         case Pending():
             return Explanation(name, "waiting", requirements.message)
         case UnschedulableAndUnresolvable():
@@ -128,15 +134,15 @@ def explain(
             return Explanation(name, "blocked", sentence, len(snapshot.node_infos))
         case PodRequirements():
             traces = _Traces(requirements, context)
-            told: tuple[str, ...] = ()
+            narration: tuple[str, ...] = ()
             if narrated:
-                told = trace_search(traces.of(own.get(narrated) or _known(narrated, snapshot)), context)
+                narration = trace_search(traces.of(own.get(narrated) or _known(narrated, snapshot)), context)
             found = _explain(name, snapshot, ranking or NodeRanking(requirements), own, traces)
-            return replace(found, narration=told)
+            return replace(found, narration=narration)
 
 
 class _Traces:
-    """Searches on the nodes that are shown, each made once."""
+    """Search traces by node, each computed once."""
 
     def __init__(self, requirements: PodRequirements, context: EvaluationContext) -> None:
         self.requirements = requirements
@@ -167,16 +173,16 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
         if allowed is None or node in allowed
     }
     unschedulable, nodes = UnschedulableNodes(), 0
-    for state in _states(ranking, snapshot, allowed, statuses):
-        nodes += state.nodes
-        if isinstance(state.status, Unschedulable):
-            first = state.first[0]
+    for group in _status_groups(ranking, snapshot, allowed, statuses):
+        nodes += group.nodes
+        if isinstance(group.status, Unschedulable):
+            first = group.first[0]
             unschedulable.add(
-                EquivalentNodes(state.status, state.nodes, state.first, own.get(first) or node_infos[first])
+                EquivalentNodes(group.status, group.nodes, group.first, own.get(first) or node_infos[first])
             )
-    tried = near_misses.nodes_to_try(unschedulable.groups)
+    candidates = near_misses.nodes_to_try(unschedulable.groups)
     claims_by_pool = near_misses.claims_on(
-        (*(one.shown.node_info for one in unschedulable.reasons.values()), *tried), snapshot
+        (*(one.shown.node_info for one in unschedulable.reasons.values()), *candidates), snapshot
     )
     groups = _groups(unschedulable, claims_by_pool, traces)
     fitting = nodes - unschedulable.nodes
@@ -190,34 +196,33 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
     terms = selector_stats(
         requirements, snapshot, unschedulable.samples.values() if ignores_identity else None, context.budget
     )
-    misses: list[NearMiss] = [
+    found_misses: list[NearMiss] = [
         *near_misses.by_device_count(requirements, unschedulable.groups, context, ignores_identity=ignores_identity),
         *near_misses.by_releasing_claims(
-            tried, requirements, context, claims_by_pool, ignores_identity=ignores_identity
+            candidates, requirements, context, claims_by_pool, ignores_identity=ignores_identity
         ),
         *near_misses.by_capacity(requirements, (node_info for node_info, _ in unschedulable.samples.values())),
         *near_misses.by_terms(terms),
     ]
-    told = tuple(
-        dict.fromkeys(near_miss.sentence for near_miss in sorted(misses, key=lambda near_miss: near_miss.cost))
-    )
+    ordered = sorted(found_misses, key=lambda near_miss: near_miss.cost)
+    misses = tuple(dict.fromkeys(near_miss.sentence for near_miss in ordered))
     sentences = tuple(term.sentence() for term in terms)
-    return Explanation(name, "refused", _why(name, groups, told), nodes, 0, (), groups, told, sentences)
+    return Explanation(name, "refused", _why(name, groups, misses), nodes, 0, (), groups, misses, sentences)
 
 
 def _best(
     ranking: NodeRanking, allowed: set[str] | None, own: Mapping[str, FilterStatus]
 ) -> list[tuple[str, Placement]]:
-    """The best nodes, where those of `own` have other statuses than the ranking's."""
+    """The best nodes by score. Statuses in `own` replace those of the ranking."""
     found = [(name, placement) for name, placement in ranking.best(allowed, _BEST + len(own)) if name not in own]
     found += [(name, status) for name, status in own.items() if isinstance(status, Placement)]
     return sorted(found, key=lambda one: (-one[1].score, one[0]))[:_BEST]
 
 
-def _states(
+def _status_groups(
     ranking: NodeRanking, snapshot: Snapshot, allowed: set[str] | None, own: Mapping[str, FilterStatus]
 ) -> Iterator[StatusGroup]:
-    """States of all nodes; those that are not allowed are in one, because a claim lies elsewhere."""
+    """All nodes by status. Nodes outside `allowed` are one group: an allocated claim excludes them."""
     yield from (StatusGroup(status, 1, [name]) for name, status in own.items())
     if allowed is not None:
         elsewhere = nsmallest(_EXAMPLES, snapshot.node_infos.keys() - allowed)
@@ -235,25 +240,25 @@ def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
 
 def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
     if not groups:
-        return f"pod {name} fits nowhere: Berth knows no node"
+        return f"pod {name} fits nowhere: the cluster has no node"
     most, nodes = groups[0], sum(group.nodes for group in groups)
     nearest = f"; {misses[0]}" if misses else ""
     return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {nodes} nodes{nearest}"
 
 
 def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:
-    """Nodes that claims which are allocated already do not rule out."""
+    """The nodes that all allocated and promised claims allow."""
     return {
         n
         for n, v in snapshot.node_infos.items()
-        if all(pin.matches(n, v.node.labels) for pin in requirements.node_selectors)
+        if all(selector.matches(n, v.node.labels) for selector in requirements.node_selectors)
     }
 
 
 def _groups(
     unschedulable: UnschedulableNodes, claims_by_pool: near_misses.ClaimsByPool, traces: _Traces
 ) -> tuple[Group, ...]:
-    """Refused nodes by reason, the most frequent reason first."""
+    """Unschedulable nodes by reason, the most frequent reason first."""
     ordered = sorted(unschedulable.reasons.values(), key=lambda one: (-one.nodes, one.shown.status.text))
     return tuple(_group(one, claims_by_pool, traces) for one in ordered)
 

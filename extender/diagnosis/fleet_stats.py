@@ -1,4 +1,4 @@
-"""Figures of a fleet by product, for /metrics."""
+"""Statistics of the fleet by GPU product, for /metrics."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from extender.scoring import left_over, stranded, unclaimed_bytes
 class FleetStats:
     """Sums over the nodes of one product."""
 
-    gpus: int = 0
-    free: int = 0  # GPUs that nothing holds, shares included
-    drifting: int = 0
+    gpus: int = 0  # number of GPUs
+    free: int = 0  # GPUs without any allocation, share or hold
+    drifting: int = 0  # GPUs in use without a claim
     unhealthy: int = 0
-    largest_set: int = 0  # free GPUs that NVLink joins on one node, the best of all nodes
+    largest_set: int = 0  # largest set of free GPUs that NVLink joins on one node
     unclaimed_bytes: int = 0
-    live_free_bytes: int = 0  # of the GPUs whose agent says so
-    stranded: float = 0.0  # GPUs free in whole or in part that the expected demand cannot use where they are
+    live_free_bytes: int = 0  # sum over GPUs with fresh agent data
+    stranded: float = 0.0  # free GPUs or parts of GPUs that the expected request mix cannot use
 
     def add(self, other: FleetStats) -> None:
-        """Count one more node."""
+        """Add the statistics of one node. The caller adds `live_free_bytes`, which differs between equal nodes."""
         self.gpus += other.gpus
         self.free += other.free
         self.drifting += other.drifting
@@ -35,17 +35,17 @@ class FleetStats:
 
 
 def fleet_stats(snapshot: Snapshot) -> dict[str, FleetStats]:
-    """The facts by product. Nodes that look alike are counted once and multiplied."""
+    """The statistics by product. Nodes of one allocation class share one computation."""
     found: dict[str, FleetStats] = {}
-    alike: dict[Interned, FleetStats] = {}
+    by_class: dict[Interned, FleetStats] = {}
     for node_info in snapshot.node_infos.values():
         if node_info.fabric is not None:
-            mine = alike.get(node_info.state.allocation_class)
-            if mine is None:
-                mine = alike[node_info.state.allocation_class] = _node(node_info, snapshot)
-            sum_ = found.setdefault(product(node_info), FleetStats())
-            sum_.add(mine)
-            sum_.live_free_bytes += _live_free(node_info)
+            stats = by_class.get(node_info.state.allocation_class)
+            if stats is None:
+                stats = by_class[node_info.state.allocation_class] = _node(node_info, snapshot)
+            total = found.setdefault(product(node_info), FleetStats())
+            total.add(stats)
+            total.live_free_bytes += _live_free(node_info)
     return found
 
 

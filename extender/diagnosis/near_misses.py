@@ -1,4 +1,4 @@
-"""Nearest misses: what would make a refused pod fit, the cheapest first."""
+"""Near misses: changes that would make an unschedulable pod fit, the cheapest first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from extender.fabric import largest_joined
 from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, readable
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, problem_for
 
-_NODES = 24  # distinct nodes on which giving back is tried
-_TRIES = 160  # evaluations in all
+_NODES = 24  # nodes of different states on which a release of claims is tried
+_TRIES = 160  # evaluations per explanation
 _FOUND = 3  # sentences of one kind
 _NAMED = 4  # devices or claims named in a sentence
 FREEABLE_CODES = frozenset(
@@ -34,32 +34,32 @@ FREEABLE_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """One change that would help. `cost` orders them: devices that others would have to give up."""
+    """One change that would help. `cost` is the number of devices that must become free or are missing."""
 
     cost: int
     sentence: str
 
 
 class EquivalentNodes(NamedTuple):
-    """Nodes in one state that are refused for one reason, in order of their names."""
+    """Nodes of one class that are unschedulable for one reason."""
 
     status: Unschedulable
-    nodes: int
-    first: list[str]  # a few of them
-    node_info: NodeInfo  # of the first
+    nodes: int  # number of nodes
+    first: list[str]  # names of the first few nodes, sorted
+    node_info: NodeInfo  # of the first node
 
 
 ClaimsByPool = Mapping[PoolKey, list[Claim]]
 
 
 def claims_on(node_infos: Iterable[NodeInfo], snapshot: Snapshot) -> ClaimsByPool:
-    """The claims on the devices of some nodes, by pool."""
+    """The claims that have devices of these nodes, by pool."""
     keys = {pool.key for node_info in node_infos for pool in node_info.inventory.pools}
     return {key: list(snapshot.claims_on(key)) for key in keys}
 
 
 def claims_of_node(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> list[Claim]:
-    """The claims on a node's devices, the smallest first."""
+    """The claims that have devices of a node, the claim with the fewest devices first."""
     found = {claim.key: claim for pool in node_info.inventory.pools for claim in claims_by_pool.get(pool.key, ())}
     return sorted(found.values(), key=lambda c: (len(c.allocation.results) if c.allocation else 0, c.key))
 
@@ -72,25 +72,28 @@ def by_releasing_claims(
     *,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """Claims whose devices would make a node fit. A node that does not fit without all of them needs no further look,
-    nor does one that looks the same to a `blind` demand."""
+    """Near misses by release of claims: one claim, or the smallest claims up to it. Raises CallBudgetSpent.
+
+    A node that does not fit without any claim is skipped. If the requirements read no identity (`ignores_identity`),
+    all nodes with equal attributes and equal busy devices are skipped with it.
+    """
     found: list[NearMiss] = []
-    hopeless: set[tuple[object, ...]] = set()
+    unfit: set[tuple[object, ...]] = set()
     tries = 0
     for node_info in node_infos:
-        claims, given = claims_of_node(node_info, claims_by_pool), list[Claim]()
+        claims, released = claims_of_node(node_info, claims_by_pool), list[Claim]()
         empty = with_devices_released(node_info, _results(claims))
         key = (requirements.for_node(node_info.node).key, empty.state.attribute_class, empty.busy)
-        if key in hopeless:
+        if key in unfit:
             continue
         tries += 1
         if isinstance(evaluate(empty, requirements.for_node(node_info.node), context), Unschedulable):
-            hopeless |= {key} if ignores_identity and empty.state.attribute_class is not None else set()
+            unfit |= {key} if ignores_identity and empty.state.attribute_class is not None else set()
             continue
         for claim in claims:
-            given.append(claim)
+            released.append(claim)
             tries += 1
-            near_miss = _try(node_info, claim, given, requirements, context)
+            near_miss = _try(node_info, claim, released, requirements, context)
             if near_miss is not None:
                 found.append(near_miss)
                 break
@@ -102,10 +105,10 @@ def by_releasing_claims(
 
 
 def _try(
-    node_info: NodeInfo, claim: Claim, given: list[Claim], requirements: PodRequirements, context: EvaluationContext
+    node_info: NodeInfo, claim: Claim, released: list[Claim], requirements: PodRequirements, context: EvaluationContext
 ) -> NearMiss | None:
-    """Would one claim less do, or all those so far?"""
-    for claims in ([claim], given) if len(given) > 1 else ([claim],):
+    """The near miss if the release of `claim`, or of all claims in `released`, makes the node fit; else None."""
+    for claims in ([claim], released) if len(released) > 1 else ([claim],):
         results = _results(claims)
         if isinstance(
             evaluate(with_devices_released(node_info, results), requirements.for_node(node_info.node), context),
@@ -122,14 +125,14 @@ def _results(claims: Iterable[Claim]) -> list[Result]:
 
 
 def held_by(claim: Claim) -> str:
-    """'gpu-0, gpu-1, held by training/llm-0'."""
+    """Devices and claim as text, such as 'gpu-0, gpu-1, held by training/llm-0'."""
     devices = [r.device.device for r in claim.allocation.results] if claim.allocation is not None else []
     shown = ", ".join(devices[:_NAMED]) + (f" and {len(devices) - _NAMED} more" if len(devices) > _NAMED else "")
     return f"{shown}, held by {claim.key}"
 
 
 def nodes_to_try(unschedulable: Iterable[EquivalentNodes]) -> list[NodeInfo]:
-    """One node of each state that is refused for what others hold; those with most free devices first."""
+    """One node per allocation class that may fit after a release, at most 24. The most free devices come first."""
     by_busy: dict[int, dict[Interned, NodeInfo]] = {}
     for equivalent in unschedulable:
         if equivalent.status.reason.code in FREEABLE_CODES:
@@ -150,9 +153,11 @@ def by_device_count(
     *,
     ignores_identity: bool,
 ) -> list[NearMiss]:
-    """How many free devices the best nodes have, where a request counts more. A `blind` demand matches the same devices
-    on nodes that look alike."""
-    wanted: dict[str, DeviceRequest] = {}  # those of extended resources differ by node, so each node adds its own
+    """Near misses by count: requests for more devices than any node has free. Raises CallBudgetSpent.
+
+    If the requirements read no identity, nodes with equal attributes share the match masks.
+    """
+    wanted: dict[str, DeviceRequest] = {}  # by name; with extended resources, requests differ by node
     free: defaultdict[str, Counter[int]] = defaultdict(Counter)
     linked: defaultdict[str, Counter[int]] = defaultdict(Counter)
     known: dict[tuple[object, Interned | None], list[tuple[DeviceRequest, int]]] = {}
@@ -168,8 +173,10 @@ def by_device_count(
             free[option.name][left.bit_count()] += equivalent.nodes
             if requirements.topology == "required":
                 linked[option.name][_largest_joined(equivalent.node_info, left, option.count)] += equivalent.nodes
-    short = (_short(option, free[option.name], linked[option.name], requirements) for option in wanted.values())
-    return [near_miss for near_miss in short if near_miss is not None]
+    missing = (
+        _missing_devices(option, free[option.name], linked[option.name], requirements) for option in wanted.values()
+    )
+    return [near_miss for near_miss in missing if near_miss is not None]
 
 
 def _matching(
@@ -194,7 +201,7 @@ def _largest_joined(node_info: NodeInfo, free: int, wanted: int) -> int:
     return largest_joined(node_info.fabric.graph, node_info.positions(free), wanted)
 
 
-def _short(
+def _missing_devices(
     option: DeviceRequest, free: Counter[int], linked: Counter[int], requirements: PodRequirements
 ) -> NearMiss | None:
     most = max(free, default=0)
@@ -214,7 +221,7 @@ def _nodes(count: int) -> str:
 
 
 def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -> list[NearMiss]:
-    """Requests for more of a capacity than any device has; `views` are nodes whose devices look different."""
+    """Near misses by capacity: requests for more than any device has. `node_infos` is one node per attribute class."""
     if not any(option.capacity for spec in requirements.specs for r in spec.requests for option in r.alternatives):
         return []
     most: Counter[str] = Counter()
@@ -236,5 +243,5 @@ def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -
 
 
 def by_terms(findings: Iterable[TermStats]) -> list[NearMiss]:
-    """Selector terms that no device passes."""
+    """Near misses by selector: terms that no device passes."""
     return [NearMiss(0, finding.sentence()) for finding in findings if finding.asked and not finding.passed]

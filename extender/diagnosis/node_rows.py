@@ -1,6 +1,7 @@
-"""The fleet as people look at it: one letter per GPU, and one node in full.
+"""Rows of the fleet overview with one letter per GPU, and the details of one node.
 
-Letters: f free, h held, u allocated, 1..9 shared by so many tenths, d used though no claim holds it, x unhealthy.
+Letters: f free, h held, u allocated, 1..9 tenths of the memory allocated in shares, d in use without a claim (drift),
+x unhealthy.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 def shown_bits(node_info: NodeInfo) -> list[int]:
-    """The devices that stand for the node's GPUs; all devices where none is a whole GPU."""
+    """The device bits of the node's GPUs; all device bits if the node has no whole GPU."""
     gpus = [bit for bit in node_info.gpu_bits if bit >= 0]
     return gpus or list(range(len(node_info.inventory.places)))
 
 
 def letter(node_info: NodeInfo, bit: int) -> str:
-    """The state of a device."""
+    """The state letter of a device. The first that applies wins: held, unhealthy, drift, shared, allocated, free."""
     if node_info.held >> bit & 1:
         return "h"
     if _note(node_info, bit):
@@ -47,12 +48,12 @@ def letter(node_info: NodeInfo, bit: int) -> str:
 
 
 def letters(node_info: NodeInfo) -> str:
-    """One letter per GPU, in the order of the fabric."""
+    """The state letters of all GPUs, in the order of the fabric."""
     return "".join(letter(node_info, bit) for bit in shown_bits(node_info))
 
 
 def shared_tenths(node_info: NodeInfo, bit: int) -> int:
-    """1..9 where shares are allocated on the device, else 0."""
+    """Tenths of the memory that shares use, 1..9; 0 for a device without shares."""
     place = node_info.inventory.places[bit]
     shares = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED).shares.get(
         place.id.device
@@ -65,7 +66,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
 
 
 def product(node_info: NodeInfo) -> str:
-    """What the node's GPUs are called."""
+    """The product name of the node's GPUs."""
     if node_info.fabric is not None and node_info.fabric.product:
         return node_info.fabric.product
     for place in node_info.inventory.places[:1]:
@@ -77,21 +78,21 @@ def product(node_info: NodeInfo) -> str:
 
 
 def largest_free_set(node_info: NodeInfo) -> int:
-    """How many free GPUs NVLink joins in one ring; 0 where it joins none."""
+    """The size of the largest set of free GPUs that NVLink joins in a ring; 0 without one."""
     if node_info.fabric is None:
         return 0
     return largest_joined(node_info.fabric.graph, node_info.positions(~node_info.busy), len(node_info.gpu_bits))
 
 
 def row(node_info: NodeInfo) -> Json:
-    """One node in the overview."""
+    """The row of one node in the overview, as JSON."""
     labels = node_info.node.labels
     groups = {name: labels[label] for name, label in GROUPS.items() if label in labels}
     return {"name": node_info.node.name, "product": product(node_info), "gpus": letters(node_info), **groups}
 
 
 def totals(rows: Iterable[Json]) -> dict[str, int]:
-    """GPUs by state."""
+    """The number of GPUs by state name."""
     counted: Counter[str] = Counter()
     for found in rows:
         counted.update(found["gpus"])
@@ -101,7 +102,7 @@ def totals(rows: Iterable[Json]) -> dict[str, int]:
 
 
 def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
-    """One node in full: every device with its holder, the links, the words on memory."""
+    """The details of one node, as JSON: devices with claims and memory in bytes, and the GPU topology."""
     claims = claims_of_node(node_info, claims_by_pool)
     by_device = _claims_by_device(claims)
     fabric = node_info.fabric
@@ -136,7 +137,7 @@ def node_detail(node_info: NodeInfo, claims_by_pool: ClaimsByPool) -> Json:
 
 
 def claim_rows(snapshot: Snapshot) -> list[Json]:
-    """Every claim with what it has."""
+    """All claims with their devices and pods, as JSON, sorted by key."""
     return [
         {
             "claim": str(key),

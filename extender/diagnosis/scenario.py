@@ -1,4 +1,4 @@
-"""A snapshot as it would be: nodes gone, devices given back, claims that do not exist yet."""
+"""What-if scenarios: a snapshot without some nodes, with released devices, or with additional claims."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from extender.model import Claim, PoolKey, Result, WireError, shown
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What to imagine. `given_back` are allocated devices that are free again."""
+    """The changes of a scenario. `released` are allocated devices that become free."""
 
     without_nodes: frozenset[str] = frozenset()
     released: tuple[Result, ...] = ()
@@ -34,8 +34,10 @@ class Scenario:
 
 
 def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenario) -> Snapshot:
-    """The snapshot with the changes; the very same one where there are none. Rankings of the real snapshots cannot
-    follow it: make a new one."""
+    """The snapshot with the changes; the same object without changes.
+
+    A ranking that follows the real snapshots must not be used with the result: create a new one.
+    """
     added = {claim.key: claim for claim in claims}
     if added:
         known = ChainMap(added, snapshot.claims)  # type: ignore[arg-type] # the second is never written
@@ -43,12 +45,12 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     if not scenario:
         return snapshot
     left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
-    node_infos = _given_back(left, scenario.released)
+    node_infos = _with_released(left, scenario.released)
     return replace(snapshot, node_infos=node_infos, states=_states(node_infos), changes=ChangeLog())
 
 
 def _states(node_infos: Mapping[str, NodeInfo]) -> dict[int, NodeState]:
-    """The states of some nodes, by number. They are copies: those of the cache list other nodes, too."""
+    """The states of these nodes, by number. They are copies, because the states of the cache list other nodes, too."""
     found: dict[int, NodeState] = {}
     for name, node_info in sorted(node_infos.items()):
         state = found.get(node_info.state.number)
@@ -58,25 +60,25 @@ def _states(node_infos: Mapping[str, NodeInfo]) -> dict[int, NodeState]:
     return found
 
 
-def _given_back(node_infos: dict[str, NodeInfo], given: Iterable[Result]) -> dict[str, NodeInfo]:
-    """The views, changed in place."""
+def _with_released(node_infos: dict[str, NodeInfo], released: Iterable[Result]) -> dict[str, NodeInfo]:
+    """Release the results in `node_infos`, which is changed in place and returned."""
     results: dict[PoolKey, list[Result]] = {}
-    for result in given:
+    for result in released:
         results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
     for name, node_info in list(node_infos.items()) if results else ():
-        mine = [r for pool in node_info.inventory.pools for r in results.get(pool.key, ())]
-        if mine:
-            node_infos[name] = with_devices_released(node_info, mine)
+        own = [r for pool in node_info.inventory.pools for r in results.get(pool.key, ())]
+        if own:
+            node_infos[name] = with_devices_released(node_info, own)
     return node_infos
 
 
 def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeInfo]:
-    """The nodes of devices that filter holds for a pod, as that pod sees them: with these devices free."""
-    return _given_back({name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}, held)
+    """The named nodes as the pod of these holds sees them: with its held devices free."""
+    return _with_released({name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}, held)
 
 
 def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
-    """The devices of a pod, named as namespace/name. Raises WireError where it has none."""
+    """The allocated devices of a pod, given as namespace/name. Raises WireError if it has none."""
     namespace, _, name = pod.partition("/")
     found = [
         result
@@ -91,11 +93,11 @@ def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
 
 
 def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> NodeInfo:
-    """The node if these allocated devices were free, in a state of its own."""
+    """The node with these allocated devices free, in a hypothetical state."""
     before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
     for result in results:
         key = PoolKey(result.device.driver, result.device.pool)
-        pools[key] = _less(pools.get(key, UNUSED), result)
+        pools[key] = _without(pools.get(key, UNUSED), result)
     counters = {
         pool.key: consumed_counters(pool.slices, pools.get(pool.key, UNUSED))
         if pools.get(pool.key) != before.get(pool.key)
@@ -122,7 +124,7 @@ def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> Nod
     )
 
 
-def _less(use: PoolUse, result: Result) -> PoolUse:
+def _without(use: PoolUse, result: Result) -> PoolUse:
     name = result.device.device
     if not result.share_id:
         return PoolUse(use.taken - {name}, use.shares)

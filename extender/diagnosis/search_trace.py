@@ -1,4 +1,4 @@
-"""One search on one node, observed once: its status, what stood in the way of each device, and the whole story."""
+"""The trace of one search on one node: the status, the cause of each rejected device, and all steps."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from extender.scheduling import (
     problem_for,
 )
 
-_MOST = 200  # lines about devices
-_CAUSES = 4  # causes named
-_CAUSE_BYTES = 1024  # of one: it may name each of a hundred devices
+_MOST = 200  # lines about rejected devices
+_CAUSES = 4  # causes in one list
+_CAUSE_BYTES = 1024  # bytes of one cause, which can name 100 devices
 
 
-class _Story(CauseRecorder):
-    """Keeps the rejections in the order of the search, too."""
+class _SearchRecorder(CauseRecorder):
+    """Records causes, and also the first rejections in the order of the search."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rejections: list[tuple[str, int, str, str]] = []
-        self.left_out = 0
+        self.left_out = 0  # rejections that are not recorded
 
     def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
         super().rejected(request, bit, cause, detail)
@@ -40,27 +40,27 @@ class _Story(CauseRecorder):
 
 @dataclass(frozen=True, slots=True)
 class SearchTrace:
-    """A search that ended."""
+    """The result of a search, with its records."""
 
     node_info: NodeInfo
-    requirements: PodRequirements  # as this node has to serve it
+    requirements: PodRequirements  # on this node
     status: FilterStatus
-    story: _Story
+    recorder: _SearchRecorder
 
 
 def trace(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> SearchTrace:
-    """Evaluate the demand on a node, observed. Raises BudgetSpent."""
-    story, local = _Story(), requirements.for_node(node_info.node)
-    return SearchTrace(node_info, local, evaluate(node_info, local, context, story), story)
+    """Evaluate the requirements on a node and record the search. Raises CallBudgetSpent."""
+    recorder, local = _SearchRecorder(), requirements.for_node(node_info.node)
+    return SearchTrace(node_info, local, evaluate(node_info, local, context, recorder), recorder)
 
 
 def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
-    """What stood in the way of each device, device names by cause, and `more` sentences of this kind; a few of all."""
+    """Sentences with device names by cause, then the sentences in `more`; at most 4, then 'and n more'."""
     reason = found.status.reason if isinstance(found.status, Unschedulable) else None
     if reason is not None and reason.code in (Code.INVALID, Code.OUT_OF_BUDGET):
-        return reason.params  # a search that did not end says nothing of devices
+        return reason.params  # an interrupted search has no complete causes
     devices: dict[tuple[str, str], set[str]] = {}
-    for (_, bit), why in sorted(found.story.causes.items()):
+    for (_, bit), why in sorted(found.recorder.causes.items()):
         devices.setdefault(why, set()).add(_device(found.node_info, bit))
     sentences = [f"{', '.join(sorted(names))}: {_why(cause, detail)}" for (cause, detail), names in devices.items()]
     sentences = [cut(sentence, _CAUSE_BYTES) for sentence in (*sentences, *more)]
@@ -69,16 +69,16 @@ def causes(found: SearchTrace, more: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, ...]:
-    """The search line by line: what selectors matched, which devices it left aside and why, and what was chosen."""
-    node_info, status, story = found.node_info, found.status, found.story
+    """The search as lines: the matches of selectors, the rejected devices with causes, and the chosen devices."""
+    node_info, status, recorder = found.node_info, found.status, found.recorder
     lines = [
         f"node {node_info.node.name}: {len(node_info.inventory.places)} devices",
         *_matched(node_info, found.requirements, context),
     ]
-    for request, bit, cause, detail in story.rejections:
+    for request, bit, cause, detail in recorder.rejections:
         lines.append(f"request {request}: {_device(node_info, bit)} {_why(cause, detail)}")
-    if story.left_out:
-        lines.append(f"and {story.left_out} more of these")
+    if recorder.left_out:
+        lines.append(f"and {recorder.left_out} more of these")
     if isinstance(status, Unschedulable):
         return (*lines, f"refused: {status.text}")
     devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"

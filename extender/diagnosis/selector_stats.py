@@ -1,4 +1,4 @@
-"""Statistics of selectors over the fleet: for each && term, how many devices pass, and what the others have instead."""
+"""Statistics of selectors: for each && term, how many devices of the fleet pass, and which values the others have."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from extender.model import UNLIMITED, CallBudget, Device, Slice, cut, one_line
 from extender.scheduling import PodRequirements
 
 _SHOWN_VALUES = 3
-_VALUES = 256  # distinct values counted
+_VALUES = 256  # distinct values that are counted
 
 
 @dataclass(slots=True)
 class TermStats:
-    """One && term of a selector over the devices that passed the terms before it."""
+    """The result of one && term on the devices that passed the terms before it."""
 
     source: str  # 'class gpu.nvidia.com' or 'request gpu'
     term: str
     asked: int = 0  # devices that reached this term
     passed: int = 0
     failed: int = 0  # devices on which the term has no value
-    instead: Counter[str] = field(default_factory=Counter)  # what the devices that did not pass have
-    published: dict[str, int] = field(default_factory=dict)  # attribute or capacity read, by how many devices have it
-    problem: str = ""  # why the selector does not compile: then no device was asked
+    instead: Counter[str] = field(default_factory=Counter)  # values of the devices that did not pass, with counts
+    published: dict[str, int] = field(
+        default_factory=dict
+    )  # attribute or capacity that the term reads, to the number of devices that have it
+    problem: str = ""  # the compile error; then no device was evaluated
 
     def sentence(self) -> str:
-        """What to tell a person."""
+        """The result as a sentence for users."""
         if self.problem:
             return f"{self.source}: `{cut(self.term)}` does not compile: {one_line(self.problem)}"
         others = ", ".join(f"{count} have {value}" for value, count in self.instead.most_common(_SHOWN_VALUES))
@@ -47,12 +49,14 @@ class TermStats:
 
 
 Devices = dict[tuple[str, int], list[Device]]
-"""By driver and by how many devices each stands for. The lists hold devices that exist already: forty thousand new
-pairs would set the garbage collector to work."""
+"""Devices by (driver, weight). Each device counts as `weight` devices.
+
+The weight is in the key and not beside each device: 40,000 new tuples would start the garbage collector.
+"""
 
 
 NodeSample = tuple[NodeInfo, int]
-"""One of some nodes whose devices look the same, and how many they are."""
+"""One node of an attribute class, and the number of nodes in the class."""
 
 
 def selector_stats(
@@ -61,14 +65,17 @@ def selector_stats(
     samples: Collection[NodeSample] | None,
     budget: CallBudget = UNLIMITED,
 ) -> list[TermStats]:
-    """The findings of every request. `looks` are all nodes by how their devices look to the terms, where only that
-    counts: one of each is then asked for all. Raises BudgetSpent."""
+    """The statistics of all selectors, in the order of their evaluation.
+
+    `samples` has one node per attribute class; the term results of its devices then count for the whole class. It is
+    None if the requirements read an identity; then all nodes are evaluated. Raises CallBudgetSpent.
+    """
     devices: Devices = {}
     for slice_, weight in _slices(snapshot, samples):
         devices.setdefault((slice_.pool.driver, weight), []).extend(slice_.devices)
     findings: list[TermStats] = []
     for source, expressions in _sources(requirements):
-        alive = devices
+        remaining = devices
         for expression in expressions:
             problem = _problem(expression)
             if problem:
@@ -76,13 +83,13 @@ def selector_stats(
                 break
             for term in split_terms(expression):
                 finding = TermStats(source, term)
-                alive = {key: _count_devices(finding, key, some, budget) for key, some in alive.items()}
+                remaining = {key: _count_devices(finding, key, some, budget) for key, some in remaining.items()}
                 findings.append(finding)
     return findings
 
 
 def _problem(expression: str) -> str:
-    """Why an expression does not compile; '' where it does."""
+    """The compile error of an expression; '' without one."""
     try:
         compile_selector(expression)
     except CompileError as error:
@@ -91,7 +98,7 @@ def _problem(expression: str) -> str:
 
 
 def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
-    """Per distinct request: the expressions in the order in which they are asked."""
+    """The expressions of each distinct request, in the order of their evaluation."""
     classes = {class_.name: class_ for class_ in requirements.classes}
     seen: set[tuple[str, ...]] = set()
     for spec in requirements.specs:
@@ -106,7 +113,7 @@ def _sources(requirements: PodRequirements) -> Iterator[tuple[str, list[str]]]:
 
 
 def _slices(snapshot: Snapshot, samples: Collection[NodeSample] | None) -> Iterator[tuple[Slice, int]]:
-    """Slices and how many each stands for: those that nodes have to themselves by one node of a kind, others once."""
+    """Slices with weights: slices of one node with the weight of its sample, all other slices once with weight 1."""
     shared = False
     for node_info, nodes in (
         samples if samples is not None else ((node_info, 1) for node_info in snapshot.node_infos.values())
@@ -128,11 +135,11 @@ Read = tuple[str, Callable[[Device, str], object]]
 
 
 def _count_devices(finding: TermStats, key: tuple[str, int], devices: list[Device], budget: CallBudget) -> list[Device]:
-    """Ask the term about devices; those that pass. Devices that look the same to it are asked once."""
+    """Count the devices that pass the term, and return them. Equivalent devices are evaluated once."""
     driver, weight = key
     finding.asked += weight * len(devices)
     selector = _compiled(finding.term)
-    if selector is None:  # makes sense inside the whole only
+    if selector is None:  # the term is valid only as part of the whole expression
         finding.passed += weight * len(devices)
         return devices
     passed: list[Device] = []
@@ -144,7 +151,7 @@ def _count_devices(finding: TermStats, key: tuple[str, int], devices: list[Devic
 
 
 def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) -> Iterable[list[Device]]:
-    """Devices in groups that are equal in everything read."""
+    """Groups of devices with equal values for everything that the term reads."""
     if reads is None:
         return [[device] for device in devices]
     if not reads:
@@ -160,7 +167,7 @@ def _equivalent(reads: list[Read] | None, driver: str, devices: list[Device]) ->
 
 
 def _passes(finding: TermStats, selector: Selector, key: tuple[str, int], group: list[Device]) -> bool:
-    """Ask about the first of some devices that look the same to the term, and count the answer for all."""
+    """Evaluate the term on the first device of a group, and count the result for all of them."""
     driver, weight = key
     device, count = group[0], weight * len(group)
     for name, read in _reads(selector) or ():
@@ -172,7 +179,7 @@ def _passes(finding: TermStats, selector: Selector, key: tuple[str, int], group:
             return True
     except CelError:
         finding.failed += count
-    # With so many different values, such as UUIDs, none is worth telling.
+    # With this many distinct values, such as UUIDs, a single value is not useful.
     value = observed_value(finding.term, STORED, device, driver) if len(finding.instead) < _VALUES else ""
     if value:
         finding.instead[value] += count
@@ -181,7 +188,7 @@ def _passes(finding: TermStats, selector: Selector, key: tuple[str, int], group:
 
 @lru_cache(maxsize=256)
 def _reads(selector: Selector) -> list[Read] | None:
-    """Name and reader of everything a selector looks at; None where it looks at whole maps."""
+    """Name and reader of everything that a selector reads; None if it reads whole maps."""
     found: list[Read] = []
     for path in sorted(selector.reads - {"driver"}):
         kind, _, name = path.partition(":")

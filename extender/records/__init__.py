@@ -1,4 +1,4 @@
-"""What serve tells the console: records, and how they travel. What does not belong here: HTTP, tasks, clocks."""
+"""Records that `berth serve` sends to `berth console`, and their JSON. This package has no HTTP, task or clock."""
 
 from extender.records.codec import MAX_BODY, UnknownVersion, decode, encode_parts, encode_record
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved

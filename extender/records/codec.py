@@ -1,7 +1,7 @@
-"""Batches as JSON. `encode` cuts texts to the limits that `decode` enforces; `decode` believes nothing.
+"""Batches as JSON. `encode` cuts texts to the limits that `decode` enforces; `decode` validates every field.
 
 A batch is `{"version": 1, "replica", "epoch", "sequence", "lost", "policy", "mix", "records": [{"kind": …}, …]}`.
-Quantities are texts, and infinity is null.
+Quantities are strings, and infinity is null.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Json = dict[str, Any]
 VERSION = 1
 MAX_BODY = 1024 * 1024  # bytes of a batch
 MAX_RECORDS = 512
-MAX_DEVICES = 1024  # of a record
-_MAX_NAME = 256  # bytes of a name of the API, which has at most 253
+MAX_DEVICES = 1024  # devices or results of one record
+_MAX_NAME = 256  # bytes of an API name; the API server allows 253
 _MAX_SENTENCE = 1024  # bytes of a sentence
 _MAX_DEVICE = 3 * _MAX_NAME  # bytes of driver/pool/device
-_MAX_QUANTITY = 512  # characters: the form with an exponent writes 10^400 with most of its zeros
+_MAX_QUANTITY = 512  # characters; a quantity with a large exponent is written with hundreds of zeros
 _MAX_LIST = 64  # reasons, parts of a score, shapes of a mix, capacities
-_MAX_HOLD = 86_400.0  # seconds; a policy allows 300
+_MAX_HOLD = 86_400.0  # seconds; a policy allows at most 300
 _MAX_INT = 2**63 - 1
 
 
 class UnknownVersion(WireError):
-    """The batch is of a version that this process does not read."""
+    """This process does not support the version of the batch."""
 
     def __init__(self, version: object) -> None:
         super().__init__("version", f"{_shown(version)} is not known here: this Berth reads version {VERSION}")
@@ -59,7 +59,7 @@ class UnknownVersion(WireError):
 
 
 def encode(batch: Batch) -> bytes:
-    """The batch as JSON. Raises TypeError where a number has more than 64 bits or a text is not Unicode."""
+    """The batch as JSON. Raises TypeError for a number of more than 64 bits and for a string that is not Unicode."""
     return encode_parts(batch, [encode_record(record) for record in batch.records])
 
 
@@ -69,7 +69,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
-    """As `encode`, with these encoded records instead of the batch's own: a caller can encode them one by one."""
+    """Like `encode`, but with these encoded records, so that the caller can encode them one at a time."""
     policy = batch.policy
     return orjson.dumps(
         {
@@ -98,7 +98,7 @@ def _cut(text: str, most: int = USER_BYTES) -> str:
 
 @singledispatch
 def _encoded(record: Record) -> Json:
-    raise TypeError(f"{type(record).__name__} is no record")
+    raise TypeError(f"{type(record).__name__} is not a record type")
 
 
 @_encoded.register
@@ -178,7 +178,7 @@ def _result(result: Result) -> Json:
 
 
 def decode(body: bytes) -> Batch:
-    """The batch of a JSON text. Raises UnknownVersion, and WireError naming the field and its value."""
+    """The batch of a JSON body. Raises UnknownVersion, or WireError with the field and its value."""
     if len(body) > MAX_BODY:
         raise WireError("batch", f"is larger than {MAX_BODY} bytes")
     try:
@@ -203,21 +203,21 @@ def _fault(error: ValidationError) -> WireError:
 
 
 def _shown(value: object) -> str:
-    """A list or an object by its size: Python writes no value of a thousand levels."""
+    """A value for an error message. Lists and objects show their size only: repr fails on deep nesting."""
     if isinstance(value, list | dict):
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
     return shown(value)
 
 
 class _Strict(BaseModel):
-    """An object of the batch. Its fields may have any order, but there are no others."""
+    """An object of the batch. It may have only the declared fields, in any order."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _no_flood(cls, value: object) -> object:
-        """pydantic makes an error of each unknown field: a hundred thousand of them take long."""
+    def _limit_fields(cls, value: object) -> object:
+        """Reject objects with too many fields early: pydantic creates one error per unknown field, which is slow."""
         if isinstance(value, dict) and len(value) > len(cls.model_fields):
             raise ValueError(f"has {len(value)} fields, {len(cls.model_fields)} are known")
         return value
@@ -237,7 +237,7 @@ def _capacity_name(name: str) -> str:
 
 def _quantity(amount: object) -> Quantity:
     if not isinstance(amount, str) or len(amount) > _MAX_QUANTITY:
-        raise ValueError(f"{_shown(amount)} must be a text of at most {_MAX_QUANTITY} characters")
+        raise ValueError(f"{_shown(amount)} must be a string of at most {_MAX_QUANTITY} characters")
     return parse_quantity(amount)
 
 

@@ -1,4 +1,4 @@
-"""The records themselves. One record tells one event; a batch tells in which order, and of which process."""
+"""The record types. A record describes one event. A batch has the records of one process, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extender.scheduling import Attempt, Decision
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """Serve answered a filter request for a pod."""
+    """`berth serve` answered a filter request for a pod."""
 
     pod: ObjectKey
     uid: str
@@ -19,7 +19,7 @@ class Attempted:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Serve bound a pod."""
+    """`berth serve` bound a pod."""
 
     pod: ObjectKey
     uid: str
@@ -28,14 +28,14 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Serve reserved devices for a claim: `state` is HELD (by filter) or BINDING (a bind writes them)."""
+    """`berth serve` reserved devices for a claim: `state` is HELD (by filter) or BINDING (a bind writes the claim)."""
 
     claim_uid: str
     pod_uid: str
     node: str
-    results: tuple[Result, ...]  # only request, device, admin_access, share_id and consumed travel
+    results: tuple[Result, ...]  # only request, device, admin_access, share_id and consumed are sent
     state: ReservationState
-    seconds: float  # until the hold ends; infinite while a bind writes
+    seconds: float  # seconds until the hold ends; infinite in state BINDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +50,21 @@ Record = Attempted | Bound | Reserved | Released
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """By which policy a process decides."""
+    """The policy in force in a process."""
 
-    generation: int
-    digest: str  # of the policy's values: equal policies have equal digests
+    generation: int  # number of policies that the process loaded
+    digest: str  # digest of the policy's values; equal policies have equal digests
     problem: str = ""  # why the newest policy file is not in force
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one process in their order. An empty batch says that the process lives."""
+    """Records of one process, in order. An empty batch shows that the process is alive."""
 
-    replica: str  # name of the pod or machine, for people
-    epoch: str  # UUID that the process made at its start
-    sequence: int  # number of the first record: 1 for the first since the start, then one more for each
-    lost: int  # records of this epoch that the process dropped before they were sent
+    replica: str  # name of the pod or machine, for display
+    epoch: str  # UUID of this start of the process
+    sequence: int  # sequence number of the first record; the first record of an epoch has 1
+    lost: int  # records of this epoch that the process dropped unsent
     policy: PolicyState
     mix: RequestMix  # the request mix in force, see extender.model.request_mix
     records: tuple[Record, ...] = ()

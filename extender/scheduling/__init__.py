@@ -1,6 +1,6 @@
-"""The verbs on a snapshot: what a pod asks, which nodes can serve it, where best, and what a bind would write.
+"""The scheduling decision: a pod's requirements, the nodes that satisfy them, their order, and the planned allocation.
 
-Functions of (snapshot, pod, policy). What does not belong here: I/O, clocks, asyncio.
+Every decision depends only on a snapshot, a pod and a policy. This package has no I/O, clock or asyncio.
 """
 
 from extender.scheduling.binding_conditions import Readiness, readiness

@@ -1,4 +1,4 @@
-"""Binding conditions (KEP-5007): whether the drivers have made the allocated devices usable."""
+"""Binding conditions (KEP-5007): they tell whether the drivers have prepared the allocated devices for use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from extender.model import Claim, Result
 
 
 class Readiness(Enum):
-    """What the conditions of a claim's devices say."""
+    """The state of a claim's allocated devices, by their binding conditions."""
 
     READY = "ready"
     WAITING = "waiting"
@@ -16,7 +16,11 @@ class Readiness(Enum):
 
 
 def readiness(claim: Claim) -> Readiness:
-    """READY when every result that has binding conditions has all of them true, FAILED at the first failure condition."""
+    """The state of all allocated devices of the claim.
+
+    FAILED: a failure condition of a device with binding conditions is true. READY: every binding condition of every
+    device is true, or the claim has no allocation. WAITING: all other cases.
+    """
     if claim.allocation is None:
         return Readiness.READY
     waiting = False

@@ -1,4 +1,7 @@
-"""What Berth decided about a pod: one answer of filter, the node and devices of a bind. Explanations and records share it."""
+"""Decisions about pods: the result of a filter request, and the node and devices of a bind.
+
+Explanations and records share these types.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +15,39 @@ from extender.scoring import ScorePart
 
 
 class Attempt(NamedTuple):
-    """One answer of filter."""
+    """The result of one filter request."""
 
     at: str  # RFC 3339
-    fitting: int  # nodes handed to the scheduler
-    asked: int  # nodes it asked about
-    reasons: tuple[tuple[str, int], ...] = ()  # most frequent reasons over the whole fleet, with their nodes
+    fitting: int  # nodes returned to kube-scheduler
+    asked: int  # nodes in the request
+    reasons: tuple[tuple[str, int], ...] = ()  # the most frequent reasons in the whole fleet, with node counts
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredNode:
-    """A node that can serve the pod."""
+    """A node that satisfies the pod's requirements, with its score and devices."""
 
     node: str
     score: float
-    devices: tuple[str, ...]
-    ring_gbps: float
-    best_gbps: float  # of any set of that size anywhere in the fleet
-    source: str  # where the links are known from
+    devices: tuple[str, ...]  # driver/pool/device
+    ring_gbps: float  # GB/s of the ring through the chosen GPUs
+    best_gbps: float  # GB/s of the best set of equal size in the fleet
+    source: str  # the source of the link data
     parts: tuple[ScorePart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A pod that Berth bound, as it was decided."""
+    """The decision by which Berth bound a pod."""
 
-    at: str
+    at: str  # RFC 3339
     chosen: ScoredNode
     runner_up: str = ""  # the second best node when the pod was filtered
-    margin: float = 0.0  # by how much its score was lower
+    margin: float = 0.0  # score of the chosen node minus score of the runner-up
 
 
 def scored_node(node_info: NodeInfo, placement: Placement, snapshot: Snapshot) -> ScoredNode:
-    """A node with what it would give."""
+    """The node with the score and devices of this placement."""
     devices = tuple(str(result.device) for result in held_results(node_info, placement))
     count = node_info.positions(placement.solution.mask).bit_count()
     source = node_info.fabric.source.value if node_info.fabric is not None else ""

@@ -1,4 +1,4 @@
-"""What a demand can see of a node: nodes that look the same to it share a status."""
+"""Equivalence keys: nodes with equal keys get the same status for a pod's requirements."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 
 def ignores_identity(requirements: PodRequirements, context: EvaluationContext) -> bool:
-    """Whether a demand looks at no identity of a device, such as its UUID. Raises BudgetSpent."""
+    """Whether the requirements read no identity of a device, such as its UUID. Raises CallBudgetSpent."""
     return IdentityCheck(requirements).ignores_identity(context)
 
 
 class IdentityCheck:
-    """Whether a demand looks at no identity of a device; after BudgetSpent it goes on where it was."""
+    """Checks whether requirements read no identity of a device. After CallBudgetSpent, the next call continues."""
 
     def __init__(self, requirements: PodRequirements) -> None:
         constraints = [constraint.attribute for spec in requirements.specs for constraint in spec.constraints]
@@ -28,7 +28,7 @@ class IdentityCheck:
             self._selectors += [text for option in options for text in option.selectors]
 
     def ignores_identity(self, context: EvaluationContext) -> bool:
-        """The answer. Raises BudgetSpent."""
+        """True if no selector and no constraint reads an identity. Raises CallBudgetSpent."""
         while self._ignored and self._selectors:
             selector = context.masks.selector(self._selectors[-1], context.budget)
             self._ignored = isinstance(selector, CompileError) or not any(map(_is_identity, selector.reads))
@@ -37,12 +37,12 @@ class IdentityCheck:
 
 
 def _is_identity(path: str) -> bool:
-    """Of what a selector reads; all attributes together name a device, too."""
+    """Whether a path that a selector reads identifies a device. A read of the whole attribute map does, too."""
     return (path.startswith("attributes:") and path.endswith("*")) or is_identity(path)
 
 
 def equivalence_key(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Iterator[object]:
-    """What the demand's selectors and constraints see of a node."""
+    """What the selectors and constraints of the requirements read from a node. Raises CallBudgetSpent."""
     problem = problem_for(node_info, requirements, context)
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
@@ -60,7 +60,10 @@ def equivalence_key(node_info: NodeInfo, requirements: PodRequirements, context:
 
 
 def _pattern(node_info: NodeInfo, attribute: str, context: EvaluationContext) -> tuple[object, ...]:
-    """Values of an attribute, renamed by first occurrence: nodes that group their devices alike are alike."""
+    """The attribute's value per device, single values numbered by first occurrence.
+
+    A constraint only compares values on one node. So two nodes are equal if they group their devices in the same way.
+    """
     numbers: dict[object, int] = {}
     found: list[object] = []
     for place in node_info.inventory.places:

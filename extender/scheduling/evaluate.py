@@ -1,4 +1,7 @@
-"""One evaluator for every verb: a demand on a node gives devices and score parts, or the reason why not."""
+"""Evaluation of one node: it yields devices with score parts, or the reason why the node is unschedulable.
+
+Filter, prioritize, bind and explanations all use this evaluation.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from extender.scoring import ByTopology, DeviceChoice, achieved_gbps, memory_byt
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """The node cannot serve the demand. `text` is made once, because thousands of nodes share it."""
+    """The node cannot satisfy the requirements. `text` is built once, because thousands of nodes share it."""
 
     reason: Reason
     text: str = field(init=False)
@@ -46,17 +49,17 @@ FilterStatus = Placement | Unschedulable
 
 @dataclass(frozen=True, slots=True)
 class EvaluationContext:
-    """What statuses depend on besides the node and the demand."""
+    """The inputs of a status besides the node and the requirements."""
 
     masks: Masks
     features: Features
     baseline: FleetBaseline
-    placements: PlacementCache | None = None  # those of equal states of nodes, where signatures of views mean something
-    budget: CallBudget = UNLIMITED  # decides when a status is found, never which
+    placements: PlacementCache | None = None  # shared between nodes of one allocation class; None: not shared
+    budget: CallBudget = UNLIMITED  # changes when a status is found, never the status
 
 
 def problem_for(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Problem:
-    """The allocation problem of a demand on a node."""
+    """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and CallBudgetSpent."""
     classes = {class_.name: class_ for class_ in requirements.classes}
     remembered: dict[tuple[str, str], Selection] = {}
 
@@ -83,7 +86,7 @@ def problem_for(node_info: NodeInfo, requirements: PodRequirements, context: Eva
 
 
 def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
-    """Devices that the policy or the pod's annotation rules out, whatever selectors say, as a mask."""
+    """The devices that the policy or the pod's annotation excludes, whatever the selectors match, as a bit mask."""
     found = node_info.drift if requirements.policy.drift == "filter" else 0
     if requirements.expected_bytes:
         for bit in node_info.gpu_bits:
@@ -98,8 +101,11 @@ def evaluate(
     context: EvaluationContext,
     recorder: CauseRecorder | None = None,
 ) -> FilterStatus:
-    """The status of one node. What users wrote wrongly is a refusal with its reason. A `recorder` hears why the search
-    left devices aside; the status is the same without one. Raises BudgetSpent."""
+    """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
+
+    A `recorder` receives the cause of each device that the search rejects. It does not change the status.
+    Raises CallBudgetSpent.
+    """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
     problem = problem_for(node_info, requirements, context)
@@ -121,21 +127,20 @@ def _without_search(
     problem: Problem,
     fast_path_: FastPath,
 ) -> FilterStatus:
-    asked = placement_key(node_info, requirements, fast_path_) if context.placements is not None else None
-    known = (
-        context.placements.get(asked, context.baseline)
-        if context.placements is not None and asked is not None
-        else None
-    )
+    placements, key, known = context.placements, None, None
+    if placements is not None:
+        key = placement_key(node_info, requirements, fast_path_)
+    if placements is not None and key is not None:
+        known = placements.get(key, context.baseline)
     if known is not None:
         return known.for_request(fast_path_.request)
     context.budget.check()
     solution = choose_plain(fast_path_, problem, ByTopology(node_info, requirements.policy))
-    if solution is None:  # numbers of devices tell why
+    if solution is None:  # device counts give the reason, so the empty recorder is enough
         return Unschedulable(unschedulable_reason(node_info, problem, CauseRecorder(), requirements.expected_bytes))
     status = _scored(DeviceChoice(node_info, problem, solution), requirements, context)
-    if context.placements is not None and asked is not None and isinstance(status, Placement):
-        context.placements.put(asked, context.baseline, status)
+    if placements is not None and key is not None and isinstance(status, Placement):
+        placements.put(key, context.baseline, status)
     return status
 
 
@@ -156,7 +161,7 @@ def _by_search(
     )
     if solution is not None:
         return _scored(DeviceChoice(node_info, problem, solution), requirements, context)
-    if recorder is None:  # search once more with a recorder: placements, which are the rule, do without
+    if recorder is None:  # The reason needs causes. Most searches succeed, so only a failed one records them.
         recorder = CauseRecorder()
         Search(problem, budget=requirements.policy.search_steps, observer=recorder, call_budget=context.budget).run()
     return Unschedulable(unschedulable_reason(node_info, problem, recorder, requirements.expected_bytes))

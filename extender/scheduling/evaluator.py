@@ -1,4 +1,4 @@
-"""What every evaluation of one process shares: compiled selectors with what they matched, and placements of equal states."""
+"""Caches that all evaluations of one process share: compiled selectors, match masks and placements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extender.scheduling.placements import PlacementCache
 
 
 class Evaluator:
-    """Makes the rules of evaluations. Rankings and explanations of one process use the same one."""
+    """Creates evaluation contexts. The rankings and explanations of one process share one Evaluator."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -20,14 +20,14 @@ class Evaluator:
         self._placements = PlacementCache()
 
     def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
-        """What statuses on a snapshot depend on, and how much work they may take."""
+        """The context for evaluations on a snapshot, limited by the budget of the call."""
         return EvaluationContext(self._masks, self._features, snapshot.baseline, self._placements, budget)
 
     def forget_slices(self, names: Iterable[str]) -> None:
-        """Drop what selectors matched on slices that are gone."""
+        """Drop the match masks of deleted slices, by slice name."""
         for name in names:
             self._masks.forget(name)
 
     def remembered(self) -> dict[str, int]:
-        """How much is kept in memory."""
+        """The number of entries per cache, for the metrics."""
         return {"grants": len(self._placements), **self._masks.remembered()}

@@ -1,8 +1,8 @@
-"""Extended resources that a DeviceClass stands for (KEP-5004): the requests of the pod's special claim.
+"""Extended resources that a DeviceClass provides (KEP-5004): the requests of the pod's special claim.
 
-Source: the in-tree plugin, 1.36. Containers are counted init containers first. Long-lived containers (regular ones and
-sidecars) have a request each; init containers that end reuse the devices of later long-lived ones, and of what they
-still lack only the largest becomes a request.
+Source: the in-tree plugin, 1.36. The container index counts init containers first. Each long-lived container (regular
+or sidecar) gets its own request. An init container that ends reuses the devices of later long-lived containers. If
+several init containers need more devices than that, only the largest remainder becomes a request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from extender.model import ClaimSpec, Container, DeviceRequest, Request
 
 
 class RequestMapping(NamedTuple):
-    """Which request serves a container's resource (pod status, extendedResourceClaimStatus.requestMappings)."""
+    """The request for one resource of one container (pod status, extendedResourceClaimStatus.requestMappings)."""
 
     container: str
     resource: str
@@ -23,7 +23,7 @@ class RequestMapping(NamedTuple):
 def special_claim(
     containers: tuple[Container, ...], classes: dict[str, str]
 ) -> tuple[ClaimSpec, tuple[RequestMapping, ...]]:
-    """The claim for these resources (resource name to class) and what its requests are for."""
+    """The spec of the special claim for `classes` (resource name to DeviceClass name), and its request mappings."""
     requests: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []
     for resource in sorted(classes):
@@ -37,40 +37,42 @@ def special_claim(
 def _one_resource(
     containers: tuple[Container, ...], resource: str, class_name: str
 ) -> tuple[list[DeviceRequest], list[RequestMapping]]:
-    lasting: dict[int, DeviceRequest] = {}
+    long_lived: dict[int, DeviceRequest] = {}
     mappings: list[RequestMapping] = []
     for index, container in enumerate(containers):
         if container.init and not container.sidecar:
             continue
         count = dict(container.requests).get(resource, 0)
         if count:
-            lasting[index] = _request(index, container, resource, class_name, count)
-            mappings.append(RequestMapping(container.name, resource, lasting[index].name))
-    extra, brief = _brief(containers, resource, class_name, lasting)
-    return [*extra, *lasting.values()], mappings + brief
+            long_lived[index] = _request(index, container, resource, class_name, count)
+            mappings.append(RequestMapping(container.name, resource, long_lived[index].name))
+    init_requests, init_mappings = _init_requests(containers, resource, class_name, long_lived)
+    return [*init_requests, *long_lived.values()], mappings + init_mappings
 
 
-def _brief(
-    containers: tuple[Container, ...], resource: str, class_name: str, lasting: dict[int, DeviceRequest]
+def _init_requests(
+    containers: tuple[Container, ...], resource: str, class_name: str, long_lived: dict[int, DeviceRequest]
 ) -> tuple[list[DeviceRequest], list[RequestMapping]]:
-    """What init containers that end need beyond the devices that later containers bring."""
-    own: list[DeviceRequest] = []
+    """The request and the mappings of the init containers that end."""
+    remainders: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []
     for index, container in enumerate(containers):
         wanted = dict(container.requests).get(resource, 0) if container.init and not container.sidecar else 0
-        for later in sorted(i for i in lasting if i >= index):
+        for later in sorted(i for i in long_lived if i >= index):
             if wanted <= 0:
                 break
-            mappings.append(RequestMapping(container.name, resource, lasting[later].name))
-            wanted -= lasting[later].count
+            mappings.append(RequestMapping(container.name, resource, long_lived[later].name))
+            wanted -= long_lived[later].count
         if wanted > 0:
-            own.append(_request(index, container, resource, class_name, wanted))
-            mappings.append(RequestMapping(container.name, resource, own[-1].name))
-    if not own:
+            remainders.append(_request(index, container, resource, class_name, wanted))
+            mappings.append(RequestMapping(container.name, resource, remainders[-1].name))
+    if not remainders:
         return [], mappings
-    largest = max(own, key=lambda request: request.count)
-    names = {request.name for request in own}
-    return [largest], [m._replace(request=largest.name) if m.request in names else m for m in mappings]
+    largest = max(remainders, key=lambda request: request.count)
+    names = {request.name for request in remainders}
+    return [largest], [
+        mapping._replace(request=largest.name) if mapping.request in names else mapping for mapping in mappings
+    ]
 
 
 def _request(index: int, container: Container, resource: str, class_name: str, count: int) -> DeviceRequest:

@@ -1,4 +1,4 @@
-"""Equivalence classes of nodes by a key of a demand's own: for demands that see more of a node than its state tells."""
+"""Equivalence classes of nodes under a custom key, for requirements that a NodeState does not describe fully."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from extender.model import CallBudgetSpent
 
 @dataclass(slots=True, eq=False)
 class NodeClass:
-    """Nodes that share a status, in order of their names."""
+    """Nodes that share a status, sorted by name."""
 
     key: Hashable
     number: int
@@ -20,57 +20,61 @@ class NodeClass:
 
 
 class NodeClasses:
-    """Every node in its class, classes by number. A class without nodes stays until `forget` names it."""
+    """Assigns every node to one class. A class without nodes stays in memory until the caller forgets it."""
 
     def __init__(self, key: Callable[[NodeInfo], Hashable]) -> None:
-        self.occupied: dict[int, NodeClass] = {}
+        self.occupied: dict[int, NodeClass] = {}  # classes with nodes, by number
         self._key = key
         self._by_key: dict[Hashable, NodeClass] = {}
         self._vacant: dict[int, NodeClass] = {}
         self._class_of: dict[str, NodeClass] = {}
-        self._todo: set[str] = set()  # nodes that changed and are not sorted yet
+        self._unassigned: set[str] = set()  # changed nodes without a class assignment yet
         self._version = -1
-        self._made = 0
+        self._last_number = 0
 
     def __len__(self) -> int:
-        """Nodes that are in a class."""
+        """The number of nodes that are in a class."""
         return len(self._class_of)
 
     @property
     def unsorted(self) -> int:
-        """Nodes that are not sorted yet."""
-        return len(self._todo)
+        """The number of changed nodes that `update` has not assigned yet."""
+        return len(self._unassigned)
 
     def number_of(self, name: str) -> int | None:
-        """The class that a node is in."""
+        """The number of the node's class; None for a node without a class."""
         found = self._class_of.get(name)
         return found.number if found is not None else None
 
     def number_of_node(self, node_info: NodeInfo) -> int:
-        """The class that a node of this NodeInfo belongs to, whether it is in it or not."""
+        """The number of the class for this NodeInfo; the node need not be in it yet. Raises CallBudgetSpent."""
         return self._class_of_node(node_info).number
 
     def update(self, snapshot: Snapshot) -> Iterator[tuple[int, NodeInfo]]:
-        """Sort the nodes that changed into their classes; each comes with its class as soon as it is sorted. Raises
-        BudgetSpent; the next call goes on with the rest."""
+        """Assign the changed nodes to their classes; yield each node with its class number after the assignment.
+
+        Raises CallBudgetSpent; the next call continues with the rest.
+        """
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
-        # An emptied set keeps the room that it once had, and pop() searches it: so each time a new one.
-        self._todo = self._todo.union(changed) if changed is not None else {*snapshot.node_infos, *self._class_of}
+        # A set that shrank keeps its old table, and pop() scans that table. So each update creates a new set.
+        self._unassigned = (
+            self._unassigned.union(changed) if changed is not None else {*snapshot.node_infos, *self._class_of}
+        )
         self._version = snapshot.version
-        while self._todo:
-            name = self._todo.pop()
+        while self._unassigned:
+            name = self._unassigned.pop()
             node_info = snapshot.node_infos.get(name)
             try:
                 found = self._class_of_node(node_info) if node_info is not None else None
             except CallBudgetSpent:
-                self._todo.add(name)
+                self._unassigned.add(name)
                 raise
             self._leave(name)
             if node_info is not None and found is not None:
                 yield self._enter(name, found), node_info
 
     def forget(self, number: int) -> None:
-        """Drop a class that no node is in."""
+        """Drop a class, unless a node is in it."""
         gone = self._vacant.pop(number, None)
         if gone is not None:
             del self._by_key[gone.key]
@@ -79,8 +83,8 @@ class NodeClasses:
         key = self._key(node_info)
         found = self._by_key.get(key)
         if found is None:
-            self._made += 1
-            found = self._by_key[key] = self._vacant[self._made] = NodeClass(key, self._made)
+            self._last_number += 1
+            found = self._by_key[key] = self._vacant[self._last_number] = NodeClass(key, self._last_number)
         return found
 
     def _leave(self, name: str) -> None:

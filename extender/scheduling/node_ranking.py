@@ -1,9 +1,9 @@
-"""Statuses shared by equal demands on equal nodes, and nodes ranked per demand.
+"""The ranking of all nodes for one PodRequirements, shared by all pods with that requirements key.
 
-Nodes that a demand cannot tell apart share one status. Most demands read no identity of a device: for them a class of
-nodes is a NodeState of the snapshot, which lists its nodes, so a ranking keeps one status per state and nothing per
-node. Other demands keep NodeClasses of their own. A ranking follows the snapshots of one mirror: it judges only classes
-without a status, and when facts about the fleet change, it makes every placement anew.
+Nodes of one class share one status. Most requirements read no identity of a device: then a class is a NodeState of the
+snapshot, which lists its nodes, and the ranking stores one status per state and nothing per node. Other requirements
+need their own NodeClasses. A ranking follows the snapshots of one cache: it evaluates only classes without a status,
+and after a change of the FleetBaseline it computes every placement again, because scores are relative to the baseline.
 """
 
 from __future__ import annotations
@@ -25,70 +25,66 @@ from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 
 _NAME = itemgetter(0)
-_FIRST = 3  # nodes named per state
-_REFRESHED = 2  # classes judged again in one call when facts about the fleet changed
+_FIRST = 3  # node names per status group
+_REFRESHED = 2  # stale placements that one update computes again
 # Estimated bytes, measured with tracemalloc over half-full fleets (docs/performance.md).
-_BASE_BYTES, _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES, _NODE_BYTES, _CLASS_BYTES = (
-    4096,
-    64,
-    640,
-    480,
-    112,
-    80,
-    320,
-)
+_BASE_BYTES = 4096
+_STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
+_NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own NodeClasses
 
 
 class StatusGroup(NamedTuple):
     """Nodes that share a status."""
 
     status: FilterStatus
-    nodes: int
-    first: list[str]  # the first few of them by name
+    nodes: int  # number of nodes
+    first: list[str]  # names of the first nodes, sorted, at most 3
 
 
 class NodeRanking:
-    """All nodes for one demand: status per class of nodes, and placements by falling score.
+    """Statuses by class number, and the schedulable classes by descending score.
 
-    `vacant` classes without nodes, or an eighth of those with nodes, keep their placements, and as many their refusals,
-    because their state often returns.
+    A class without nodes often gets nodes again. So the ranking keeps the placements of that many classes without
+    nodes: `vacant`, or 1/8 of the classes with nodes if that is more; and as many unschedulable statuses.
     """
 
     def __init__(self, requirements: PodRequirements, *, vacant: int = 16) -> None:
         self.requirements = requirements
         self._vacant = vacant
-        self._room = 2 * vacant  # statuses before those of vacant classes are dropped
-        self._classes: NodeClasses | None = None  # None: the states of the snapshot
-        self._nodes: Mapping[int, NodeState | NodeClass] = {}  # classes that some node is in, by number
-        self._pending: dict[int, NodeInfo] = {}  # classes to judge, each with a view in it
+        self._cleanup_at = 2 * vacant  # number of statuses that starts a cleanup of vacant classes
+        self._classes: NodeClasses | None = None  # None: the classes are the NodeStates of the snapshot
+        self._nodes: Mapping[int, NodeState | NodeClass] = {}  # classes with nodes, by number
+        self._pending: dict[int, NodeInfo] = {}  # classes to evaluate, by number, each with one of its nodes
         self._unschedulable: dict[int, Unschedulable] = {}
-        self._unschedulable_by_text: dict[str, Unschedulable] = {}  # by text: thousands of classes share one
+        self._unschedulable_by_text: dict[str, Unschedulable] = {}  # thousands of classes share one status
         self._placements: dict[int, Placement] = {}
-        self._order: list[int] = []  # those granted, by falling score
-        self._request: DeviceRequest | None = None  # the only one, where placements of other demands are shared
-        self._own_placements = 0  # those that are not shared
-        self._own_picks = 0  # devices in them
+        self._order: list[int] = []  # schedulable classes by descending score
+        self._request: DeviceRequest | None = None  # the single request, if placements are shared between pods
+        self._own_placements = 0  # placements that are not shared
+        self._own_picks = 0  # devices in these placements
         self._version = -1
         self._baseline: FleetBaseline | None = None
-        self._context: EvaluationContext | None = None  # of the call at hand
-        self._stale: list[int] = []  # granted by older facts about the fleet
-        self._identity_ignored: dict[object, bool] = {}  # by key of the demand as nodes have to serve it
-        self._checks: dict[object, IdentityCheck] = {}  # the same, where that is not known yet
-        self.evaluations = 0  # searches made; the rest was remembered
+        self._context: EvaluationContext | None = None  # of the current call
+        self._stale: list[int] = []  # classes with a placement from an older baseline
+        self._identity_ignored: dict[object, bool] = {}  # by requirements key
+        self._checks: dict[object, IdentityCheck] = {}  # unfinished checks, by requirements key
+        self.evaluations = 0  # evaluated classes since the start
 
     def update(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
-        """Catch up with a snapshot; the work grows with the number of nodes that changed. False where the budget was
-        spent before the end: what was done stays done, and the next call goes on. Facts about the fleet change scores
-        only, so each call makes just a few placements anew by them; `refresh` makes the rest."""
+        """Bring the ranking up to date with a snapshot; the cost grows with the number of changed nodes.
+
+        Returns False if the budget ended first; the next call continues. A new baseline changes scores only, so one
+        call computes only a few stale placements again; `refresh` computes the rest.
+        """
         try:
-            # Classes that an earlier call left come first: the search that its budget cut off then has a whole budget.
+            # First the classes that an earlier call left: the search that its budget interrupted now has a full budget.
             self._evaluate_pending(context)
             self._begin(context)
             if self._classes is None:
-                self._find_states(snapshot)
+                self._add_new_states(snapshot)
                 self._evaluate_pending(context)
             else:
-                self._judge_classes(self._classes, snapshot, context)
+                self._evaluate_new_classes(self._classes, snapshot, context)
         except CallBudgetSpent:
             return False
         with suppress(CallBudgetSpent):
@@ -96,8 +92,7 @@ class NodeRanking:
         return True
 
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
-        """After `follow` with the same snapshot: make all placements anew that rest on older facts about the fleet. False
-        where the budget was spent before the end."""
+        """Compute all stale placements again after `update` on the same snapshot. False if the budget ended first."""
         try:
             self._refresh(snapshot, context, len(self._stale))
         except CallBudgetSpent:
@@ -105,70 +100,74 @@ class NodeRanking:
         return True
 
     def evaluate(self, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        """The status of a view, remembered for its class; the ranking itself stays where it is."""
+        """The status of a NodeInfo, computed now if its class has none. Raises CallBudgetSpent."""
         self._begin(context)
         found = node_info.state.number if self._classes is None else self._classes.number_of_node(node_info)
-        status = self._known(found)
+        status = self._status_of(found)
         return status if status is not None else self._evaluate(found, node_info, context)
 
     @property
     def stale(self) -> bool:
-        """Whether some statuses are of older facts about the fleet."""
+        """Whether some placements are from an older baseline."""
         return bool(self._stale)
 
     @property
     def unevaluated(self) -> int:
-        """Nodes that have no status yet."""
-        return sum(len(self._names(one)) for one in self._pending) + (
+        """The number of nodes without a status."""
+        return sum(len(self._names(number)) for number in self._pending) + (
             self._classes.unsorted if self._classes is not None else 0
         )
 
     def status(self, node_info: NodeInfo) -> FilterStatus | None:
-        """The status of a node; None for one that is not judged."""
+        """The status of a node; None for a node without one."""
         found = node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
-        return self._known(found) if found is not None else None
+        return self._status_of(found) if found is not None else None
 
     def status_groups(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[StatusGroup]:
-        """All states of nodes that have a status; a placement may name the request of an equal demand. With `among`, other
-        nodes do not count; those few `without` never do."""
+        """All nodes with a status, grouped by class. `among` limits the nodes, and `without` excludes a few.
+
+        A placement may name the request of another pod with an equal request.
+        """
         statuses = chain[tuple[int, FilterStatus]](self._placements.items(), self._unschedulable.items())
-        found = (_state(status, self._names(one), among, without) for one, status in statuses if one in self._nodes)
-        return [state for state in found if state.nodes]
+        found = (
+            _group(status, self._names(number), among, without) for number, status in statuses if number in self._nodes
+        )
+        return [group for group in found if group.nodes]
 
     def reasons(self) -> dict[str, str]:
-        """Why each node that cannot serve the demand cannot."""
+        """The reason text of every unschedulable node, by node name."""
         found: dict[str, str] = {}
-        for one, status in self._unschedulable.items():
-            found.update(dict.fromkeys(self._names(one), status.text))
+        for number, status in self._unschedulable.items():
+            found.update(dict.fromkeys(self._names(number), status.text))
         return found
 
     def unschedulable_counts(self) -> Counter[str]:
-        """Nodes by the text of the reason why they cannot serve the demand."""
+        """The number of unschedulable nodes by reason text."""
         found: Counter[str] = Counter()
-        for one, status in self._unschedulable.items():
-            found[status.text] += len(self._names(one))
+        for number, status in self._unschedulable.items():
+            found[status.text] += len(self._names(number))
         return found
 
     def main_reason(self) -> Code | None:
-        """The code of the reason that refuses most nodes; None where none is refused."""
+        """The most frequent reason code of unschedulable nodes; None if no node is unschedulable."""
         found: Counter[Code] = Counter()
-        for one, status in self._unschedulable.items():
-            found[status.reason.code] += len(self._names(one))
+        for number, status in self._unschedulable.items():
+            found[status.reason.code] += len(self._names(number))
         return max(found, key=lambda code: (found[code], code.name), default=None)
 
     @property
     def groups(self) -> int:
-        """Statuses that are remembered."""
+        """The number of stored statuses."""
         return len(self._placements) + len(self._unschedulable)
 
     @property
     def nodes(self) -> int:
-        """Nodes that have a status."""
-        return sum(len(self._names(one)) for one in chain(self._placements, self._unschedulable))
+        """The number of nodes with a status."""
+        return sum(len(self._names(number)) for number in chain(self._placements, self._unschedulable))
 
     @property
     def estimated_bytes(self) -> int:
-        """About what the ranking keeps in memory of its own; what others share is not counted."""
+        """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
         specs = sum(len(spec.content) for spec in self.requirements.specs)
         own = len(self._classes) * _NODE_BYTES + self.groups * _CLASS_BYTES if self._classes is not None else 0
         statuses = self.groups * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
@@ -182,42 +181,41 @@ class NodeRanking:
         )
 
     def best(self, names: set[str] | None, count: int) -> list[tuple[str, Placement]]:
-        """The best nodes among `names` (None: all), ties by name."""
+        """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name."""
         found: list[tuple[str, Placement]] = []
-        equal: list[tuple[str, Placement]] = []  # of one score
+        equal: list[tuple[str, Placement]] = []  # nodes with the current score
         score = None
-        for one in self._order:
-            nodes = self._nodes.get(one)
+        for number in self._order:
+            nodes = self._nodes.get(number)
             if nodes is None:
                 continue
-            placement = self._placement(one)
+            placement = self._placement(number)
             if placement.score != score:
                 found += sorted(equal, key=_NAME)[: count - len(found)]
                 if len(found) >= count:
                     return found
                 equal, score = [], placement.score
-            some = nodes.names if names is None else [name for name in nodes.names if name in names]
-            equal += [(name, placement) for name in some[: count - len(found)]]
+            named = nodes.names if names is None else [name for name in nodes.names if name in names]
+            equal += [(name, placement) for name in named[: count - len(found)]]
         return found + sorted(equal, key=_NAME)[: count - len(found)]
 
-    def _names(self, one: int) -> Sequence[str]:
-        found = self._nodes.get(one)
+    def _names(self, number: int) -> Sequence[str]:
+        found = self._nodes.get(number)
         return found.names if found is not None else ()
 
-    def _by_score(self, one: int) -> float:
-        return -self._placements[one].score
+    def _by_score(self, number: int) -> float:
+        return -self._placements[number].score
 
-    def _placement(self, one: int) -> Placement:
-        """The placement of a class, from now on with this demand's request: the best ones are few and are asked for
-        again."""
-        placement = self._placements[one]
+    def _placement(self, number: int) -> Placement:
+        """The placement of a class. It now names this ranking's request, because callers read the best ones often."""
+        placement = self._placements[number]
         if self._is_foreign(placement):
-            placement = self._placements[one] = self._for_own_request(placement)
+            placement = self._placements[number] = self._for_own_request(placement)
             self._count(placement, 1)
         return placement
 
     def _is_foreign(self, placement: Placement) -> bool:
-        """Whether it is the placement of another demand, which this one shares."""
+        """Whether the placement names the request of another pod."""
         return self._request is not None and placement.solution.picks[0][0].request is not self._request
 
     def _for_own_request(self, placement: Placement) -> Placement:
@@ -227,14 +225,14 @@ class NodeRanking:
             else placement
         )
 
-    def _known(self, one: int) -> FilterStatus | None:
-        placement = self._placements.get(one)
-        return self._for_own_request(placement) if placement is not None else self._unschedulable.get(one)
+    def _status_of(self, number: int) -> FilterStatus | None:
+        placement = self._placements.get(number)
+        return self._for_own_request(placement) if placement is not None else self._unschedulable.get(number)
 
-    # -- following -------------------------------------------------------------------------------------------
+    # -- update ----------------------------------------------------------------------------------------------
 
     def _begin(self, context: EvaluationContext) -> None:
-        """The first rules decide whether states tell all that the demand sees of a node."""
+        """Set the context. The first call decides whether NodeStates can be the classes. Raises CallBudgetSpent."""
         self._context = context
         if self._baseline is None and (
             self.requirements.extended is not None or not self._ignores_identity(self.requirements, context)
@@ -247,16 +245,16 @@ class NodeRanking:
 
     def _evaluate_pending(self, context: EvaluationContext) -> None:
         while self._pending:
-            one, node_info = self._pending.popitem()
-            if one not in self._placements and one not in self._unschedulable:
+            number, node_info = self._pending.popitem()
+            if number not in self._placements and number not in self._unschedulable:
                 try:
-                    self._evaluate(one, node_info, context)
+                    self._evaluate(number, node_info, context)
                 except CallBudgetSpent:
-                    self._pending[one] = node_info
+                    self._pending[number] = node_info
                     raise
 
-    def _find_states(self, snapshot: Snapshot) -> None:
-        """States without a status, among those of nodes that changed."""
+    def _add_new_states(self, snapshot: Snapshot) -> None:
+        """Add the states of changed nodes to `_pending` if they have no status."""
         changed = snapshot.changed_since(self._version) if self._version >= 0 else None
         node_infos, placements, unschedulable = snapshot.node_infos, self._placements, self._unschedulable
         self._nodes = snapshot.states
@@ -272,17 +270,19 @@ class NodeRanking:
                 self._pending[node_info.state.number] = node_info
         self._version = snapshot.version
 
-    def _judge_classes(self, classes: NodeClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
-        """Judge the classes that nodes which changed are in now, each as soon as a node is sorted into it: so a call
-        whose budget ends early has statuses to show. Raises BudgetSpent."""
-        for one, node_info in classes.update(snapshot):
+    def _evaluate_new_classes(self, classes: NodeClasses, snapshot: Snapshot, context: EvaluationContext) -> None:
+        """Evaluate each new class as soon as a changed node enters it. Raises CallBudgetSpent.
+
+        So a call whose budget ends early still leaves statuses that filter can use.
+        """
+        for number, node_info in classes.update(snapshot):
             context.budget.mark_progress()
-            if one not in self._placements and one not in self._unschedulable:
-                self._pending[one] = node_info
+            if number not in self._placements and number not in self._unschedulable:
+                self._pending[number] = node_info
                 self._evaluate_pending(context)
 
     def _key(self, node_info: NodeInfo) -> Hashable:
-        assert self._context is not None, "classes are made and followed after the rules are known"
+        assert self._context is not None, "_begin sets the context before any class is computed"
         requirements, context = self.requirements.for_node(node_info.node), self._context
         if node_info.state.attribute_class is not None and self._ignores_identity(requirements, context):
             return requirements.key, node_info.state.number
@@ -293,7 +293,7 @@ class NodeRanking:
         )
 
     def _ignores_identity(self, requirements: PodRequirements, context: EvaluationContext) -> bool:
-        """Whether the demand looks at no identity of a device."""
+        """The cached result of the identity check. Raises CallBudgetSpent."""
         found = self._identity_ignored.get(requirements.key)
         if found is None:
             check = self._checks.setdefault(requirements.key, IdentityCheck(requirements))
@@ -302,30 +302,30 @@ class NodeRanking:
         return found
 
     def ignores_identity(self, context: EvaluationContext) -> bool:
-        """Whether the demand looks at no identity of a device. Raises BudgetSpent."""
+        """Whether the requirements read no identity of a device. Raises CallBudgetSpent."""
         return self._ignores_identity(self.requirements, context)
 
-    def _evaluate(self, one: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        if self.groups >= self._room:
+    def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
+        if self.groups >= self._cleanup_at:
             self._forget_vacant()
-        status = self._remember(one, evaluate(node_info, self.requirements.for_node(node_info.node), context))
+        status = self._store(number, evaluate(node_info, self.requirements.for_node(node_info.node), context))
         context.budget.mark_progress()
         return status
 
-    def _remember(self, one: int, status: FilterStatus) -> FilterStatus:
+    def _store(self, number: int, status: FilterStatus) -> FilterStatus:
         self.evaluations += 1
         if isinstance(status, Unschedulable):
-            status = self._unschedulable[one] = self._unschedulable_by_text.setdefault(status.text, status)
+            status = self._unschedulable[number] = self._unschedulable_by_text.setdefault(status.text, status)
         else:
-            self._rank(one, status)
+            self._store_placement(number, status)
         return status
 
     def _refresh(self, snapshot: Snapshot, context: EvaluationContext, most: int) -> None:
-        """Make up to so many placements anew by the newest facts about the fleet. Raises BudgetSpent."""
+        """Compute up to `most` stale placements again with the newest baseline. Raises CallBudgetSpent."""
         made = 0
         while self._stale and made < most:
-            one = self._stale.pop()
-            node_info = self._view_in(one, snapshot)
+            number = self._stale.pop()
+            node_info = self._member(number, snapshot)
             try:
                 status = (
                     evaluate(node_info, self.requirements.for_node(node_info.node), context)
@@ -333,63 +333,64 @@ class NodeRanking:
                     else None
                 )
             except CallBudgetSpent:
-                self._stale.append(one)
+                self._stale.append(number)
                 raise
-            self._forget(one)
-            if status is not None:  # otherwise no node is in the class: it is judged when one comes into it
-                self._remember(one, status)
+            self._forget(number)
+            if status is not None:  # None: the class has no node now
+                self._store(number, status)
                 context.budget.mark_progress()
                 made += 1
 
-    def _view_in(self, one: int, snapshot: Snapshot) -> NodeInfo | None:
+    def _member(self, number: int, snapshot: Snapshot) -> NodeInfo | None:
         return next(
-            (node_info for name in self._names(one) if (node_info := snapshot.node_infos.get(name)) is not None), None
+            (node_info for name in self._names(number) if (node_info := snapshot.node_infos.get(name)) is not None),
+            None,
         )
 
-    # -- remembering -----------------------------------------------------------------------------------------
+    # -- storage ---------------------------------------------------------------------------------------------
 
-    def _rank(self, one: int, placement: Placement) -> None:
+    def _store_placement(self, number: int, placement: Placement) -> None:
         if placement.shared_from is not None and self.requirements.extended is None:
             self._request, placement = placement.solution.picks[0][0].request, placement.shared_from
         else:
             self._count(placement, 1)
-        self._placements[one] = placement
-        insort(self._order, one, key=self._by_score)
+        self._placements[number] = placement
+        insort(self._order, number, key=self._by_score)
 
     def _count(self, placement: Placement, sign: int) -> None:
-        """One placement more, or less, that is not shared."""
+        """Add (sign 1) or remove (sign -1) one placement that is not shared."""
         self._own_placements += sign
         self._own_picks += sign * sum(map(len, placement.solution.picks))
 
-    def _forget(self, one: int) -> None:
-        """Drop a status; the class is judged again once a node comes into it."""
-        self._unschedulable.pop(one, None)
-        placement = self._placements.get(one)
+    def _forget(self, number: int) -> None:
+        """Drop the status of a class. The next node that enters the class causes a new evaluation."""
+        self._unschedulable.pop(number, None)
+        placement = self._placements.get(number)
         if placement is not None:
             position = bisect_left(self._order, -placement.score, key=self._by_score)
-            del self._order[self._order.index(one, position)]
-            del self._placements[one]
+            del self._order[self._order.index(number, position)]
+            del self._placements[number]
             if not self._is_foreign(placement):
                 self._count(placement, -1)
         if self._classes is not None:
-            self._classes.forget(one)
+            self._classes.forget(number)
 
     def _forget_vacant(self) -> None:
-        """Drop the statuses of classes that no node is in, but the newest few."""
+        """Drop the statuses of classes without nodes, except the newest few."""
         kept = max(self._vacant, len(self._nodes) // 8)
         for statuses in (self._placements, self._unschedulable):
-            for one in [one for one in statuses if one not in self._nodes][:-kept]:
-                self._forget(one)
+            for number in [number for number in statuses if number not in self._nodes][:-kept]:
+                self._forget(number)
         self._unschedulable_by_text = {status.text: status for status in self._unschedulable.values()}
-        self._room = self.groups + 2 * kept
+        self._cleanup_at = self.groups + 2 * kept
 
 
-def _state(
+def _group(
     status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]
 ) -> StatusGroup:
-    some = names if among is None else [name for name in names if name in among]
+    counted = names if among is None else [name for name in names if name in among]
     if not without:
-        return StatusGroup(status, len(some), list(some[:_FIRST]))
-    left_out = [name for name in without if some[bisect_left(some, name) :][:1] == [name]]
-    first = [name for name in some[: _FIRST + len(left_out)] if name not in left_out]
-    return StatusGroup(status, len(some) - len(left_out), first[:_FIRST])
+        return StatusGroup(status, len(counted), list(counted[:_FIRST]))
+    excluded = [name for name in without if counted[bisect_left(counted, name) :][:1] == [name]]
+    first = [name for name in counted[: _FIRST + len(excluded)] if name not in excluded]
+    return StatusGroup(status, len(counted) - len(excluded), first[:_FIRST])

@@ -1,4 +1,7 @@
-"""Placements shared by demands that come to the same on a node: under other names, by other selectors, the same devices."""
+"""Placements, and a cache that shares them between pods.
+
+Requirements with other names or other selectors can match the same devices; then they share one placement.
+"""
 
 from __future__ import annotations
 
@@ -11,54 +14,53 @@ from extender.model import DeviceRequest
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scoring import ScorePart
 
-_LIMIT = 8_192  # of about 2.5 KB; a half-full fleet of mixed kinds has a thousand states
+_LIMIT = 8_192  # entries of about 2.5 KB; a half-full fleet of mixed machine types has about 1,000 states
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The node can serve the demand with these devices."""
+    """The node satisfies the requirements with these devices."""
 
     solution: Solution
     parts: tuple[ScorePart, ...]
     score: float
-    ring_gbps: float
-    shared_from: Placement | None = field(
-        default=None, compare=False, repr=False
-    )  # the same for the request of another demand
+    ring_gbps: float  # GB/s
+    # The cached placement that this one copies for another pod's request.
+    shared_from: Placement | None = field(default=None, compare=False, repr=False)
 
     def for_request(self, request: DeviceRequest) -> Placement:
-        """The same devices for the only request of another demand."""
+        """The same devices for the single request of another pod."""
         picks = tuple(Pick(pick.bit, request, None) for pick in self.solution.picks[0])
         return Placement(Solution((picks,), self.solution.alternatives), self.parts, self.score, self.ring_gbps, self)
 
 
 class PlacementCache:
-    """A bounded memory; the one that was made first goes first. It holds for one fleet at a time, as scores are relative to it."""
+    """A bounded FIFO cache. It is valid for one FleetBaseline, because scores are relative to that baseline."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
-        self._known: FIFOCache[tuple[object, ...], Placement] = FIFOCache(limit)
+        self._placements: FIFOCache[tuple[object, ...], Placement] = FIFOCache(limit)
         self._baseline: FleetBaseline | None = None
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._placements)
 
-    def get(self, asked: tuple[object, ...], baseline: FleetBaseline) -> Placement | None:
-        """What was granted where the same was asked."""
-        return self._known.get(asked) if baseline is self._baseline else None
+    def get(self, key: tuple[object, ...], baseline: FleetBaseline) -> Placement | None:
+        """The cached placement of a key; None for an unknown key or another baseline."""
+        return self._placements.get(key) if baseline is self._baseline else None
 
-    def put(self, asked: tuple[object, ...], baseline: FleetBaseline, placement: Placement) -> None:
-        """Remember a placement."""
+    def put(self, key: tuple[object, ...], baseline: FleetBaseline, placement: Placement) -> None:
+        """Cache a placement. A new baseline clears the cache."""
         if baseline is not self._baseline:
-            self._known = FIFOCache(self._limit)
+            self._placements = FIFOCache(self._limit)
             self._baseline = baseline
-        self._known[asked] = placement
+        self._placements[key] = placement
 
 
 def placement_key(
     node_info: NodeInfo, requirements: PodRequirements, fast_path_: FastPath
 ) -> tuple[object, ...] | None:
-    """What a plain demand comes to on a node: equal ones get equal placements. None for a node that is imagined."""
+    """The cache key: equal keys have equal placements. None for a hypothetical node, whose state is not comparable."""
     if node_info.state.hypothetical:
         return None
     wanted = requirements.topology, requirements.min_gbps, requirements.expected_bytes, requirements.policy

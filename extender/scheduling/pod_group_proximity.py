@@ -1,7 +1,7 @@
-"""Pods of one group want to be near each other: the same NVLink clique, then rack, then spine.
+"""Proximity of pod group members: the same node, then the same NVLink clique, then rack, then spine.
 
-How near a node is depends on where the group's other pods are, so it is no part of the remembered status: it is added
-to the few placements that a pod's answer is made of.
+Proximity depends on the nodes of the group's other pods. So it is not part of the cached status: the filter service
+adds it to the few placements of one answer.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from extender.scoring import ScorePart, total
 
 @dataclass(frozen=True, slots=True)
 class PodGroupProximity:
-    """Where the others are. `levels` are (label, value that most of them have), the nearest first."""
+    """Nodes of the group's other pods. `levels` are (label, most frequent value of it), the nearest level first."""
 
     group: str
-    placed: int
+    placed: int  # claims of the group that have devices on a known node
     nodes: frozenset[str]
     levels: tuple[tuple[str, str], ...]
-    count: int  # of levels that the policy knows
+    count: int  # number of levels in the policy
 
     def near_nodes(self, snapshot: Snapshot) -> set[str]:
-        """Every node that is near at some level."""
+        """The names of all nodes that are near the group at any level."""
         found = set(self.nodes)
         for label, value in self.levels:
             found |= snapshot.nodes_by_label(label).get(value, frozenset())
         return found
 
     def part(self, node_info: NodeInfo) -> ScorePart:
-        """The part of the score."""
+        """The score part of a node, 0..1: 1 on the same node, less for each farther level, 0 where no level matches."""
         if node_info.node.name in self.nodes:
             return ScorePart("clique", 1.0, f"pods of group {self.group} are on this node")
         for label, value in self.levels:
@@ -43,22 +43,22 @@ class PodGroupProximity:
                 return ScorePart(
                     "clique",
                     self._value(label),
-                    f"same {label} as most of the {self.placed} placed of group {self.group}",
+                    f"same {label} as most of the {self.placed} placed claims of group {self.group}",
                 )
-        return ScorePart("clique", 0.0, f"far from the {self.placed} placed of group {self.group}")
+        return ScorePart("clique", 0.0, f"far from the {self.placed} placed claims of group {self.group}")
 
     def _value(self, label: str) -> float:
         position = next(i for i, (known, _) in enumerate(self.levels) if known == label)
         return 1 - position / self.count
 
     def with_proximity(self, placement: Placement, node_info: NodeInfo, requirements: PodRequirements) -> Placement:
-        """The placement with the part."""
+        """The placement with this score part added and the score computed again."""
         parts = (*placement.parts, self.part(node_info))
         return replace(placement, parts=parts, score=total(parts, requirements.policy))
 
 
 def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:
-    """How near nodes are to the group's pods; None for pods of no group, or where none is placed yet."""
+    """The proximity to the pod's group; None for a pod without a group and for a group without placed pods."""
     members: Mapping[ObjectKey, str] = (
         snapshot.pod_groups.get(requirements.group, {}) if requirements.group is not None else {}
     )

@@ -1,7 +1,7 @@
-"""What a pod asks of devices, in a form that equal pods share.
+"""The device requirements of a pod, in a form that equal pods share.
 
-`requirements_of` answers with one of four things: NOT_OURS (no devices asked: pass through), NotReady (ask again),
-Blocked (no node can serve it now, with the reason), or a Demand.
+`requirements_of` returns one of four results: Skip (the pod requests no devices), Pending (kube-scheduler must ask
+again), UnschedulableAndUnresolvable (no node can serve the pod now, with the reason), or PodRequirements.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Berth does not know enough yet; kube-scheduler should ask again."""
+    """The cache lacks an object that the pod needs. kube-scheduler must ask again."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableAndUnresolvable:
-    """No node can serve the pod, whatever it offers."""
+    """No node can serve the pod, independent of its devices."""
 
     reason: Reason
 
 
 class Skip:
-    """The pod asks for no devices."""
+    """The pod requests no devices."""
 
 
 SKIP = Skip()
 
 
 class IdentityKey:
-    """An object as part of a key: equal to itself alone, and alive as long as the key is."""
+    """A key part that compares an object by identity. It keeps the object alive, so its id is not reused."""
 
     __slots__ = ("_hash", "_of")
 
@@ -85,44 +85,44 @@ MAX_EXTENDED_REQUESTS = 64  # a claim has at most 32 requests, one for each long
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtendedResources:
-    """Extended resources of a pod that classes stand for: which of them need a claim differs by node."""
+    """Extended resources of a pod that DeviceClasses provide. The subset that needs a claim differs by node."""
 
     pod: Pod
-    classes: Mapping[str, str]  # resource to class
-    variants: dict[frozenset[str], PodRequirements] = field(default_factory=dict)
+    classes: Mapping[str, str]  # resource name to DeviceClass name
+    variants: dict[frozenset[str], PodRequirements] = field(default_factory=dict)  # by needed resources; a cache
 
     def needed(self, node: Node) -> frozenset[str]:
-        """The resources that this node's kubelet does not offer by a device plugin."""
+        """The resources that no device plugin of this node provides; they need a claim."""
         return frozenset(name for name in self.classes if name not in node.allocatable)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodRequirements:
-    """The claims of a pod that need devices, those that have them already, and those that have them promised: another pod
-    that shares the claim was filtered or is being bound, and its node and devices are the claim's.
+    """The claims of a pod by state, and everything else that its node and devices depend on.
 
-    With extended resources, ask `on(node)` for what it comes to on a node: its last open claim may be the special one.
+    Pending claims need devices. Allocated claims have them. Promised claims are reserved: a filter or bind request of a
+    pod that shares the claim chose node and devices. With extended resources, `for_node` gives the requirements on a
+    node; there the last pending claim can be the special claim.
     """
 
     pending_claims: tuple[Claim, ...]
     allocated_claims: tuple[Claim, ...]
-    promised_claims: tuple[Claim, ...]  # each with the allocation that is promised
-    claim_names: tuple[
-        str, ...
-    ]  # of the open claims, as the pod calls them: pods of one template share what is said of them
-    specs: tuple[ClaimSpec, ...]
+    promised_claims: tuple[Claim, ...]  # each with its expected allocation
+    # The pod's own names for the pending claims: pods of one template have equal names, so they share reason texts.
+    claim_names: tuple[str, ...]
+    specs: tuple[ClaimSpec, ...]  # of the pending claims
     classes: tuple[DeviceClass, ...]
-    topology: str
-    min_gbps: float
-    key: tuple[object, ...]  # equal keys mean equal statuses
+    topology: str  # required, preferred or none
+    min_gbps: float  # GB/s that the chosen GPUs must reach; 0 for no minimum
+    key: tuple[object, ...]  # equal keys give equal statuses on every node
     policy: Policy  # with the overrides for this pod
-    expected_bytes: int = 0  # memory that each GPU must have, by the pod's annotation
-    group: tuple[str, str] | None = None  # namespace and name of the pods that want to be near each other
+    expected_bytes: int = 0  # bytes of memory per GPU, by the pod's annotation; 0 for no minimum
+    group: tuple[str, str] | None = None  # namespace and name of the pod group
     extended: ExtendedResources | None = None
     mappings: tuple[RequestMapping, ...] = ()  # of the special claim
 
     def for_node(self, node: Node) -> PodRequirements:
-        """The demand as this node has to serve it."""
+        """The requirements on this node, with the special claim if the node needs one."""
         if self.extended is None:
             return self
         needed = self.extended.needed(node)
@@ -150,14 +150,14 @@ class PodRequirements:
 
     @property
     def namespace(self) -> str:
-        """That of the pod."""
+        """The namespace of the pod."""
         if self.extended is not None:
             return self.extended.pod.key.namespace
         return next((claim.key.namespace for claim in (*self.pending_claims, *self.allocated_claims)), "")
 
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
-        """Where the settled and the promised claims can be used."""
+        """The node selectors of the allocated and promised claims. A node must match all of them."""
         shared = (*self.allocated_claims, *self.promised_claims)
         found = (claim.allocation.node_selector for claim in shared if claim.allocation is not None)
         return tuple(selector for selector in found if selector is not None)
@@ -167,40 +167,38 @@ PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirement
 
 
 def requirements_of(pod: Pod, snapshot: Snapshot, policy: Policy) -> PreFilterResult:
-    """What the pod asks for."""
+    """The requirements of a pod on a snapshot, or the reason why it has none now."""
     extended = _extended_resources(pod, snapshot)
     if not pod.claims and not extended:
         return SKIP
-    if extended and (places := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:
-        text = f"its containers ask for extended resources in {places} places, more than {MAX_EXTENDED_REQUESTS}"
+    if extended and (count := _count_extended_requests(pod, extended)) > MAX_EXTENDED_REQUESTS:
+        text = f"its containers have {count} requests for extended resources, more than {MAX_EXTENDED_REQUESTS}"
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
     if extended and leftover_claim(pod, snapshot) is not None:
         return UnschedulableAndUnresolvable(Reason(Code.EXTENDED_STALE))
     claims = _claims(pod, snapshot)
     if isinstance(claims, Pending):
         return claims
-    blocked = next(
-        (r for claim in claims.values() if (r := _unresolvable_reason(claim, pod, snapshot)) is not None), None
-    )
-    if blocked is not None:
-        return UnschedulableAndUnresolvable(blocked)
+    for claim in claims.values():
+        reason = _unresolvable_reason(claim, pod, snapshot)
+        if reason is not None:
+            return UnschedulableAndUnresolvable(reason)
     return _requirements(pod, claims, extended, snapshot, policy)
 
 
 def leftover_claim(pod: Pod, snapshot: Snapshot) -> ObjectKey | None:
-    """The special claim that an earlier attempt to bind the pod left: reserved for this pod alone, which does not ask
-    for it by name."""
+    """The special claim that an earlier bind of the pod left. The pod's own claim list does not name it."""
     key = snapshot.special_claims.get((pod.key.namespace, pod.uid))
     return None if key is None or pod.names(key.name) else key
 
 
 def _count_extended_requests(pod: Pod, extended: Mapping[str, str]) -> int:
-    """How often containers ask for an extended resource; what is made of them grows with its square."""
+    """The number of container requests for extended resources. The cost of the special claim grows with its square."""
     return sum(name in extended and amount > 0 for container in pod.containers for name, amount in container.requests)
 
 
 def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
-    """Resource to class, for every container resource that a DeviceClass stands for."""
+    """Resource name to DeviceClass name, for every container resource that a DeviceClass provides."""
     found: dict[str, str] = {}
     for container in pod.containers:
         for name, amount in container.requests:
@@ -211,7 +209,7 @@ def _extended_resources(pod: Pod, snapshot: Snapshot) -> dict[str, str]:
 
 
 def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
-    """The DeviceClass behind an extended resource, by its explicit or implicit name."""
+    """The name of the DeviceClass that provides an extended resource, by its explicit or implicit name."""
     if name.startswith(IMPLICIT_RESOURCE_PREFIX):
         implicit = name.removeprefix(IMPLICIT_RESOURCE_PREFIX)
         return implicit if implicit in snapshot.classes else None
@@ -219,7 +217,7 @@ def class_of_resource(name: str, snapshot: Snapshot) -> str | None:
 
 
 def _claims(pod: Pod, snapshot: Snapshot) -> dict[str, Claim] | Pending:
-    """The pod's claims by the pod's names for them, each claim once, in pod order."""
+    """The pod's claims by the pod's own names, in pod order, each claim once."""
     found: dict[ObjectKey, tuple[str, Claim]] = {}
     for entry in pod.claims:
         name: str | None = entry.claim_name
@@ -267,19 +265,22 @@ def _admin_access(claim: Claim, snapshot: Snapshot) -> Reason | None:
 def _requirements(
     pod: Pod, claims: dict[str, Claim], extended: dict[str, str], snapshot: Snapshot, policy: Policy
 ) -> PodRequirements | UnschedulableAndUnresolvable:
-    in_promise = ((claim.key, _promised(claim, pod, snapshot.reservations)) for claim in claims.values())
-    promised = {key: claim for key, claim in in_promise if claim is not None}
+    found = (_promised(claim, pod, snapshot.reservations) for claim in claims.values())
+    promised = {claim.key: claim for claim in found if claim is not None}
     names = tuple(name for name, claim in claims.items() if claim.allocation is None and claim.key not in promised)
-    wanted = tuple(claims[name] for name in names)
-    settled = tuple(claim for claim in claims.values() if claim.allocation is not None)
-    specs = tuple(claim.spec for claim in wanted)
+    pending = tuple(claims[name] for name in names)
+    allocated = tuple(claim for claim in claims.values() if claim.allocation is not None)
+    specs = tuple(claim.spec for claim in pending)
     classes = {name: snapshot.classes[name] for name in extended.values()}
-    for claim in wanted:
+    for claim in pending:
         for request in claim.spec.requests:
             for alternative in request.alternatives:
                 class_ = snapshot.classes.get(alternative.class_name)
                 if class_ is None:
-                    text = f"claim {cut(str(claim.key))}, request {cut(alternative.name)}: device class {cut(alternative.class_name)} does not exist"
+                    text = (
+                        f"claim {cut(str(claim.key))}, request {cut(alternative.name)}: "
+                        f"device class {cut(alternative.class_name)} does not exist"
+                    )
                     return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
                 classes[class_.name] = class_
     policy = policy.effective(pod.key.namespace, frozenset(classes))
@@ -290,8 +291,8 @@ def _requirements(
                 Code.INVALID, (f"pod annotation {_TOPOLOGY}: {shown(topology)} is not one of {', '.join(_CHOICES)}",)
             )
         )
-    least = _min_gbps(pod)
-    if least is None:
+    min_gbps = _min_gbps(pod)
+    if min_gbps is None:
         text = f"pod annotation {_BANDWIDTH}: {shown(pod.annotations[_BANDWIDTH])} is not a number of GB/s"
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
     expected = _expected_bytes(pod)
@@ -300,40 +301,39 @@ def _requirements(
         return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     contents = tuple(spec.content for spec in specs)
-    key = (names, contents, snapshot.classes_version, topology, least, expected, IdentityKey(policy), asked)
-    ask = ExtendedResources(pod, extended) if extended else None
+    key = (names, contents, snapshot.classes_version, topology, min_gbps, expected, IdentityKey(policy), asked)
+    resources = ExtendedResources(pod, extended) if extended else None
     name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
     group = (pod.key.namespace, name) if name else None
     return PodRequirements(
-        wanted,
-        settled,
+        pending,
+        allocated,
         tuple(promised.values()),
         names,
         specs,
         tuple(classes.values()),
         topology,
-        least,
+        min_gbps,
         key,
         policy,
         expected,
         group,
-        extended=ask,
+        extended=resources,
     )
 
 
 def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:
-    """The claim as it will be allocated for another pod, or by a bind of this pod; None where nothing is promised."""
+    """The claim with its expected allocation: reserved for another pod, or by a bind of this pod. Else None."""
     found = reservations.get(claim.uid)
-    if (
-        found is None
-        or claim.allocation is not None
-        or (found.state is ReservationState.HELD and found.pod_uid == pod.uid)
-    ):
+    if found is None or claim.allocation is not None:
+        return None
+    if found.state is ReservationState.HELD and found.pod_uid == pod.uid:
         return None
     return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))
 
 
 def _expected_bytes(pod: Pod) -> int | None:
+    """Bytes of the memory annotation; 0 without one; None for an invalid one."""
     text = pod.annotations.get(_MEMORY)
     if text is None:
         return 0
@@ -345,6 +345,7 @@ def _expected_bytes(pod: Pod) -> int | None:
 
 
 def _min_gbps(pod: Pod) -> float | None:
+    """GB/s of the bandwidth annotation; 0 without one; None for an invalid one."""
     text = pod.annotations.get(_BANDWIDTH)
     if text is None:
         return 0.0

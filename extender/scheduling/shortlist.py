@@ -1,4 +1,4 @@
-"""filter and prioritize as functions of a ranking; what a bind would write."""
+"""The results of filter and prioritize, computed from a ranking; the devices of a hold; the allocations of a bind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SCORE = 10  # MaxExtenderPriority of the extender API
 
 @dataclass(frozen=True, slots=True)
 class Shortlist:
-    """Filter's answer: the best nodes first, or the reason of every node."""
+    """The result of filter: nodes with placements, the best first; or the reason of each node if no node fits."""
 
     nodes: tuple[tuple[str, Placement], ...] = ()
     reasons: dict[str, str] = field(default_factory=dict)
@@ -28,29 +28,35 @@ class Shortlist:
 def shortlist(
     ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
 ) -> Shortlist:
-    """The best few of the named nodes that can serve the demand. The ranking is that of all demands with its key."""
+    """The best nodes among `names`, at most `candidates` of the policy.
+
+    The caller has updated the ranking to the snapshot. Pods with equal requirement keys share the ranking; node
+    selectors and the pod group are not in the key, so they are applied here.
+    """
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
-        # Mostly all nodes are named: then to read all their names, which takes longer than the rest, is not needed.
+        # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
         best = ranking.best(None, requirements.policy.candidates)
         if not best:
             return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names))
         if has_all(names, (name for name, _ in best)):
             return Shortlist(tuple(best))
     wanted = (
-        {n for n in names if _pinned(requirements, snapshot.node_infos.get(n))}
+        {n for n in names if _is_allowed(requirements, snapshot.node_infos.get(n))}
         if requirements.node_selectors
         else set(names)
     )
     best = ranking.best(wanted, requirements.policy.candidates)
     if best:
         return Shortlist(
-            tuple(best if proximity is None else _by_nearness(proximity, ranking, requirements, snapshot, best, wanted))
+            tuple(
+                best if proximity is None else _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
+            )
         )
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names))
 
 
-def _by_nearness(
+def _by_proximity(
     proximity: PodGroupProximity,
     ranking: NodeRanking,
     requirements: PodRequirements,
@@ -58,7 +64,7 @@ def _by_nearness(
     best: list[tuple[str, Placement]],
     wanted: set[str],
 ) -> list[tuple[str, Placement]]:
-    """The best nodes and all that are near, ranked with nearness counted."""
+    """The best nodes and the nodes near the pod group, ordered by the score with proximity."""
     placements = dict(best)
     for name in proximity.near_nodes(snapshot) & wanted:
         status = ranking.status(snapshot.node_infos[name])
@@ -83,19 +89,22 @@ def _reasons(
     return found
 
 
-def _pinned(requirements: PodRequirements, node_info: NodeInfo | None) -> bool:
+def _is_allowed(requirements: PodRequirements, node_info: NodeInfo | None) -> bool:
     return node_info is not None and _allows(requirements, node_info.node)
 
 
 def _allows(requirements: PodRequirements, node: Node) -> bool:
-    return all(pin.matches(node.name, node.labels) for pin in requirements.node_selectors)
+    return all(selector.matches(node.name, node.labels) for selector in requirements.node_selectors)
 
 
-def scores(grants: Mapping[str, float], names: Sequence[str]) -> list[tuple[str, int]]:
-    """0..10 per node. `placements` come best first, and only the first of those named gets 10: kube-scheduler draws lots among
-    equals, and a pod that loses its hold on the way may meet another on the same devices."""
-    found = {name: grants[name] for name in names if name in grants}
-    first = next((name for name in grants if name in found), "")
+def scores(placements: Mapping[str, float], names: Sequence[str]) -> list[tuple[str, int]]:
+    """The extender score of each node, 0..10. `placements` maps node name to Berth's score, the best node first.
+
+    Exactly one node gets 10: the best one in `names`. kube-scheduler chooses at random among equal scores, and then two
+    pods could choose the same devices.
+    """
+    found = {name: placements[name] for name in names if name in placements}
+    first = next((name for name in placements if name in found), "")
     return [
         (name, MAX_SCORE if name == first else _scaled(found.get(name), found[first] if first else 0.0))
         for name in names
@@ -109,12 +118,12 @@ def _scaled(score: float | None, best: float) -> int:
 
 
 def held_results(node_info: NodeInfo, placement: Placement) -> tuple[Result, ...]:
-    """What a hold keeps in use: the devices of a placement, without the text that only the API needs."""
+    """The devices that a hold reserves. The results omit the fields that only an API write needs."""
     return tuple(result for claim in held_by_claim(node_info, placement) for result in claim)
 
 
 def held_by_claim(node_info: NodeInfo, placement: Placement) -> list[tuple[Result, ...]]:
-    """The same for each open claim of the demand, in its order."""
+    """The devices that a hold reserves, per pending claim, in the order of `pending_claims`."""
     return [
         tuple(
             Result(
@@ -137,7 +146,10 @@ def plan(
     context: EvaluationContext,
     new_share: Callable[[], str],
 ) -> list[tuple[Claim, Allocation]]:
-    """The allocation of each open claim on this node."""
+    """The allocation of each pending claim on this node, as bind writes it.
+
+    `new_share` returns a new share ID. Raises InvalidClaim and CallBudgetSpent.
+    """
     classes = {class_.name: class_ for class_ in requirements.classes}
     problem = problem_for(node_info, requirements, context)
     found = allocations(problem, placement.solution, node_info.node.name, classes.get, new_share)

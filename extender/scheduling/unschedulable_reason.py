@@ -1,4 +1,4 @@
-"""From what the search met to the one reason that is told."""
+"""The reason why a node is unschedulable: one reason, chosen from the causes that the search recorded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from extender.allocation import CauseRecorder, NodeInfo, Problem, Selection, fie
 from extender.model import NANO, Code, DeviceRequest, Reason, lowest, members, readable
 from extender.scoring import memory_bytes
 
-# Which cause is told when devices fail for several: the one that a person can do most about comes first.
-_TOLD = (
+# Causes by priority. If devices fail for several causes, the first one here is the reason: users can fix it best.
+_CODES = (
     ("constraint", Code.CONSTRAINT),
     ("counters", Code.COUNTERS),
     ("capacity", Code.CAPACITY),
@@ -18,11 +18,11 @@ _LEFT_OUT = {"compatibility-groups": Code.COMPATIBILITY_GROUPS, "node-allocatabl
 
 
 def unschedulable_reason(node_info: NodeInfo, problem: Problem, recorder: CauseRecorder, expected_bytes: int) -> Reason:
-    """The reason why no solution exists, by the first request that cannot be served alone."""
+    """The reason why no solution exists: that of the first request that fails on its own, else a shared cause."""
     inventory = node_info.inventory
-    troubled = next((pool for pool in inventory.pools if pool.trouble), None)
-    if troubled is not None:
-        return Reason(Code.POOL_INVALID, (troubled.trouble,))
+    invalid_pool = next((pool for pool in inventory.pools if pool.trouble), None)
+    if invalid_pool is not None:
+        return Reason(Code.POOL_INVALID, (invalid_pool.trouble,))
     if not inventory.places:
         updating = any(pool.incomplete for pool in inventory.pools)
         return Reason(Code.POOL_UPDATING if updating else Code.NO_DEVICES)
@@ -66,10 +66,10 @@ def _request(
 
 
 def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest, needed: int) -> Reason | None:
-    """Devices that match and are never allocated, where the request fails for want of them."""
+    """The reason if the request fails because Berth does not support a feature of matching devices."""
     free, more = selection.match & ~node_info.busy, selection.unsupported & ~node_info.busy
-    wanting = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
-    if not selection.unsupported or not wanting:
+    short = request.mode == "All" or not selection.match or free.bit_count() < needed <= (free | more).bit_count()
+    if not selection.unsupported or not short:
         return None
     bit = lowest(selection.unsupported)
     code = next(_LEFT_OUT[cause] for cause, mask in node_info.inventory.unsupported if mask >> bit & 1)
@@ -77,7 +77,7 @@ def _left_out(node_info: NodeInfo, selection: Selection, request: DeviceRequest,
 
 
 def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Reason | None:
-    """A capacity that none of the matching devices has, even empty: waiting cannot help."""
+    """The reason if a requested capacity exceeds the total of every matching device, so waiting does not help."""
     devices = [node_info.inventory.places[bit].device for bit in members(matching)]
     for name, asked in sorted((request.capacity or {}).items()):
         most = max((d.capacity[name].value.nanos for d in devices if name in d.capacity), default=0)
@@ -87,10 +87,12 @@ def _too_small(node_info: NodeInfo, matching: int, request: DeviceRequest) -> Re
 
 
 def _by_own_cause(request: DeviceRequest, recorder: CauseRecorder, spare: int) -> Reason | None:
-    """A cause that rules out so many free devices that too few remain."""
-    for cause, code in _TOLD[1:]:
-        hit = sum(1 for (name, _), (found, _) in recorder.causes.items() if name == request.name and found == cause)
-        if hit > spare:
+    """The first cause that excludes more free devices than the request can spare."""
+    for cause, code in _CODES[1:]:
+        excluded = sum(
+            1 for (name, _), (found, _) in recorder.causes.items() if name == request.name and found == cause
+        )
+        if excluded > spare:
             return Reason(code, (request.name,))
     return None
 
@@ -100,7 +102,7 @@ def _by_cause(recorder: CauseRecorder) -> Reason:
     if "constraint" in details:
         return Reason(Code.CONSTRAINT, (details["constraint"],))
     requests = {cause: name for (name, _), (cause, _) in sorted(recorder.causes.items())}
-    for cause, code in _TOLD[1:]:
+    for cause, code in _CODES[1:]:
         if cause in requests:
             return Reason(code, (requests[cause],))
     return Reason(Code.COMBINATION)
