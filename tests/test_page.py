@@ -59,7 +59,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert await page.run("map.heads.find(head => head[0].includes('H100'))[1]") == "1 nodes, 0 GPUs free"
         since = (await b.client.get("/v1/fleet")).json()["remembered_since"]
         assert await page.run("document.getElementById('decisions-title').innerText") == f"Decisions since {since}"
-        assert "1 pods wait" in await page.run("document.getElementById('totals').innerText")
+        assert "1 waiting pods" in await page.run("document.getElementById('totals').innerText")
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
@@ -69,7 +69,7 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         assert "Bound at" in text and "371 of 371 GB/s" in text and "link" in text
         await page.run("openNode('n1')")
         text = await opened(page, "n1")
-        assert "8 free GPUs on one NVLink set" in text and "live agent" in text
+        assert "largest free NVLink set: 8 GPUs" in text and "live agent" in text
         assert await page.run("document.querySelectorAll('#detail line.wire').length") == 16
         await page.run("openNode('n2')")
         assert "default/train" in await opened(page, "n2")

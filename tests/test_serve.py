@@ -115,7 +115,7 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
 
     async with listening(api, "127.0.0.1", 0) as url, application(url) as app:
         informers = app.service.informers
-        told = f"not listed yet: resourceclaims ({message}); berth doctor names what mends it"
+        told = f"not listed yet: resourceclaims ({message}); run berth doctor for a remedy"
         await eventually(lambda: informers.not_ready == told, lambda: informers.not_ready)
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error.startswith("berth is not ready, not listed yet: resourceclaims")

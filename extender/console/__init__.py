@@ -1,5 +1,7 @@
-"""`berth console`: answers people. It keeps what serve's records say, explains, audits, and counts the fleet. What does
-not belong here: HTTP, and anything that serve needs."""
+"""`berth console` without HTTP: it applies records, explains decisions, audits the cluster and counts the fleet.
+
+HTTP, and code that serve needs, do not belong here.
+"""
 
 from extender.console.active_policy import ActivePolicy
 from extender.console.authentication import TokenReviewer, Verdict

@@ -1,4 +1,4 @@
-"""The policy that the console explains by: its own copy of the file that serve reads."""
+"""The policy in force at the console, which reads its own copy of serve's policy file."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from extender.policy import Policy
 
 
 class ActivePolicy:
-    """The last good policy; `changed` is called when another comes into force."""
+    """The last valid policy. Followers are called when another policy comes into force."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.generation = 0  # policies put in force since the start
-        self.problem = ""  # why the newest policy file is not in force
+        self.generation = 0  # number of policies put in force since the start
+        self.problem = ""  # why the newest policy file is not in force; empty if it is
         self._followers: list[Callable[[], None]] = []
 
     def follow(self, changed: Callable[[], None]) -> None:
-        """From now on call this, too."""
+        """Call `changed` after each later change of the policy."""
         self._followers.append(changed)
 
     def use(self, policy: Policy) -> None:
-        """Explain by this policy from now on."""
+        """Put a policy in force."""
         self.policy, self.problem = policy, ""
         self.generation += 1
         for changed in self._followers:
             changed()
 
     def refuse(self, problem: str) -> None:
-        """The newest policy is wrong; the last good one stays in force."""
+        """Note why the newest policy file is not valid. The last valid policy stays in force."""
         self.problem = problem

@@ -1,6 +1,6 @@
-"""The auditor: looks again and again for what must not be, and says so. It repairs nothing that is another's.
+"""The auditor checks the cluster for inconsistencies, and reports them. It repairs nothing.
 
-What it sees once may be on its way to be undone; a finding counts when two rounds see it.
+It reports a finding that two rounds in a row see: an inconsistency that one round sees may be about to end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from extender.wire import decode_claim
 
 Json = dict[str, Any]
 _ROUND_SECONDS = 30.0
-_LIST_ROUNDS = 20  # rounds between two comparisons with a fresh list
+_LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
-_PAGE = 100  # claims; a page is parsed in one go
+_PAGE = 100  # claims of one page; parsing a page blocks the event loop
 
 
 class Auditor:
-    """Runs beside the console. `findings` are those of the last round that the round before saw too; reading them
-    starts no round."""
+    """A background task of the console. `findings` are those that both of the last two rounds saw."""
 
     def __init__(
         self,
@@ -45,18 +44,18 @@ class Auditor:
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
         self.findings: list[Finding] = []
-        self.drifted = 0  # claims that the watch had wrong when last compared with a fresh list
+        self.drifted = 0  # claims that differed between the cache and the last fresh list
         self.rounds = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled: a round every `round_seconds`, if `ready()`."""
         while True:
             await asyncio.sleep(self._round_seconds)
             if self._ready():
                 await self.round()
 
     async def round(self) -> None:
-        """One look."""
+        """Check the cache once; every 20th round also compares it with a fresh list."""
         found = check_consistency(self._cache)
         self.findings = [finding for finding in found if finding in self._previous]
         self._previous = set(found)
@@ -69,7 +68,7 @@ class Auditor:
         self.rounds += 1
 
     def by_kind(self) -> Counter[str]:
-        """How many findings of each kind there are now."""
+        """Kind to number of findings."""
         return Counter(finding.kind for finding in self.findings)
 
     async def _report(self, finding: Finding) -> None:
@@ -82,21 +81,21 @@ class Auditor:
             try:
                 await self._writer.create_event("ResourceClaim", key, claim.uid, "AuditFinding", finding.sentence)
             except ClusterError as error:
-                self._log.warning("could not write an event", claim=str(key), problem=str(error))
+                self._log.warning("could not write an Event", claim=str(key), problem=str(error))
 
     async def _compare(self) -> None:
-        """Claims of a fresh list against the cache: what is older than the watch and different is drift."""
+        """Compare the claims of a fresh list with the cache, and set `drifted`."""
         wrong = 0
         try:
             async for page in pages(self._client, _CLAIMS_PATH, _PAGE):
-                wrong += self._wrong(page.get("items") or ())
+                wrong += self._differing(page.get("items") or ())
         except ClusterError as error:
-            self._log.warning("could not list claims to compare", problem=str(error))
+            self._log.warning("could not list claims for the comparison with the cache", problem=str(error))
             return
         self.drifted = wrong
 
-    def _wrong(self, listed: Iterable[Json]) -> int:
-        """How many claims the cache has at the same version and otherwise."""
+    def _differing(self, listed: Iterable[Json]) -> int:
+        """How many claims have the resourceVersion of the cache's claim and another allocation."""
         wrong = 0
         for claim in map(decode_claim, listed):
             known = self._cache.store.claims.get(claim.key)

@@ -1,4 +1,4 @@
-"""Decides which requests come from a serve process: the API server reviews their bearer tokens."""
+"""Authenticates serve processes: the API server reviews the bearer tokens of their requests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from extender.cluster import ApiClient, ClusterError
 
 _PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 _MOST_TOKEN = 8192  # characters
-_SECONDS = 3.0  # that one review may take: serve itself gives up after five
+_SECONDS = 3.0  # time-out of a review; serve waits 5 s for the answer to its request
 
 
 class Verdict(Enum):
-    """What is known of a token."""
+    """The result of a review; the value is the sentence for the sender."""
 
     ALLOWED = "allowed"
     UNAUTHENTICATED = "the token is not valid for this console"
@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 class Review(NamedTuple):
-    """A status with what an operator should know; `detail` is for the log, not for the sender."""
+    """A result with a detail for the log. The sender does not get the detail."""
 
     verdict: Verdict
     detail: str = ""
@@ -38,14 +38,14 @@ class Review(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, and numbers of tokens."""
+    """Limits of the reviews. Times are in seconds."""
 
-    allowed_seconds: float = 60.0  # an allowed token is not reviewed again before
-    refused_seconds: float = 5.0
-    tokens: int = 256  # remembered of each kind
-    in_flight: int = 4  # reviews at once
-    burst: float = 20.0  # reviews of unknown tokens at once
-    per_second: float = 5.0  # reviews of unknown tokens, on average
+    allowed_seconds: float = 60.0  # how long an allowed token is remembered
+    refused_seconds: float = 5.0  # how long a refused token is remembered
+    tokens: int = 256  # remembered, of each result
+    in_flight: int = 4  # concurrent reviews
+    burst: float = 20.0  # reviews of unknown tokens in a burst
+    per_second: float = 5.0  # reviews of unknown tokens on average
 
 
 class _User(BaseModel):
@@ -64,9 +64,12 @@ class _TokenReview(BaseModel):
 
 
 class TokenReviewer:
-    """Reviews tokens. Those for `audience` of one of the `users` are allowed; a user is for example
-    `system:serviceaccount:berth-system:berth`. The limits keep strangers from having Berth flood the API server; they
-    do not count tokens that were allowed before, so that strangers do not shut serve out."""
+    """Reviews tokens. A token is allowed if it is for `audience` and belongs to one of the `users`.
+
+    A user is for example `system:serviceaccount:berth-system:berth`. `clock` returns seconds. The limits bound the
+    load that senders of unknown tokens cause on the API server. Tokens that were allowed before do not count against
+    the rate, so such senders cannot block serve.
+    """
 
     def __init__(
         self,
@@ -83,24 +86,24 @@ class TokenReviewer:
         self._limits = limits = limits or Limits()
         self._allowed: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.allowed_seconds, clock)
         self._refused: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.refused_seconds, clock)
-        self._known: LRUCache[bytes, None] = LRUCache(limits.tokens)  # tokens that were allowed
+        self._known: LRUCache[bytes, None] = LRUCache(limits.tokens)  # tokens that were allowed before
         self._in_flight = 0
-        self._tokens, self._filled = limits.burst, clock()
+        self._reviews_left, self._refilled = limits.burst, clock()
 
     @property
     def remembered(self) -> int:
-        """Tokens that are remembered."""
+        """How many tokens are remembered."""
         return len(self._allowed) + len(self._refused)
 
     async def review(self, token: str) -> Review:
-        """Whether requests with this token may send records."""
+        """Review whether the sender with this token may send records."""
         if not token or len(token) > _MOST_TOKEN:
             return Review(Verdict.UNAUTHENTICATED, "no token, or no bearer token")
         digest = hashlib.sha256(token.encode()).digest()
         found = self._allowed.get(digest) or self._refused.get(digest)
         if found is not None:
             return found
-        if self._in_flight >= self._limits.in_flight or not (digest in self._known or self._spend()):
+        if self._in_flight >= self._limits.in_flight or not (digest in self._known or self._take_one()):
             return Review(Verdict.BUSY)
         self._in_flight += 1
         try:
@@ -117,14 +120,14 @@ class TokenReviewer:
             self._refused[digest] = review
             self._known.pop(digest, None)
 
-    def _spend(self) -> bool:
-        """Take a token out of the bucket; False where it is empty."""
+    def _take_one(self) -> bool:
+        """Take a unit from the rate limit of unknown tokens. False if none is left."""
         now, limits = self._clock(), self._limits
-        self._tokens = min(limits.burst, self._tokens + (now - self._filled) * limits.per_second)
-        self._filled = now
-        if self._tokens < 1:
+        self._reviews_left = min(limits.burst, self._reviews_left + (now - self._refilled) * limits.per_second)
+        self._refilled = now
+        if self._reviews_left < 1:
             return False
-        self._tokens -= 1
+        self._reviews_left -= 1
         return True
 
     async def _ask(self, token: str) -> Review:
@@ -140,9 +143,9 @@ class TokenReviewer:
             return Review(Verdict.UNAVAILABLE, str(error) or f"no answer within {_SECONDS:g} s")
         except ValidationError as error:
             return Review(Verdict.UNAVAILABLE, f"the answer is no TokenReview: {error}")
-        return self._judge(status)
+        return self._evaluate(status)
 
-    def _judge(self, status: _Status) -> Review:
+    def _evaluate(self, status: _Status) -> Review:
         if not status.authenticated or self._audience not in status.audiences:
             detail = status.error or "it is not for the audience of the console"
             return Review(Verdict.UNAUTHENTICATED, detail)

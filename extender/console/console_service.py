@@ -1,4 +1,4 @@
-"""`berth console` as one object: keeps what records say, watches the cluster, explains, audits, and tells people."""
+"""`berth console` as one object: it applies records, watches the cluster, explains, audits, and writes Events."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ from extender.records import Attempted, Batch, Bound, Record, Released, Reserved
 from extender.runtime import HoldExpirer, Informers, Supervisor
 from extender.scheduling import Evaluator
 
-_LOOK_SECONDS = 5.0  # between two looks for processes that are silent
-_OBSERVED = frozenset({"resourceslices", "pods"})  # kinds whose objects are remembered beside the cache
+_CHECK_SECONDS = 5.0  # between two checks for silent processes
+# Kinds of objects that other components remember besides the cache.
+_OBSERVED = frozenset({"resourceslices", "pods"})
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPicture:
-    """What the console looks at. `shared` with serve: then serve keeps it, and its reservations are in it already."""
+    """The cache that the console reads, and the objects that keep it up to date.
+
+    With `shared`, the cache belongs to serve in the same process: serve runs the informers, and the cache already has
+    serve's reservations.
+    """
 
     cache: ClusterCache
     evaluator: Evaluator
@@ -49,7 +54,7 @@ class _Listener(NoListener):
 
 
 def own_picture(client: ApiClient, clock: Callable[[], float], supervisor: Supervisor) -> ClusterPicture:
-    """A picture of the console's own, from its own watches."""
+    """A cache of the console's own, with its own watches."""
     features, expirer = Features(), HoldExpirer(clock)
     cache, evaluator = ClusterCache(features, listener=_Listener(expirer)), Evaluator(features)
     store = cache.store
@@ -63,8 +68,10 @@ def own_picture(client: ApiClient, clock: Callable[[], float], supervisor: Super
 
 
 class Console:
-    """Use as an async context manager. Tasks run in the supervisor, which ends with this, unless the picture is shared:
-    then serve ends it, after the binds in flight, which need the watches."""
+    """Use as an async context manager. The exit stops the supervisor, unless the cache is shared with serve.
+
+    Then serve stops the supervisor after the running binds, which need the watches. `clock` returns seconds.
+    """
 
     def __init__(
         self,
@@ -93,7 +100,7 @@ class Console:
         self.shadow = ShadowPolicy(self.cache, evaluator, self.policy, writer.read_pod, clock)
         self.reservations = RemoteReservations(self.cache, clock)
         self.ingest = Ingest(self._apply, self.reservations.drop, clock)
-        self.record_requests: Counter[str] = Counter()  # by the answer, as web/record_routes.py counts them
+        self.record_requests: Counter[str] = Counter()  # by HTTP status; web/record_routes.py counts them
 
     async def __aenter__(self) -> Self:
         start = self.supervisor.start
@@ -112,8 +119,11 @@ class Console:
             await self.supervisor.stop()
 
     def take(self, batch: Batch) -> None:
-        """Records of one of serve's processes. Raises StaleEpoch for one that has ended. The request mix of the process
-        that kube-scheduler called last is the one to explain by; a standby may have learned another."""
+        """Apply a batch of records of one serve process. Raises StaleEpoch for a process that has ended.
+
+        The console uses the request mix of the process that kube-scheduler called last. A standby replica may have
+        learned another mix.
+        """
         self.ingest.take(batch)
         if not self.picture.shared and any(isinstance(record, Attempted) for record in batch.records):
             self.cache.use_mix(batch.mix)
@@ -132,7 +142,7 @@ class Console:
                     self.reservations.apply(epoch, record)
 
     async def _drop_silent(self) -> None:
-        """Until cancelled: nothing is believed of a process that has not been heard of for long."""
+        """Run until cancelled: drop the reservations of silent processes."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
             self.ingest.drop_silent()

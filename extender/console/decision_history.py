@@ -1,4 +1,4 @@
-"""What serve's records say about pods: a bounded history in memory, read by explain, the page and the event recorder."""
+"""A bounded history of attempts and decisions by pod, from serve's records: for explain, the page and Events."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from extender.records import Attempted, Bound
 from extender.scheduling import Attempt, Decision
 
 _PODS = 2048
-_BYTES = 8 << 20  # of all entries, estimated
-_ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # besides texts
+_BYTES = 8 << 20  # estimated size of all entries
+_ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # without texts
 _ATTEMPTS = 8  # per pod
 
 
 @dataclass(slots=True)
 class PodHistory:
-    """What is known about one pod."""
+    """The last attempts and the decision of one pod."""
 
     pod: ObjectKey
     uid: str
     attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
     decision: Decision | None = None
-    version: int = 0  # the decision history's version at the last note
+    version: int = 0  # of the decision history when this entry last changed
     size: int = _ENTRY_BYTES  # estimated bytes
 
     @property
     def is_refused(self) -> bool:
-        """Whether the last answer of filter named no node, and the pod was not bound since."""
+        """Whether no node passed the last filter request, and the pod is not bound."""
         return bool(self.attempts) and not self.attempts[-1].fitting and self.decision is None
 
     def add_attempt(self, attempt: Attempt) -> int:
-        """One more attempt; the answer is how many bytes that adds."""
+        """Add an attempt. Returns by how many bytes the entry grew."""
         gone = _attempt_bytes(self.attempts[0]) if len(self.attempts) == _ATTEMPTS else 0
         self.attempts.append(attempt)
         return self._grow(_attempt_bytes(attempt) - gone)
 
     def set_decision(self, decision: Decision) -> int:
-        """The pod is bound; the answer is how many bytes that adds."""
+        """Set the decision of a bound pod. Returns by how many bytes the entry grew."""
         gone = _decision_bytes(self.decision) if self.decision is not None else 0
         self.decision = decision
         return self._grow(_decision_bytes(decision) - gone)
@@ -49,7 +49,7 @@ class PodHistory:
         return added
 
     def change(self) -> str:
-        """What the last attempt says that the one before did not; '' where nothing changed."""
+        """How the reasons of the last attempt differ from those of the attempt before; '' if they do not."""
         if len(self.attempts) < 2:  # noqa: PLR2004 - two attempts to compare
             return ""
         before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
@@ -60,25 +60,28 @@ class PodHistory:
 
 
 class DecisionHistory:
-    """Entries by pod UID; the pod heard of least recently goes first. It remembers nothing from before `since`."""
+    """Entries by pod UID, at most `pods` and about `limit_bytes`; the least recently changed entry is dropped first.
+
+    `since` is the start of the history, as RFC 3339.
+    """
 
     def __init__(self, since: str = "", pods: int = _PODS, limit_bytes: int = _BYTES) -> None:
-        self.since = since  # RFC 3339
+        self.since = since
         self._pods = pods
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._entries: OrderedDict[str, PodHistory] = OrderedDict()
-        self._newest: dict[ObjectKey, str] = {}  # UID of the pod of that name heard of last
-        self.version = 0  # grows with every note
+        self._newest: dict[ObjectKey, str] = {}  # the UID of the newest pod of each name
+        self.version = 0  # grows with every record
         self.joined = 0  # pods bound with two GPUs or more
-        self.joined_share = 0.0  # sum over them of bandwidth achieved over the fleet's best
+        self.joined_share = 0.0  # sum of their ratios of ring bandwidth to the best ring bandwidth in the fleet
 
     def record_attempt(self, record: Attempted) -> None:
-        """Filter answered."""
+        """Add the answer to a filter request."""
         self._grow(self._entry(record.pod, record.uid).add_attempt(record.attempt))
 
     def record_decision(self, record: Bound) -> None:
-        """The pod is bound."""
+        """Add the decision of a bind."""
         chosen = record.decision.chosen
         if chosen.best_gbps:
             self.joined += 1
@@ -86,24 +89,24 @@ class DecisionHistory:
         self._grow(self._entry(record.pod, record.uid).set_decision(record.decision))
 
     def newest(self, pod: ObjectKey) -> PodHistory | None:
-        """The newest entry of a pod by name."""
+        """The entry of the newest pod of this name."""
         return self._entries.get(self._newest.get(pod, ""))
 
     def entry(self, uid: str) -> PodHistory | None:
+        """The entry of a pod by UID."""
         return self._entries.get(uid)
 
     def pods_named(self, name: str) -> set[ObjectKey]:
-        """Pods of that name in any namespace."""
+        """Pods of this name in all namespaces."""
         return {entry.pod for entry in self._entries.values() if entry.pod.name == name}
 
     def recent(self, count: int, since: int = 0) -> list[PodHistory]:
-        """The pods heard of last, newest first; only those noted after version `since`."""
+        """The entries that changed last, newest first: at most `count`, and only those newer than version `since`."""
         newest = reversed(self._entries.values())
         return [entry for entry, _ in zip(newest, range(count), strict=False) if entry.version > since]
 
     def refused(self, waiting: Container[str]) -> list[PodHistory]:
-        """The pods among the `waiting` UIDs whose last filter request named no node, the one heard of least recently
-        first."""
+        """The entries of `waiting` UIDs whose last filter request no node passed, the least recently changed first."""
         return [entry for uid, entry in self._entries.items() if entry.is_refused and uid in waiting]
 
     def _entry(self, pod: ObjectKey, uid: str) -> PodHistory:
@@ -119,7 +122,7 @@ class DecisionHistory:
         return entry
 
     def _grow(self, added: int) -> None:
-        """The newest entry grew; the oldest go where there is no room."""
+        """Count the bytes that the newest entry grew by, and drop the oldest entries beyond the limits."""
         self._bytes += added
         while len(self._entries) > self._pods or (self._bytes > self._limit_bytes and len(self._entries) > 1):
             oldest, gone = self._entries.popitem(last=False)

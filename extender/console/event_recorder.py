@@ -1,7 +1,7 @@
-"""One Event on a pod when the reason why it waits changes: what would make it fit, in one sentence.
+"""Writes an Event on a waiting pod when the reasons of its wait change: one sentence that says what would help.
 
-kube-scheduler tells the reasons themselves in its FailedScheduling event. This one is rare: once per change, at most once
-a minute per pod and five a second in all. Events wake no pod.
+kube-scheduler writes the reasons themselves in its FailedScheduling Event. The event recorder writes one Event per
+change, at most one a minute per pod, and at most five a second in all. Events do not requeue pods.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Explainer
 from extender.model import ObjectKey
 
-_PAUSE_SECONDS = 0.2  # between two events
-_POD_SECONDS = 60.0  # between two events on one pod
+_PAUSE_SECONDS = 0.2  # between two Events
+_POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
-_REST = 9.0  # times as long as an explanation took
+_REST = 9.0  # pause after an explanation, as a multiple of the time that it took
 Json = dict[str, Any]
 
 
 class EventRecorder:
-    """Runs beside the console; `refused` is called for every record of a refused pod and only remembers."""
+    """A background task of the console. `unschedulable` only queues a pod; `run` explains it and writes the Event."""
 
     def __init__(
         self,
@@ -42,60 +42,63 @@ class EventRecorder:
         self._writer = writer
         self._clock = clock
         self._remembered = remembered
-        self._recorded: OrderedDict[str, tuple[str, float]] = OrderedDict()  # pod UID to reasons told and when
-        self._todo: OrderedDict[str, ObjectKey] = OrderedDict()
-        self._something = asyncio.Event()
+        # Pod UID to (reasons, time) of the last Event.
+        self._recorded: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._queue: OrderedDict[str, ObjectKey] = OrderedDict()
+        self._queued = asyncio.Event()
         self._log = structlog.get_logger("berth.events")
-        self.events = 0
+        self.events = 0  # Events written
 
     def unschedulable(self, pod: ObjectKey, uid: str) -> None:
-        """A filter request for the pod named no node."""
+        """Queue a pod whose last filter request no node passed."""
         entry = self._history.entry(uid)
         if entry is None or not entry.attempts:
             return
         reasons = "; ".join(text for text, _ in entry.attempts[-1].reasons)
-        told, when = self._recorded.get(uid, ("", float("-inf")))
-        if reasons == told or self._clock() - when < _POD_SECONDS:
+        last_reasons, when = self._recorded.get(uid, ("", float("-inf")))
+        if reasons == last_reasons or self._clock() - when < _POD_SECONDS:
             return
         self._recorded[uid] = reasons, self._clock()
-        self._todo[uid] = pod
-        for table in (self._recorded, self._todo):
+        self._queue[uid] = pod
+        for table in (self._recorded, self._queue):
             if len(table) > self._remembered:
                 table.popitem(last=False)
-        self._something.set()
+        self._queued.set()
 
     async def policy_refused(self, config_map: ObjectKey, problem: str) -> None:
-        """An Event on the ConfigMap of the policy."""
+        """Write an Event on the ConfigMap of the policy: its policy is not valid."""
         note = f"the last good policy stays in force: {problem}"
         try:
             await self._writer.create_event("ConfigMap", config_map, "", "PolicyRefused", note)
             self.events += 1
         except ClusterError as error:
-            self._log.warning("could not write an event", config_map=str(config_map), problem=str(error))
+            self._log.warning("could not write an Event", config_map=str(config_map), problem=str(error))
 
     async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled, once everything is listed: no pod fits a cluster of which a part is not known. An
-        explanation that took long is followed by a rest many times as long."""
+        """Run until cancelled, once every kind is listed: in an incomplete cache no pod fits.
+
+        Each explanation is followed by a pause many times as long.
+        """
         await listed()
         while True:
-            await self._something.wait()
-            while self._todo:
-                uid, pod = self._todo.popitem(last=False)
+            await self._queued.wait()
+            while self._queue:
+                uid, pod = self._queue.popitem(last=False)
                 began = self._clock()
                 found = self._explained(pod)
                 rest = _REST * (self._clock() - began)
                 if found is not None:
                     await self._record(uid, pod, found)
-                elif uid in self._recorded:  # the same reasons may be worth an Event later
+                elif uid in self._recorded:  # so that the same reasons can cause an Event later
                     self._recorded[uid] = "", self._recorded[uid][1]
                 await asyncio.sleep(max(_PAUSE_SECONDS, rest))
-            self._something.clear()
+            self._queued.clear()
 
     def _explained(self, pod: ObjectKey) -> Json | None:
-        """The explanation of a pod that still waits and still fits nowhere."""
+        """Explain a pod; None if it does not wait or fits on a node now."""
         try:
             found = self._explainer.known(pod, work_seconds=_WORK_SECONDS)
-        except Exception:  # noqa: BLE001 - the next pod has an Event to get
+        except Exception:  # noqa: BLE001 - a fault of one pod must not stop the Events of others
             self._log.exception("could not explain a pod", pod=str(pod))
             return None
         return found if found is not None and found["outcome"] in ("refused", "blocked") else None
@@ -106,4 +109,4 @@ class EventRecorder:
             await self._writer.create_event("Pod", pod, uid, "NotPlaced", found["sentence"])
             self.events += 1
         except ClusterError as error:
-            self._log.warning("could not write an event", pod=str(pod), problem=str(error))
+            self._log.warning("could not write an Event", pod=str(pod), problem=str(error))

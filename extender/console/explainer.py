@@ -1,4 +1,4 @@
-"""Answers `why`: for pods that wait, pods that were bound lately, and pods that do not exist yet."""
+"""Explains decisions about pods: pods that wait, pods that were bound, and pods that do not exist yet."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _RANKINGS_BYTES = 32 << 20
 
 
 class UnknownPod(BerthError):
-    """No pod of that name waits and none was decided lately."""
+    """No pod of this name waits, and the history has no decision about it."""
 
 
 class Explainer:
-    """Explains on the cache as it is. Nothing waits while an explanation is made, and nothing else runs."""
+    """Explains pods on the newest snapshot. An explanation blocks the event loop, for `work_seconds` at most."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Explainer:
         policy.follow(self._rankings.clear)
 
     def named(self, text: str) -> ObjectKey:
-        """The pod that 'namespace/name' or a bare name stands for. Raises UnknownPod where a name is not unique."""
+        """The pod that `namespace/name` or a name alone refers to. Raises UnknownPod if the name is not unique."""
         namespace, slash, name = text.partition("/")
         if slash:
             return ObjectKey(namespace, name)
@@ -80,7 +80,7 @@ class Explainer:
         policy: Policy | None = None,
         narrated: str = "",
     ) -> Json:
-        """The explanation of a pod that exists. Raises UnknownPod."""
+        """Explain a pod that exists. `narrated` names a node whose search is explained in full. Raises UnknownPod."""
         return self.known(key, scenario, policy, narrated) or await self._annotated(key)
 
     def known(
@@ -92,8 +92,10 @@ class Explainer:
         *,
         work_seconds: float | None = None,
     ) -> Json | None:
-        """The explanation of a pod that waits, after so many seconds of work at most, or the record of one that was
-        bound lately; None for another."""
+        """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
+
+        `work_seconds` limits the work; by default it is the limit of the explainer.
+        """
         entry, pods = self._history.newest(key), self._cache.store.pods
         pod = pods.get(entry.uid) if entry is not None else None
         pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
@@ -105,8 +107,7 @@ class Explainer:
         return {"pod": str(key), "outcome": "bound", **self._record(entry)}
 
     async def _annotated(self, key: ObjectKey) -> Json:
-        """What the Binding wrote on a pod of which no record came, or came before the console started. Raises
-        UnknownPod."""
+        """The decision from the annotation of a pod that the history does not have. Raises UnknownPod."""
         since = f" since {self._history.since}" if self._history.since else ""
         unknown = UnknownPod(
             f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
@@ -136,8 +137,11 @@ class Explainer:
         *,
         work_seconds: float | None = None,
     ) -> Json:
-        """The explanation of a pod as if it, its claims and the changes were real; the search on one node in full. The
-        outcome is 'unfinished' after too much work."""
+        """Explain a pod as if the pod, its claims and the scenario were real.
+
+        `narrated` names a node whose search is explained in full. The outcome is `unfinished` if the work limit ended
+        the explanation.
+        """
         held = self._cache.held_for(pod.uid)
         nodes = self._cache.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
         as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
@@ -169,7 +173,7 @@ class Explainer:
 
 
 def to_json(found: Any) -> Any:
-    """Records of any kind as dictionaries and lists, ready for JSON. Sets, which have no order, are sorted."""
+    """Convert dataclasses, named tuples, tuples and lists into dictionaries and lists for JSON. Sets are sorted."""
     if is_dataclass(found) and not isinstance(found, type):
         return {field.name: to_json(getattr(found, field.name)) for field in fields(found)}
     if hasattr(found, "_asdict"):

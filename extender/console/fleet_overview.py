@@ -1,4 +1,4 @@
-"""The overview kept up to date: rows are made once per change of a node, and all open pages share them."""
+"""The data of the page: one row per node, built once per change of the node and shared by all open pages."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
 
 Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page
-_DECISIONS = 100  # told in one update
-_EXPLAINED = 2  # pods whose nearest miss is looked for in one period
-_WORK_SECONDS = 0.1  # for one of them
-_PENDING = 50  # pods listed; the count says how many more there are
+_DECISIONS = 100  # decisions in one update
+_EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
+_WORK_SECONDS = 0.1  # of one explanation
+_PENDING = 50  # waiting pods that are listed; `waiting` counts all
 MOST_WATCHERS = 64
 
 
 class FleetOverview:
-    """Rows of all nodes, and what changes from second to second."""
+    """Rows of all nodes, and a stream of their changes."""
 
     def __init__(self, cache: ClusterCache, history: DecisionHistory, explainer: Explainer) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
-        self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(
-            _PENDING
-        )  # pod UID to journal version and nearest miss
+        # Pod UID to (version of its history, nearest miss).
+        self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(_PENDING)
         self._watchers = 0
 
     def fleet(self) -> Json:
-        """Everything a page starts with."""
+        """The whole fleet, for a page that opens."""
         snapshot = self._cache.snapshot()
         rows = [self._row(snapshot.node_infos[name]) for name in sorted(snapshot.node_infos)]
         for name in self._rows.keys() - snapshot.node_infos.keys():
@@ -46,21 +45,22 @@ class FleetOverview:
         return {**known, "remembered_since": self._history.since}
 
     def node(self, name: str) -> Json | None:
-        """One node in full; None for a node that is not known."""
+        """All details of one node; None if the node is unknown."""
         snapshot = self._cache.snapshot()
         node_info = snapshot.node_infos.get(name)
         return node_detail(node_info, claims_on([node_info], snapshot)) if node_info is not None else None
 
     def claims(self) -> list[Json]:
+        """One row for each claim."""
         return claim_rows(self._cache.snapshot())
 
     @property
     def is_full(self) -> bool:
-        """Whether as many pages are open as there may be."""
+        """Whether the maximum number of pages is open."""
         return self._watchers >= MOST_WATCHERS
 
     async def updates(self) -> AsyncIterator[Json]:
-        """What changed, once a second, and only when something did."""
+        """Yield the changes once a second, if there are any."""
         self._watchers += 1
         try:
             version, told = self._cache.snapshot().version, self._history.version
@@ -88,7 +88,7 @@ class FleetOverview:
             self._watchers -= 1
 
     def _explain_some(self) -> bool:
-        """Find the nearest miss of a few pods that have none yet; whether there was one."""
+        """Find the nearest miss of a few waiting pods. False if no pod was left to explain."""
         todo = [
             entry for entry in self._refused()[:_PENDING] if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
         ]
@@ -126,7 +126,7 @@ def _pending(entry: PodHistory, nearest: str) -> Json:
 
 
 def _decision(entry: PodHistory) -> Json:
-    """Enough for a line; explain has the parts of the score."""
+    """A decision in brief; explain has the parts of the score."""
     assert entry.decision is not None
     chosen = entry.decision.chosen
     return {

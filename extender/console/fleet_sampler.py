@@ -1,4 +1,4 @@
-"""Figures about the whole fleet, counted again when the fleet changed, so that a scrape only reads them."""
+"""Figures of the whole fleet for /metrics, computed in the background so that a scrape only reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PERIOD_SECONDS = 5.0
 
 
 class FleetSampler:
-    """`facts` are by product, at most a few seconds old."""
+    """`stats` maps a GPU product to its figures, which are at most 5 s old."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
@@ -20,14 +20,14 @@ class FleetSampler:
         self.stats: dict[str, FleetStats] = {}
 
     async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled; the first count waits until everything is listed."""
+        """Run until cancelled, once every kind is listed."""
         await listed()
         while True:
             self.sample()
             await asyncio.sleep(_PERIOD_SECONDS)
 
     def sample(self) -> None:
-        """Count again, if anything changed."""
+        """Compute the figures, if the cache changed."""
         snapshot = self._cache.snapshot()
         if snapshot.version != self._version:
             self.stats = fleet_stats(snapshot)

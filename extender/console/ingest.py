@@ -1,6 +1,6 @@
-"""Takes batches of records: each record once, in the order in which its process made them.
+"""Applies batches of records: each record once, in the order in which its process created it.
 
-A process is known by its epoch. Epochs are independent of each other, and no clock but the console's own is used.
+An epoch identifies a process of serve. Epochs are independent of each other. All times are of the console's clock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from extender.model import BerthError, RequestMix, WireError, shown
 from extender.records import Batch, PolicyState, Record
 
 _SILENT_SECONDS = 30.0  # six heartbeats
-_ENDED = 8  # ended epochs that are remembered for each stream that is
+_ENDED = 8  # ended epochs that are remembered, per stream of the limit
 
 
 class StaleEpoch(BerthError):
-    """The process that sent the batch has ended: another one of the same name has been heard."""
+    """A newer process with the same replica name has sent a batch, so the sender of this batch counts as ended."""
 
 
 @dataclass(slots=True)
@@ -29,13 +29,13 @@ class _Stream:
 
     replica: str
     newest: Batch  # without its records
-    last: int  # number of the last record that was applied or missed
-    heard: float  # when a batch came last, by the console's clock
-    silent: bool = False  # its reservations were dropped since
+    last: int  # number of the last record that was applied or is missing
+    heard: float  # time of the last batch, in seconds of the console's clock
+    silent: bool = False  # no batch came for 30 s, and its reservations were dropped
 
 
 class Stream(NamedTuple):
-    """A process that sends records, for people."""
+    """A process that sends records, as `GET /v1/processes` shows it."""
 
     replica: str
     epoch: str
@@ -47,11 +47,11 @@ class Stream(NamedTuple):
 
 
 class Ingest:
-    """The streams of all serve processes, at most `streams`.
+    """The streams of records of all serve processes, at most `streams`.
 
-    `apply(epoch, record)` takes up a record. `drop_reservations(epoch)` forgets all that the process reserved: it is
-    called where records are missing, where the process ended, and where it is silent, since a release may be among
-    what was not heard. `counts` counts duplicates (records), gaps, missing (records), stale and evicted.
+    `apply(epoch, record)` applies a record. `drop_reservations(epoch)` drops all reservations of a process. Ingest
+    calls it if records are missing, if the process ended, or if it is silent: a release may be among the records that
+    did not arrive. `counts` counts duplicates (records), gaps, missing (records), stale and evicted.
     """
 
     def __init__(
@@ -66,25 +66,24 @@ class Ingest:
         self._drop_reservations = drop_reservations
         self._clock = clock
         self._limit = streams
-        self._streams: OrderedDict[str, _Stream] = OrderedDict()  # by epoch; the one heard last stands last
-        self._current: dict[str, str] = {}  # the epoch of a replica
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()  # by epoch, the one with the newest batch last
+        self._current: dict[str, str] = {}  # replica to its running epoch
         self._ended: LRUCache[str, None] = LRUCache(_ENDED * streams)
         self.counts: Counter[str] = Counter()
         self.taken = 0  # records that were applied
 
     @property
     def heard(self) -> int:
-        """Processes that are not silent."""
+        """How many processes are not silent."""
         return sum(not stream.silent for stream in self._streams.values())
 
     @property
     def remembered(self) -> int:
-        """Epochs that are remembered, ended ones included."""
+        """How many epochs are remembered, ended epochs included."""
         return len(self._streams) + len(self._ended)
 
     def take(self, batch: Batch) -> None:
-        """Apply the records of a batch that are new. Raises StaleEpoch, and WireError where the epoch is another
-        replica's."""
+        """Apply the new records of a batch. Raises StaleEpoch; WireError if the epoch is that of another replica."""
         stream = self._heard(batch)
         missing = batch.sequence - stream.last - 1
         if missing > 0:
@@ -97,12 +96,12 @@ class Ingest:
         if -missing <= len(batch.records):  # no older than the newest that was heard
             stream.newest = replace(batch, records=())
         for record in batch.records[seen:]:
-            stream.last += 1  # first: a record that cannot be applied must not be tried again for ever
+            stream.last += 1  # before apply, so that a record that cannot be applied is not repeated for ever
             self._apply(batch.epoch, record)
             self.taken += 1
 
     def drop_silent(self) -> None:
-        """Drop the reservations of processes that have been silent for 30 s. To be called every few seconds."""
+        """Drop the reservations of processes that were silent for 30 s. The caller repeats this every few seconds."""
         now = self._clock()
         for epoch, stream in self._streams.items():
             if not stream.silent and now - stream.heard >= _SILENT_SECONDS:
@@ -110,7 +109,7 @@ class Ingest:
                 self._drop_reservations(epoch)
 
     def streams(self) -> list[Stream]:
-        """The processes, the one heard last first."""
+        """The processes, the one with the newest batch first."""
         now = self._clock()
         return [
             Stream(s.replica, epoch, now - s.heard, s.last, s.newest.lost, s.newest.policy, s.newest.mix)
@@ -128,7 +127,7 @@ class Ingest:
         return stream
 
     def _begin(self, batch: Batch) -> _Stream:
-        """A process that was not known: those records before that the console never heard of are no gap."""
+        """Begin the stream of an unknown process. Its earlier records, which the console did not get, are no gap."""
         if batch.epoch in self._ended:
             self.counts["stale"] += 1
             raise StaleEpoch(f"epoch {batch.epoch} of {batch.replica} has ended: a newer process has this name")

@@ -1,4 +1,4 @@
-"""Reservations of serve's processes, as records tell them, in the console's own mirror."""
+"""Applies the reservations in serve's records to the console's own cache."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from extender.cache import ClusterCache
 from extender.model import ReservationState
 from extender.records import Released, Reserved
 
-_LIMIT = 8192  # reservations; the one told of longest ago goes first
-_MOST_SECONDS = 300.0  # of a hold; the policy allows no longer one
+_LIMIT = 8192  # reservations; the least recently recorded one is dropped first
+_MOST_SECONDS = 300.0  # of a hold; the maximum that a policy can set
 
 
 class RemoteReservations:
-    """Applies records of reservations. `drop` ends those of one process, whose records were lost or stopped."""
+    """At most `limit` reservations of all serve processes. `clock` returns seconds."""
 
     def __init__(self, cache: ClusterCache, clock: Callable[[], float], limit: int = _LIMIT) -> None:
         self._cache = cache
@@ -23,12 +23,15 @@ class RemoteReservations:
         self._epoch_of: OrderedDict[str, str] = OrderedDict()  # by claim UID
 
     def __len__(self) -> int:
-        """Reservations that no record has ended."""
+        """How many reservations no record has ended."""
         return len(self._epoch_of)
 
     def apply(self, epoch: str, record: Reserved | Released) -> None:
-        """A claim is reserved by the process of this epoch, or its reservation ended. What another process released is
-        not this one's reservation: both may have answered a filter request for the pod."""
+        """Apply a record of the process `epoch`: a claim is reserved, or its reservation ended.
+
+        A release ends only a reservation of the same process: two processes may have answered a filter request for
+        the pod.
+        """
         if isinstance(record, Released):
             if self._epoch_of.get(record.claim_uid) == epoch:
                 self._end(record.claim_uid)
@@ -36,7 +39,7 @@ class RemoteReservations:
         self._end(record.claim_uid)
         claim = self._cache.store.claim_with(record.claim_uid)
         if claim is not None and claim.allocation is not None:
-            return  # the watch was faster than the record: the claim speaks for itself
+            return  # the watch came before the record, and the allocation replaces the reservation
         if record.state is ReservationState.HELD:
             deadline = self._clock() + min(record.seconds, _MOST_SECONDS)
             self._cache.hold(record.claim_uid, record.pod_uid, record.node, record.results, deadline)
@@ -47,7 +50,7 @@ class RemoteReservations:
             self._end(next(iter(self._epoch_of)))
 
     def drop(self, epoch: str) -> None:
-        """Nothing is known any more of what this process holds."""
+        """End all reservations of the process `epoch`."""
         for claim_uid in [uid for uid, known in self._epoch_of.items() if known == epoch]:
             self._end(claim_uid)
 

@@ -1,9 +1,9 @@
-"""A candidate policy compared with the active one: what each would choose for the pods that serve binds.
+"""Compares a candidate policy with the active one: the nodes and devices that each chooses for bound pods.
 
-A comparison is approximate. Serve decided on its own mirror, a moment earlier and among the nodes that kube-scheduler
-named. The console reads the pod, which has left the watch with its Binding, and asks both policies on its mirror as it
-is by then, with the pod's own devices given back, among all nodes. It counts only a pod for which the active policy
-chooses the very devices that serve chose; the others are left out, and their number is told.
+A comparison is approximate. Serve decided earlier, on its own cache, and among the nodes that kube-scheduler named. The
+console evaluates both policies later, on its own cache, among all nodes, with the pod's devices released. It reads the
+pod from the API server, since a bound pod is no longer in the watch. A pod is only compared if the active policy
+chooses the same devices as serve did. `left_out` counts all other pods.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from extender.scheduling import (
 )
 from extender.wire import decode_pod
 
-_WAITING = 64  # decisions not compared yet; more are left out and counted
-_REMEMBERED = 512  # pods
-_WORK_SECONDS = 0.5  # of one comparison; a costlier one is left out
-_REST = 4.0  # times as long as a comparison took
+_WAITING = 64  # decisions in the queue; those beyond are left out
+_REMEMBERED = 512  # comparisons
+_WORK_SECONDS = 0.5  # for each policy of a comparison; a costlier pod is left out
+_REST = 4.0  # pause after a comparison, as a multiple of the time that it took
 _RANKINGS_BYTES = 32 << 20
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One decision under both policies. `candidate` is None where the candidate policy would place the pod nowhere."""
+    """One decision under both policies. `candidate` is None if the candidate policy finds no node."""
 
     pod: str
     at: str
@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether node or devices would be others."""
+        """Whether the candidate policy chooses another node or other devices."""
         return self.candidate is None or _place(self.active) != _place(self.candidate)
 
 
@@ -67,7 +67,7 @@ def _place(chosen: ScoredNode) -> tuple[str, tuple[str, ...]]:
 
 
 class ShadowPolicy:
-    """Runs beside the console; `bound` is called for records and only remembers."""
+    """A background task of the console. `bound` only queues a decision; `run` compares it."""
 
     def __init__(
         self,
@@ -89,56 +89,55 @@ class ShadowPolicy:
         self._waiting = waiting
         self._rankings = RankingCache(rankings_bytes)
         active.follow(self._rankings.clear)
-        self._todo: deque[Bound] = deque()
-        self._something = asyncio.Event()
+        self._queue: deque[Bound] = deque()
+        self._queued = asyncio.Event()
         self._known: LRUCache[str, Comparison] = LRUCache(remembered)  # by pod UID
         self._log = structlog.get_logger("berth.shadow")
         self.policy: Policy | None = None
-        self.problem = ""  # why the newest candidate file is not compared
-        self.left_out = 0
+        self.problem = ""  # why the newest candidate file is not used; empty if it is
+        self.left_out = 0  # bound pods that were not compared
 
     def use_policy(self, policy: Policy | None) -> None:
-        """Compare with this policy from now on; None ends it."""
+        """Start to compare with this candidate policy; None stops the comparison. Earlier results are dropped."""
         self.policy, self.problem, self.left_out = policy, "", 0
         self._rankings.clear()
-        self._todo.clear()
+        self._queue.clear()
         self._known.clear()
 
     def refuse_policy(self, problem: str) -> None:
-        """The newest candidate is wrong; the last good one stays."""
+        """Note why the newest candidate file is not valid. The last valid candidate stays in use."""
         self.problem = problem
 
     def bound(self, record: Bound) -> None:
-        """Serve bound a pod."""
+        """Queue the decision of a bind."""
         if self.policy is None:
             return
-        if len(self._todo) >= self._waiting:
+        if len(self._queue) >= self._waiting:
             self.left_out += 1
             return
-        self._todo.append(record)
-        self._something.set()
+        self._queue.append(record)
+        self._queued.set()
 
     def comparisons(self) -> list[Comparison]:
-        """The newest first."""
+        """All remembered comparisons, the newest first."""
         return list(self._known.values())[::-1]
 
     async def run(self, listed: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled, once everything is listed. A comparison that took long is followed by a rest several times
-        as long."""
+        """Run until cancelled, once every kind is listed. A pause several times as long follows each comparison."""
         await listed()
         while True:
-            await self._something.wait()
-            while self._todo:
-                record = self._todo.popleft()
+            await self._queued.wait()
+            while self._queue:
+                record = self._queue.popleft()
                 pod = await self._bound_pod(record)
                 began = self._clock()
                 if self.policy is not None:
                     self._compare(pod, record, self.policy)
                 await asyncio.sleep(_REST * (self._clock() - began))
-            self._something.clear()
+            self._queued.clear()
 
     async def _bound_pod(self, record: Bound) -> Pod | None:
-        """The pod as the API server has it; None where it is gone, or cannot be read."""
+        """Read the pod; None if it does not exist or cannot be read."""
         try:
             pod = decode_pod(await self._read_pod(record.pod))
         except (ClusterError, WireError) as error:
@@ -154,7 +153,7 @@ class ShadowPolicy:
         self._known[record.uid] = comparison
 
     def _compared(self, pod: Pod, record: Bound, policy: Policy) -> Comparison | None:
-        """None where the active policy does not choose again what serve chose."""
+        """Compare the policies; None if the active policy does not choose the node and the devices that serve chose."""
         snapshot, chosen = self._cache.snapshot(), record.decision.chosen
         given_back, open_claims = self._devices_of(pod, snapshot, chosen)
         before = replace(
@@ -171,7 +170,7 @@ class ShadowPolicy:
         return Comparison(str(pod.key), record.decision.at, chosen, other)
 
     def _devices_of(self, pod: Pod, snapshot: Snapshot, chosen: ScoredNode) -> tuple[list[Result], list[Claim]]:
-        """What the pod was given by this decision: its devices, and its claims as they were before."""
+        """The devices that this decision gave the pod, and its claims as they were before the bind."""
         given: list[Result] = []
         claims: list[Claim] = []
         for name in {entry.claim_name or pod.claim_statuses.get(entry.name) or "" for entry in pod.claims}:
@@ -191,7 +190,7 @@ class ShadowPolicy:
     def _choose(
         self, pod: Pod, before: Snapshot, snapshot: Snapshot, given_back: list[Result], policy: Policy
     ) -> ScoredNode | None:
-        """What a policy would choose; None where it would place the pod nowhere. Raises BudgetSpent."""
+        """The choice of a policy; None if it finds no node. Raises CallBudgetSpent."""
         requirements = requirements_of(pod, before, policy)
         if not isinstance(requirements, PodRequirements) or requirements.node_selectors:
             return None

@@ -1,2 +1,4 @@
-"""Entry points: the compositions that `berth serve`, `berth console` and `berth run` start. What does not belong here:
-anything that can be composed in more than one way."""
+"""Entry points: they compose the objects of `berth serve`, `berth console` and `berth run`.
+
+Code that can be composed in more than one way does not belong here.
+"""

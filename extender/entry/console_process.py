@@ -1,4 +1,4 @@
-"""`berth console`: answers people. One of it is enough, and Berth places pods without it."""
+"""The process of `berth console`. One replica is enough, and serve places pods without it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ from extender.wire import text_of
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Where people ask, with TLS where given."""
+    """The address of the pages, as (host, port), and its options."""
 
     address: tuple[str, int]
-    token: Path | None = None  # a file with the token that explain and the page ask for
-    hosts: tuple[str, ...] = ()  # further names by which browsers and programs may ask
+    token: Path | None = None  # a file with the token for explain, fleet and page
+    hosts: tuple[str, ...] = ()  # more host names that requests may have
     tls: Tls | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsFrom:
-    """Where serve's processes send records, and as which users the API server must know them. The certificate is that
-    of the pages."""
+    """The address where serve sends records, and the audience and users that its tokens must have.
+
+    The server uses the certificate of the pages.
+    """
 
     address: tuple[str, int]
     audience: str
@@ -50,7 +52,7 @@ class RecordsFrom:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Where policies come from. `config_map` is what an Event about a wrong one is written on."""
+    """The policy files. An Event about an invalid active policy is written on `config_map`."""
 
     active: Path | None = None
     candidate: Path | None = None
@@ -58,7 +60,10 @@ class Policies:
 
 
 def serve_console(kubeconfig: Path | None, pages: Pages, records: RecordsFrom | None, policies: Policies) -> None:
-    """Answer until a signal ends the process. Without `records` nothing but the cluster's objects is known."""
+    """Run the console until SIGINT or SIGTERM. Without `records`, it only knows the cluster's objects.
+
+    Raises BerthError if it cannot start, ServerEnded if a server fails.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(load_credentials(kubeconfig), pages, records, policies))
 
@@ -70,7 +75,7 @@ async def run(
     policies: Policies,
     supervisor: Supervisor | None = None,
 ) -> None:
-    """The same in the running loop. Raises ServerEnded."""
+    """Run the console in the running event loop until a signal. Raises as `serve_console`."""
     known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
     check_certificates(pages.tls)
     opened, refusals = open_pages(pages, "--listen"), RefusalLog()
@@ -89,7 +94,7 @@ async def run(
 
 @dataclass(frozen=True, slots=True)
 class OpenPages:
-    """Pages whose address is bound and whose token can be read."""
+    """Pages whose address is bound and whose token file was checked."""
 
     pages: Pages
     access: Access
@@ -97,7 +102,10 @@ class OpenPages:
 
 
 def open_pages(pages: Pages, option: str) -> OpenPages:
-    """Before anything else is begun. Raises WireError, naming the option where its address cannot be had."""
+    """Check the token file and bind the address, before other objects start.
+
+    Raises WireError, which names the option if the address cannot be bound.
+    """
     if pages.token is not None and pages.token.exists():
         text_of(read_mounted(pages.token, MOST_TOKEN), name_of(pages.token))
     access = Access(pages.address[0], pages.hosts, pages.token)
@@ -107,8 +115,10 @@ def open_pages(pages: Pages, option: str) -> OpenPages:
 def start_pages(
     console: Console, opened: OpenPages, policies: Policies, known: bytes | None, refusals: RefusalLog
 ) -> dict[Server, list[socket.socket]]:
-    """The server of a console that runs, with its sockets; and the task that reads its policies. `known` is the content
-    of the active policy's file that is in force already."""
+    """Make the server of a running console, with its sockets, and start the task that reloads its policies.
+
+    `known` is the content of the active policy file that is already in force.
+    """
     active = other = None
     if policies.active is not None:
         use, refuse = in_this_loop(console.policy.use), in_this_loop(console.policy.refuse)
@@ -117,8 +127,8 @@ def start_pages(
         use_other, refuse_other = in_this_loop(console.shadow.use_policy), in_this_loop(console.shadow.refuse_policy)
         other = CandidateFile(policies.candidate, use_other, refuse_other)
     if active is not None or other is not None:
-        told = policies.config_map
-        refused = partial(console.teller.policy_refused, told) if told is not None else None
+        config_map = policies.config_map
+        refused = partial(console.teller.policy_refused, config_map) if config_map is not None else None
         console.supervisor.start("console-policies", partial(watch_policies, active, other, refused))
     app = ConsoleApp(console, opened.access, refusals=refusals)
     return {server(app, opened.pages.address, PAGES, opened.pages.tls, refusals): opened.sockets}
@@ -128,7 +138,7 @@ def start_pages(
 async def application(
     api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
 ) -> AsyncIterator[ConsoleApp]:
-    """The ASGI application against an API server without credentials; no records come."""
+    """The ASGI application of the console without records, for an API server without authentication."""
     credentials = Credentials(api_url, None, lambda: None)
     async with ApiClient(credentials) as client, Console(client, policy or Policy(), supervisor=supervisor) as console:
         yield ConsoleApp(console)

@@ -1,4 +1,4 @@
-"""The console in the process of `berth serve`, over the same mirror: one command at a desk."""
+"""Runs the console in the process of `berth serve`, over the same cache: for one command on a developer's machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from extender.web.serve_app import Probes, ServeApp
 
 
 class DeskConsole:
-    """Takes serve's records without HTTP; `start` comes after serve."""
+    """A console that gets serve's records without HTTP. `start` follows the start of serve."""
 
     def __init__(self, desk: Desk | None = None) -> None:
         self._candidate = desk.candidate if desk is not None else None
@@ -30,12 +30,12 @@ class DeskConsole:
         self._console: Console | None = None
 
     async def post(self, body: bytes) -> None:
-        """A batch of records, as it would be sent."""
+        """Pass an encoded batch of records to the console. Raises WireError or StaleEpoch."""
         if self._console is not None:
             self._console.take(decode(body))
 
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
-        """The console over the cache of a service; it ends with the stack."""
+        """Make the console over the cache of a service. It ends with the stack."""
         picture = ClusterPicture(service.cache, service.evaluator, service.informers, service.expirer, shared=True)
         console = Console(service.client, policy, service.clock, service.supervisor, picture)
         self._console = await stack.enter_async_context(console)
@@ -50,8 +50,8 @@ class DeskConsole:
         known: bytes | None,
         refusals: RefusalLog,
     ) -> dict[Server, list[socket.socket]]:
-        """The console's server, with its socket. `known` is the content of the policy's file that is in force."""
-        assert self._opened is not None, "a console without an address is only composed"
+        """Make the console's server, with its sockets. `known` is the content of the policy file in force."""
+        assert self._opened is not None, "a console without an address cannot start a server"
         console = await self.compose(stack, service, policy)
         return start_pages(console, self._opened, Policies(policy_file, self._candidate), known, refusals)
 
@@ -64,7 +64,7 @@ def _opened(desk: Desk) -> OpenPages:
 async def both(
     api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
 ) -> AsyncIterator[tuple[ServeApp, ConsoleApp]]:
-    """Both applications in one process, against an API server without credentials."""
+    """The ASGI applications of serve and console in one process, for an API server without authentication."""
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(Credentials(api_url, None, lambda: None)))
         desk, policy = DeskConsole(), policy or Policy()

@@ -1,4 +1,4 @@
-"""Servers: their sockets, certificates and protocol, and how they run until a signal."""
+"""HTTP servers: their certificates, their protocol, and their run until a signal."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from extender.web.http_limits import HttpLimits, RefusalLog
 from extender.web.http_server import Server
 from extender.web.protocol import Listener, Protocol
 
-_MOST_CERTIFICATES = 1024 * 1024  # bytes of a file of certificates
+_MOST_CERTIFICATES = 1024 * 1024  # bytes of one file
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificate and key of a server. With `client_ca` only clients with a certificate of that authority are answered;
-    with `client_name`, of those only the one with this common name or DNS name."""
+    """The certificate and key of a server.
+
+    With `client_ca`, clients need a certificate of that authority. With `client_name`, the certificate must also have
+    this common name or DNS name.
+    """
 
     certificate: Path
     key: Path
@@ -37,20 +40,20 @@ class Tls:
 
     @property
     def files(self) -> list[Path]:
-        """All that are read."""
+        """The files of certificates and keys."""
         return [path for path in (self.certificate, self.key, self.client_ca) if path is not None]
 
 
 class ServerEnded(BerthError):
-    """A server ended while nothing had told it to. The process ends too: kubelet starts it again."""
+    """A server ended although no signal came. The process ends too, and kubelet restarts it."""
 
 
 def server(
     app: Any, address: tuple[str, int], limits: HttpLimits, tls: Tls | None = None, refusals: RefusalLog | None = None
 ) -> Server:
-    """A server for an ASGI application, without access log."""
+    """Make a server for an ASGI application, without an access log. `address` is (host, port)."""
     listener = Listener(tls.client_name if tls else None, limits, refusals or RefusalLog())
-    protocol: Any = partial(Protocol, listener)  # uvicorn calls it would the class
+    protocol: Any = partial(Protocol, listener)  # uvicorn calls it in place of the class
     config = uvicorn.Config(
         app,
         host=address[0],
@@ -74,13 +77,15 @@ def server(
 
 
 async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
-    """Serve each on its sockets, until a signal, or until one server ends by itself: then ServerEnded is raised.
-    uvicorn's own serve() would raise the signal again afterwards, which kills the process before binds in flight are
-    finished."""
-    told = asyncio.Event()
+    """Run all servers on their sockets until SIGINT or SIGTERM. Raises ServerEnded if a server ends by itself.
+
+    uvicorn's own serve() raises the signal again at its end. That would kill the process before the running binds
+    complete.
+    """
+    stopped = asyncio.Event()
 
     def stop() -> None:
-        told.set()
+        stopped.set()
         for one in servers:
             one.should_exit = True
 
@@ -92,25 +97,26 @@ async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
     }
     try:
         ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        unasked = [running[task] for task in ended] if not told.is_set() else []
+        early = [running[task] for task in ended] if not stopped.is_set() else []
     finally:
         stop()
         await asyncio.wait(running)
     await asyncio.gather(*running)
-    if unasked:
-        addresses = ", ".join(f"{one.config.host}:{one.config.port}" for one in unasked)
-        raise ServerEnded(f"the server at {addresses} ended, and nothing had told it to")
+    if early:
+        addresses = ", ".join(f"{one.config.host}:{one.config.port}" for one in early)
+        raise ServerEnded(f"the server at {addresses} ended, although no signal came")
 
 
 def check_certificates(tls: Tls | None) -> None:
-    """Raises WireError where the files hold no certificate with its key, or no authority."""
+    """Raise WireError unless the files have a certificate with its key, and a certificate of the client authority."""
     if tls is None:
         return
     for path in tls.files:
         read_mounted(path, _MOST_CERTIFICATES)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")  # never asks a terminal for one
+        # Without a password function, OpenSSL asks at the terminal.
+        context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
     except (OSError, ValueError) as error:
         files = f"{name_of(tls.certificate)} and {name_of(tls.key)}"
         raise WireError("--tls-cert", f"{files} are no certificate and its key without a password: {error}") from error
@@ -123,9 +129,12 @@ def check_certificates(tls: Tls | None) -> None:
 
 
 async def watch_certificates(servers: Sequence[Server], tls: Tls, known: list[bytes]) -> None:
-    """Load certificate and client authority again when a file changes; what cannot be read leaves the last in use. An
-    authority is added: the one before is trusted until the next start, so that both sides can change one after the
-    other. `known` is what the files held at the start."""
+    """Run until cancelled: load the certificate and the client authority again when a file changes.
+
+    A file that cannot be read leaves the old certificates in use. A new client authority is added, and the old one is
+    trusted until the next start of the process, so server and client can change one after the other. `known` is the
+    contents of the files at the start.
+    """
     log = structlog.get_logger("berth.files")
     files = tls.files
     while True:

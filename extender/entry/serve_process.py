@@ -1,4 +1,4 @@
-"""`berth serve`: answers kube-scheduler, alone or, at a desk, with the console in the same process."""
+"""The process of `berth serve`, which may include the console (`--console`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from extender.web.serve_app import Probes, ServeApp
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where Berth listens: at `verbs` for kube-scheduler, with TLS where given, and at `probes` for kubelet and
-    Prometheus, without; where that is None the verbs' address serves these too."""
+    """The addresses of serve, as (host, port).
+
+    `verbs` is for kube-scheduler, and uses TLS if `tls` is set. `probes` is for kubelet and Prometheus, without TLS.
+    If `probes` is None, the address of the verbs serves probes and metrics too.
+    """
 
     verbs: tuple[str, int]
     probes: tuple[str, int] | None = None
@@ -33,8 +36,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class RecordsTo:
-    """Where records go: the console's URL, a file with a token for it, and a file with the authority of its
-    certificate."""
+    """The console's URL for records, a token file, and a file with the authority of the console's certificate."""
 
     url: str
     token: Path | None = None
@@ -43,12 +45,12 @@ class RecordsTo:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The console in the same process: then an explanation delays a filter request that comes meanwhile."""
+    """Options of a console in the same process. An explanation then delays filter requests that arrive during it."""
 
     address: tuple[str, int]
-    candidate: Path | None = None  # a policy to compare with
-    token: Path | None = None  # a file with the token that the pages ask for
-    hosts: tuple[str, ...] = ()  # further names by which the pages may be asked for
+    candidate: Path | None = None  # a candidate policy file
+    token: Path | None = None  # a file with the token for the pages
+    hosts: tuple[str, ...] = ()  # more host names that requests for the pages may have
 
 
 def serve(
@@ -58,7 +60,7 @@ def serve(
     console: RecordsTo | Desk | None = None,
     traces: Traces | None = None,
 ) -> None:
-    """Serve until a signal ends the process."""
+    """Run serve until SIGINT or SIGTERM. Raises BerthError if it cannot start, ServerEnded if a server fails."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(load_credentials(kubeconfig), listen, policy, console, traces))
     if traces is not None:
@@ -73,7 +75,7 @@ async def run(
     traces: Traces | None = None,
     supervisor: Supervisor | None = None,
 ) -> None:
-    """Serve in the running loop until a signal; binds in flight come to their ends first. Raises ServerEnded."""
+    """Run serve in the running event loop until a signal; then wait for the running binds. Raises as `serve`."""
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
     check_certificates(listen.tls)
     span, refusals = traces.span if traces else no_span, RefusalLog()
@@ -86,7 +88,8 @@ async def run(
         if isinstance(console, RecordsTo):
             post = await stack.enter_async_context(Poster(console.url, console.token, console.ca))
         elif console is not None:
-            from extender.entry.desk import DeskConsole  # only here: berth serve alone loads nothing of the console
+            # Imported here so that serve alone loads no code of the console.
+            from extender.entry.desk import DeskConsole
 
             desk = DeskConsole(console)
             post = desk.post
@@ -114,7 +117,7 @@ async def run(
 async def application(
     api_url: str, policy: Policy | None = None, supervisor: Supervisor | None = None
 ) -> AsyncIterator[ServeApp]:
-    """The ASGI application against an API server without credentials, without a console."""
+    """The ASGI application of serve without a console, for an API server without authentication."""
     credentials = Credentials(api_url, None, lambda: None)
     async with ApiClient(credentials) as client, Service(client, policy or Policy(), supervisor=supervisor) as service:
         yield ServeApp(service, Probes(service))

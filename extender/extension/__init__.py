@@ -1,6 +1,6 @@
-"""The one stateful, asynchronous object: it holds the cache, answers the verbs and carries out binds.
+"""`berth serve` without HTTP: it keeps the cache, answers filter and prioritize, and carries out binds.
 
-What does not belong here: HTTP, JSON of the extender protocol, and how decisions are made.
+HTTP, the JSON of the extender protocol and the search for devices do not belong here.
 """
 
 from extender.extension.outbox import Post

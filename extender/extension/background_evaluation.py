@@ -1,15 +1,15 @@
-"""Going on with what calls left unfinished: a slice of work, then a rest many times as long."""
+"""Continues evaluations that calls left unfinished: one slice of work, then a pause many times as long."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-_LEAST_SECONDS = 0.02  # of a rest, also while every namespace has used up its share
+_LEAST_SECONDS = 0.02  # of a pause, so that the loop does not spin while no namespace has tokens
 
 
 class BackgroundEvaluator:
-    """Runs beside the service; `rest` is in times of the slice."""
+    """A background task of serve. `rest` is the length of the pause as a multiple of the time of the slice."""
 
     def __init__(self, clock: Callable[[], float], rest: float) -> None:
         self._clock = clock
@@ -17,11 +17,11 @@ class BackgroundEvaluator:
         self._work_left = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something to go on with."""
+        """Work is left: leave the wait."""
         self._work_left.set()
 
     async def run(self, work: Callable[[], bool]) -> None:
-        """Until cancelled. `work` does one slice and says whether some is left."""
+        """Run until cancelled. `work` does one slice and returns whether work is left."""
         while True:
             await self._work_left.wait()
             began = self._clock()

@@ -1,8 +1,9 @@
-"""Carrying out a bind: decide and assume in one stretch, then write, look back, and bind the pod.
+"""Binds pods: it chooses and assumes the devices in one step, writes the claims, and then writes the Binding.
 
-Order of writes: finalizer, then status, for each claim; the write barrier; the Binding. Each write to a claim pushes what takes
-it back on the undo stack of the bind. Success is never answered before the Binding, an error never after it. A repeated
-call for the same pod waits for the first; a pod that is bound already to this node is success.
+Success is never answered before the Binding is stored, and an error never after it. The order of writes is: finalizer
+and status of each claim, the write barrier, the Binding. Each write to a claim pushes its compensation on the undo
+stack of the bind. A repeated call for the same pod waits for the first. If the pod is already bound to the node, the
+bind succeeds.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ from extender.scheduling import (
 )
 from extender.wire import decode_pod
 
-_IN_FLIGHT_SECONDS = 20.0  # for the bind of another pod that shares a claim
-_UNSURE_SECONDS = 20.0  # how long to ask whether a Binding landed; below the scheduler's 30 s for bind
+_IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
+_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored; kube-scheduler waits 30 s for bind
 _RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BinderDependencies:
-    """What the binder takes from outside: time and identifiers."""
+    """Functions that the binder gets from the service: time, identifiers, records, tasks, spans."""
 
     now_rfc3339: Callable[[], str]
-    age_seconds: Callable[[Claim], float]  # since the claim was allocated
+    age_seconds: Callable[[Claim], float]  # since the allocation of the claim
     new_share: Callable[[], str]
-    put: Callable[[Record], None]  # a record for the console
+    put: Callable[[Record], None]  # sends a record to the console
     supervisor: Supervisor
     span: SpanFactory = no_span
 
@@ -93,7 +94,7 @@ class Binder:
         self._log = structlog.get_logger("berth.bind")
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
-        """Bind a pod to a node. Raises BerthError with the text for the scheduler."""
+        """Bind a pod to a node. Raises BerthError with the text for kube-scheduler."""
         while (running := self._running.get(uid)) is not None:
             if running[0] == node:
                 await asyncio.shield(running[1])
@@ -102,12 +103,14 @@ class Binder:
         task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node), expected=BerthError)
         self._running[uid] = (node, task)
         task.add_done_callback(lambda done: self._done(uid, done))
-        # The scheduler may hang up; the writes still have to come to an end.
+        # kube-scheduler may close the connection; the writes must still complete.
         await asyncio.shield(task)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for binds in flight, at most so long. A bind that only waits for its drivers ends: the scheduler asks
-        again."""
+        """Wait for the running binds, at most `seconds`.
+
+        A bind that only waits for drivers ends with BindPending, and kube-scheduler calls again.
+        """
         self._draining = True
         self._progress.notify()
         tasks = [task for _, task in self._running.values()]
@@ -116,30 +119,31 @@ class Binder:
 
     @property
     def in_flight(self) -> int:
+        """How many binds run now."""
         return len(self._running)
 
     def _done(self, uid: str, task: asyncio.Task[None]) -> None:
         if self._running.get(uid, ("", None))[1] is task:
             del self._running[uid]
         if not task.cancelled():
-            task.exception()  # every waiter may have hung up: the outcome counts as seen
+            task.exception()  # reads the error, since asyncio logs one that no caller read
 
     async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
         started = asyncio.get_running_loop().time()
         pod = await self._pod(key, uid)
-        if isinstance(self._demand(pod), Pending):  # the watch does not show the pod yet as filter was shown it
+        if isinstance(self._requirements(pod), Pending):  # the cache has an older pod than the filter request had
             pod = await self._read_pod(key, uid)
         if pod.node_name == node:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-        group = await pod_group_of(self._writer, pod, self._demand(pod))
+        group = await pod_group_of(self._writer, pod, self._requirements(pod))
         cycle = BindingCycle(pod, node, started, UndoStack(key), group)
         requirements = await self._wait_for_other_binds(pod)
         released = self._cache.release(uid)
         try:
             await self._carry_out(cycle, requirements)
-        finally:  # also where the pod is bound: the scheduler may have chosen another node than the held one
+        finally:  # also after success: kube-scheduler may have chosen another node than the one of the hold
             if released:
                 self._cache.freed()
         self._filter_service.forget_pod(uid)
@@ -155,21 +159,23 @@ class Binder:
             case PodRequirements():
                 await self._bind_with_claims(cycle, requirements)
 
-    def _demand(self, pod: Pod) -> PreFilterResult:
+    def _requirements(self, pod: Pod) -> PreFilterResult:
         return requirements_of(pod, self._cache.snapshot(), self._filter_service.policy)
 
     async def _wait_for_other_binds(self, pod: Pod) -> PreFilterResult:
-        """What the pod asks for once no other bind writes a claim of it; nothing may be awaited until the claims are
-        assumed. The hold of a claim that another pod was filtered with ends: this bind is the first to arrive, and the
-        other pod's bind will find the claim allocated."""
-        requirements = self._demand(pod)
+        """The pod's requirements, once no other bind writes a claim of the pod.
+
+        The caller must not await before it assumes the claims. Holds of other pods on shared claims end: this bind
+        came first, and the binds of the other pods will find the claims allocated. Raises BindError after 20 s.
+        """
+        requirements = self._requirements(pod)
         while isinstance(requirements, PodRequirements) and requirements.promised_claims:
             for claim in requirements.promised_claims:
                 if not await self._progress.wait_for(partial(self._is_not_in_flight, claim.uid), _IN_FLIGHT_SECONDS):
                     raise BindError(str(Reason(Code.CLAIM_IN_FLIGHT, (str(claim.key),))))
             for claim in requirements.promised_claims:
                 self._cache.release_claim(claim.uid)
-            requirements = self._demand(pod)
+            requirements = self._requirements(pod)
         return requirements
 
     def _is_not_in_flight(self, claim_uid: str) -> bool:
@@ -205,14 +211,14 @@ class Binder:
                 await self._wait_for_write_barrier(claims)
                 self._finish_assumed(pod, planned, self._cache.confirm)
             await self._wait_for_binding_conditions(cycle, claims, requirements)
-            self._check_conflicts(claims)  # drivers may have taken long
-            # The claim of a PodGroup may be taken back while no member is bound, see deallocate_unused.
+            self._check_conflicts(claims)  # again: the wait for drivers may have been long
+            # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
             await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
             second = self._filter_service.runner_up(pod.uid, cycle.node)
             with self._dependencies.span(pod.uid, "write binding"):
                 await self._bind_pod(cycle, claims, decision_annotation(chosen, second))
         except (BindOutcomeUnknown, BindPending):
-            raise  # what was written stays: the Binding may have landed, or the next call goes on
+            raise  # the writes stay: the API server may have stored the Binding, or the next call continues
         except BerthError as error:
             await cycle.undo.unwind(error)
             raise
@@ -237,11 +243,11 @@ class Binder:
     def _plan_and_assume(
         self, cycle: BindingCycle, requirements: PodRequirements
     ) -> tuple[PodRequirements, Planned, ScoredNode]:
-        """Choose the devices and assume them, with nothing in between."""
+        """Choose the devices on the newest snapshot and assume them, without an await in between. Raises BindError."""
         node, snapshot = cycle.node, self._cache.snapshot()
         status = self._filter_service.evaluate_node(requirements, node, snapshot)
         if isinstance(status, Unschedulable):
-            # Others may only hold what they will never bind here: the scheduler chose this node for this pod.
+            # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
             self._cache.release_node(node)
             snapshot = self._cache.snapshot()
             status = self._filter_service.evaluate_node(requirements, node, snapshot)
@@ -265,20 +271,25 @@ class Binder:
         return requirements, planned, scored_node(node_info, status, snapshot)
 
     def _finish_assumed(self, pod: Pod, planned: Planned, finish: Callable[[str], None]) -> None:
-        """End what is still assumed for this bind. The watch may have confirmed it before, and another bind may write
-        the claim by now."""
+        """Call `finish` for each claim that this bind still assumes.
+
+        The watch may have confirmed the claim before, and another bind may already write it.
+        """
         for claim, _ in planned:
             if self._cache.reservations.in_flight.get(claim.uid) == pod.uid:
                 finish(claim.uid)
 
     async def _wait_for_write_barrier(self, claims: list[Claim]) -> None:
-        """Wait until the watch shows our writes; give way where an earlier write holds a device of ours. An allocation
-        that was found is judged too: the process that made it may have died before its own write barrier."""
+        """Wait until the watch shows the writes of this bind. Raises BindError if an earlier write has a device.
+
+        Claims that were allocated before this bind are checked too: the process that allocated them may have ended
+        before its own write barrier.
+        """
         await self.write_barrier.wait_until_visible(claims)
         self._check_conflicts(claims)
 
     def _check_conflicts(self, claims: list[Claim]) -> None:
-        """Raise BindError where the watch shows a claim taken over, taken back, or with a device that was lost."""
+        """Raise BindError if another process took over or deallocated a claim, or if an earlier write has a device."""
         for claim in claims:
             cached = self._cache.store.claims.get(claim.key)
             if cached is not None and cached.uid == claim.uid:
@@ -289,8 +300,12 @@ class Binder:
     async def _wait_for_binding_conditions(
         self, cycle: BindingCycle, claims: list[Claim], requirements: PodRequirements
     ) -> None:
-        """Binding conditions: bind only when the drivers have set them. A change is seen at once; where none comes in
-        time for this call, the scheduler asks again: it must not have given up the node when the Binding is sent."""
+        """Wait until the drivers have set all binding conditions of the claims.
+
+        Raises BindPending at the end of this call's time; kube-scheduler then calls again. A longer wait could send
+        the Binding after kube-scheduler gave up the node. Raises ConditionsFailed if a driver reports a failure, or at
+        the end of `binding_timeout_seconds`.
+        """
         end = cycle.started + requirements.policy.binding_wait_seconds
         for claim in claims:
             left = requirements.policy.binding_timeout_seconds - self._dependencies.age_seconds(claim)
@@ -305,7 +320,7 @@ class Binder:
             raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
 
     def _conditions_decided(self, claim: Claim) -> bool:
-        """Whether the drivers have said that a claim's devices are ready, or that they failed; or this process ends."""
+        """Whether the drivers reported that the devices of a claim are ready or failed, or this process shuts down."""
         return self._draining or readiness(self._current(claim)) is not Readiness.WAITING
 
     def _current(self, claim: Claim) -> Claim:
@@ -323,8 +338,11 @@ class Binder:
     async def _confirm_binding(
         self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], error: ClusterError
     ) -> None:
-        """Find out what became of a Binding whose answer was no answer. Returns if the pod is on the node. Before the
-        Binding is sent again, the claims are read: by now another process may have taken them over, and back."""
+        """Read whether a Binding was stored whose reply was lost or a fault. Returns if the pod is on the node.
+
+        The claims are read before the Binding is sent again: another process may have taken them over or deallocated
+        them. Raises BindError if the Binding was not stored, BindOutcomeUnknown if no read succeeds in time.
+        """
         key, uid, node = cycle.pod.key, cycle.pod.uid, cycle.node
         deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
         while asyncio.get_running_loop().time() < deadline:

@@ -1,4 +1,4 @@
-"""One pod on its way to one node: what a bind can end with, and how it judges what servers answered."""
+"""One bind of one pod to one node: its data, the errors that it ends with, and checks of what the API server stored."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
 from extender.scheduling import ScoredNode
 
-_NOTE_BYTES = 4096  # of the annotation: 32 devices and every part of a score; all annotations of a pod share 256 KiB
+_NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts; a pod may have 256 KiB of annotations
 
 
 @dataclass(frozen=True, slots=True)
 class BindingCycle:
-    """What one bind is about, and what takes back its writes."""
+    """The pod and the node of one bind, and its undo stack."""
 
     pod: Pod
     node: str
     started: float  # when the call began, by the loop's clock in seconds
     undo: UndoStack
-    pod_group: PodGroup | None = None  # where the pod has claims that may be the PodGroup's
+    pod_group: PodGroup | None = None  # set if the pod has claims that may belong to its PodGroup
 
     def consumer(self, claim: Claim) -> Consumer:
-        """The entry of status.reservedFor for a claim: the pod, or its PodGroup where that owns the claim or lists
-        it."""
+        """The entry for status.reservedFor of a claim: the pod, or its PodGroup if that owns or lists the claim."""
         own = Consumer(self.pod.uid, self.pod.key.name)
         if self.pod_group is None:
             return own
@@ -31,17 +30,19 @@ class BindingCycle:
         return self.pod_group.consumer if listed or claim.owner_group == self.pod_group.consumer else own
 
     def is_of_group(self, claim: Claim) -> bool:
-        """Whether a claim is reserved for the pod's PodGroup: other members may rely on its allocation and write
-        nothing."""
+        """Whether a claim is reserved for the pod's PodGroup.
+
+        Other members may use such an allocation without a write of their own.
+        """
         return self.consumer(claim).uid != self.pod.uid
 
 
 class BindError(BerthError):
-    """The bind did not happen; the text goes to the scheduler."""
+    """The bind failed. kube-scheduler gets the text."""
 
 
 class UnusableDevices(BindError):
-    """No pod can use the devices of a claim: the bind takes its allocation back even where it only found it."""
+    """No pod can use the devices of a claim. The bind deallocates the claim, even if it did not allocate it itself."""
 
     def __init__(self, claim: Claim, text: str) -> None:
         super().__init__(text)
@@ -49,44 +50,48 @@ class UnusableDevices(BindError):
 
 
 class DeviceLost(UnusableDevices):
-    """An earlier write holds a device of the claim."""
+    """An earlier write has allocated a device of the claim to another claim."""
 
 
 class ConditionsFailed(UnusableDevices):
-    """A driver said that a device of the claim failed, or did not set its binding conditions in time."""
+    """A driver reported that a device of the claim failed, or did not set the binding conditions in time."""
 
 
 class BindPending(BindError):
-    """The devices are allocated and the driver is not done: the scheduler's retry will look again."""
+    """The devices are allocated, and a driver is still preparing them. The next call of kube-scheduler checks again."""
 
 
 class BindOutcomeUnknown(BindError):
-    """The Binding may have landed: nothing may be taken back."""
+    """The API server may have stored the Binding. The bind must not take back any write."""
 
 
 def decision_annotation(chosen: ScoredNode, runner_up: tuple[str, float]) -> dict[str, str]:
-    """The annotation that the Binding puts on the pod: what it got, why this node, and which came second."""
+    """The annotation that the Binding writes on the pod: its devices, its score, and the second-best node."""
     if not chosen.parts:
         return {}
-    got = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.devices)}"]
-    got += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
+    parts = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.devices)}"]
+    parts += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
     if runner_up[0]:
-        got.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
-    return {DECISION_ANNOTATION: cut("; ".join(got), _NOTE_BYTES)}
+        parts.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")
+    return {DECISION_ANNOTATION: cut("; ".join(parts), _NOTE_BYTES)}
 
 
 def check_stored(sent: Allocation, stored: Claim) -> None:
-    """A server drops fields whose feature gate is off; without them the allocation would mean something else."""
+    """Raise BindError if the API server dropped a field of the allocation.
+
+    The API server drops fields whose feature gate is off. Without them the allocation would have another meaning.
+    """
     kept = stored.allocation.results if stored.allocation is not None else ()
-    for mine, theirs in zip(sent.results, kept, strict=True):
+    for sent_result, stored_result in zip(sent.results, kept, strict=True):
         for field_name in ("share_id", "admin_access", "binding_conditions"):
-            if getattr(mine, field_name) and not getattr(theirs, field_name):
-                dropped = f"the API server dropped {field_name} of {mine.device}; is its feature gate off?"
+            if getattr(sent_result, field_name) and not getattr(stored_result, field_name):
+                device = sent_result.device
+                dropped = f"the API server dropped {field_name} of {device}; is its feature gate off?"
                 raise BindError(f"claim {stored.key}: {dropped}")
 
 
 def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> bool:
-    """Whether the claim carries the very write whose reply was lost."""
+    """Whether the claim has this allocation and reservation: then the write whose reply was lost succeeded."""
     return (
         claim.allocation is not None
         and [r.device for r in claim.allocation.results] == [r.device for r in allocation.results]
@@ -95,7 +100,10 @@ def is_same_write(claim: Claim, allocation: Allocation, consumer: Consumer) -> b
 
 
 def unchanged(known: Claim, fresh: Claim, consumer: Consumer | None = None) -> Claim:
-    """The claim as it is, if it still has the devices that were decided on, for this consumer. Raises BindError."""
+    """Return `fresh` if it still has the allocation of `known`, and is reserved for `consumer` if one is given.
+
+    Raises BindError otherwise.
+    """
     if fresh.allocation is None or (consumer is not None and not fresh.is_reserved_for(consumer.uid)):
         raise BindError(f"claim {known.key} was taken back in the meantime")
     if fresh.allocation != known.allocation:
@@ -104,12 +112,14 @@ def unchanged(known: Claim, fresh: Claim, consumer: Consumer | None = None) -> C
 
 
 def same_writer(known: Claim, fresh: Claim, identity: str) -> Claim:
-    """The claim as it is, if nothing but a bind of this process has marked it since. Raises BindError."""
+    """Return `fresh`. Raises BindError if another process marked the claim after `known` was read."""
     if fresh.writer not in (known.writer, identity):
         raise BindError(f"claim {known.key} was taken over by another process")
     return fresh
 
 
 def newer(seen: str, written: str) -> bool:
-    """Whether a version is at least another. Versions are numbers on every server since etcd 3."""
-    return int(seen or 0) >= int(written or 0) if seen.isdigit() and written.isdigit() else seen == written
+    """Whether resourceVersion `seen` is `written` or later. With etcd 3, both are integers as text."""
+    if seen.isdigit() and written.isdigit():
+        return int(seen) >= int(written)
+    return seen == written

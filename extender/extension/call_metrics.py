@@ -1,4 +1,4 @@
-"""How long kube-scheduler's calls took: counted without a lock, read by /metrics."""
+"""Durations of kube-scheduler's calls, for /metrics. Only the event loop uses them, so there is no lock."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BOUNDS = (
     2.5,
     5.0,
     10.0,
-)  # seconds; kube-scheduler waits 5 or more
+)  # seconds; kube-scheduler waits at least 5
 _NAMES = (*map(str, BOUNDS), "+Inf")
 
 
 class CallDurations:
-    """Calls by verb and HTTP status."""
+    """A histogram of call durations for each verb and HTTP status."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Bucketed] = {}
 
     def observe(self, verb: str, status: int, seconds: float) -> None:
-        """Count a call."""
+        """Count a call that took `seconds`."""
         calls = self._known.get((verb, status))
         if calls is None:
             calls = self._known[verb, status] = _Bucketed()
@@ -39,7 +39,7 @@ class CallDurations:
         calls.seconds += seconds
 
     def values(self) -> dict[tuple[str, ...], tuple[list[tuple[str, float]], float]]:
-        """By verb and status: calls up to each bound and up to any, and their seconds."""
+        """(verb, status) to ([(bound, cumulative number of calls), ...], sum of seconds). The last bound is +Inf."""
         return {
             (verb, str(status)): (list(zip(_NAMES, map(float, accumulate(calls.counts)), strict=True)), calls.seconds)
             for (verb, status), calls in self._known.items()

@@ -1,4 +1,4 @@
-"""The writes of a bind to its claims: each is guarded, repeated after a conflict, and pushes what takes it back."""
+"""Writes of a bind to its claims. Each is guarded, is repeated after a conflict, and pushes its compensation."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class ClaimWrites:
         self._reserving: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
-        """Allocate what was planned and reserve what was found allocated; the claims of the pod, as this bind relies on
-        them: as it wrote them, or as it knew them where it added a reservation alone."""
+        """Allocate the planned claims, and reserve the pod's claims that are already allocated.
+
+        Returns all claims of the pod: as this bind wrote them, or as it knew them if it only added a reservation.
+        """
         group = requirements.group[1] if requirements.group is not None else ""
         claims = []
         for claim, allocation in planned:
@@ -54,25 +56,24 @@ class ClaimWrites:
         return claims + [await self._use_allocated(cycle, claim) for claim in requirements.allocated_claims]
 
     async def still_reserved(self, cycle: BindingCycle, claims: list[Claim]) -> None:
-        """Raise BindError unless a fresh read shows each claim with the allocation, the reservation and the mark that
-        this bind relies on."""
+        """Read the claims. Raises BindError if the allocation, the reservation or the mark of one has changed."""
         for claim in claims:
             await self._check(claim, cycle.consumer(claim))
 
     async def _create_special(self, cycle: BindingCycle, placeholder: Claim) -> Claim:
-        """The claim of the pod's extended resources."""
+        """Create the special claim of the pod's extended resources."""
         made = await self._writer.create_special_claim(cycle.pod, placeholder.spec)
         cycle.undo.push(partial(self._compensations.of_special_claim, cycle, made))
         return made
 
     async def _allocate(self, cycle: BindingCycle, claim: Claim, allocation: Allocation, group: str) -> Claim:
-        """Finalizer and status. After a conflict or a lost reply it goes on only if nothing else changed."""
+        """Write the finalizer and then the status. Raises BindError if another bind allocated the claim."""
         consumer = cycle.consumer(claim)
 
         async def put(claim: Claim) -> Claim:
             if claim.writer == self._writer.identity and is_same_write(claim, allocation, consumer):
                 cycle.undo.push(partial(self._compensations.of_allocation, cycle, claim))
-                return claim  # the reply was lost, the write was not
+                return claim  # an earlier attempt succeeded, and its reply was lost
             if claim.allocation is not None:
                 raise BindError(f"claim {claim.key} was allocated elsewhere in the meantime")
             if claim.deleting:
@@ -85,9 +86,12 @@ class ClaimWrites:
         return await self._retried(claim, put, lambda _, fresh: fresh)
 
     async def _use_allocated(self, cycle: BindingCycle, claim: Claim) -> Claim:
-        """Reserve a claim that has its devices already. One that is reserved for this very pod may be about to be taken
-        back by the process that wrote it, so that either has to see the other; or this process has taken it back, and
-        the watch has not shown it yet (docs/decisions/0015)."""
+        """Reserve a claim that is already allocated.
+
+        If the claim is reserved for this pod already, the process that reserved it may be about to take it back. This
+        bind writes its mark, so that the write of one of the two processes conflicts. Or this process took the claim
+        back, and the watch has not shown that yet (docs/decisions/0015).
+        """
         cycle.undo.push(partial(self._compensations.of_found_allocation, cycle, claim))
         consumer = cycle.consumer(claim)
         if not claim.is_reserved_for(consumer.uid):
@@ -100,8 +104,10 @@ class ClaimWrites:
         return claim
 
     async def _reserve(self, claim: Claim, consumer: Consumer) -> None:
-        """The binds of pods that share a claim reserve it one after the other: each such write makes the version that
-        the others know too old."""
+        """Reserve a claim. A lock makes the binds of pods that share the claim write one after the other.
+
+        Without the lock they would conflict: each write outdates the resourceVersion that the others know.
+        """
         lock = self._reserving.setdefault(claim.key, asyncio.Lock())
         async with lock:
             await self._retried(claim, lambda known: self._writer.reserve(known, consumer), unchanged)
@@ -109,14 +115,16 @@ class ClaimWrites:
     async def _retried(
         self, claim: Claim, write: Callable[[Claim], Awaitable[Claim]], refreshed: Callable[[Claim, Claim], Claim]
     ) -> Claim:
-        """What the write stored. After a fault that passes, it is tried again with what `refreshed` makes of the claim
-        as known and as just read."""
+        """Write the claim and return it as stored. Retries after Conflict, Unavailable and TooMany.
+
+        A retry writes `refreshed(known claim, claim as just read)`.
+        """
         for attempt in range(1, _TRIES):
             try:
                 return await write(claim)
             except (Conflict, Unavailable, TooMany) as error:
-                passing = error
-            pause = passing.retry_after if isinstance(passing, TooMany) else _RETRY_SECONDS * (attempt - 1)
+                retriable = error
+            pause = retriable.retry_after if isinstance(retriable, TooMany) else _RETRY_SECONDS * (attempt - 1)
             await asyncio.sleep(pause)
             claim = refreshed(claim, await self._read_again(claim))
         return await write(claim)

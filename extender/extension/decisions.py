@@ -1,4 +1,4 @@
-"""What follows a decision: one sink, told by filter, prioritize and bind."""
+"""Sinks: what serve does after an answer of the filter service and after a change of a reservation."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from extender.records import Attempted, Record, Released, Reserved
 from extender.runtime import HoldExpirer
 from extender.scheduling import Attempt
 
-_REASONS = 3  # of the most frequent reasons of an attempt
+_REASONS = 3  # most frequent reasons that the record of an attempt has
 
 
 class FilterSink(Protocol):
-    """What the filter service tells while it decides; none of it may raise, wait, or call the filter service."""
+    """Calls of the filter service. An implementation must not raise, block, or call the filter service."""
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
-        """Filter answered: so many nodes of those asked about; otherwise the reasons, each with its nodes."""
+        """Filter answered: `fitting` of `asked` nodes passed. `reasons` has (text, number of nodes) if none passed."""
 
     def unfinished(self) -> None:
-        """A budget ended before the work: it goes on in the background."""
+        """A budget ended before its evaluation did. The evaluation continues in the background."""
 
     def fits(self) -> None:
-        """A pod that was rejected fits now, as work in the background found out."""
+        """The background evaluation found that a rejected pod fits now."""
 
     def unsuitable(self, claim: Claim) -> None:
-        """A claim that only this pod uses is allocated where the pod cannot go."""
+        """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
 
     def stale_special(self, key: ObjectKey) -> None:
-        """A special claim is left of an attempt that ended half way."""
+        """The special claim `key` is left over from a bind that did not complete."""
 
 
 class NoSink:
-    """For a judge that only answers."""
+    """Ignores all calls: for a filter service that only answers."""
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def unfinished(self) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def fits(self) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def unsuitable(self, claim: Claim) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
     def stale_special(self, key: ObjectKey) -> None:
-        """Nothing follows."""
+        """Do nothing."""
 
 
 class ServeSink:
-    """In `berth serve`: records go to the console, and tasks are told that there is work."""
+    """The sink of `berth serve`: it sends records to the console, and wakes the background tasks."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ServeSink:
 
 
 class ReservationSink:
-    """In `berth serve`: what follows a change of the cache's reservations, see MirrorListener."""
+    """In `berth serve`, sends each change of the cache's reservations to the console. See MirrorListener."""
 
     def __init__(
         self, put: Callable[[Record], None], clock: Callable[[], float], requeuer: Requeuer, expirer: HoldExpirer

@@ -1,4 +1,4 @@
-"""How much evaluation the pods of one namespace may cause: a token bucket of seconds for each namespace."""
+"""Limits the evaluation time that the pods of one namespace cause: a token bucket of seconds for each namespace."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from extender.model import CallBudget
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLimits:
-    """Bounds of evaluation; the seconds of one call are a setting of the policy."""
+    """Limits of evaluation. The policy sets the seconds of one call (`evaluation_seconds`)."""
 
-    steps: int = 100_000  # of one call, see Budget
-    share: float = 0.1  # of the time, for a namespace whose demands are heavy
-    burst: float = 5.0  # whole calls that such a namespace may make before
-    retry_seconds: float = 5.0  # until a demand that spent its budget is tried again
-    slice_seconds: float = 0.002  # of work between two calls
-    rest: float = 9.0  # times as long as such a slice took
-    namespaces: int = 1024  # remembered; the one asked for longest ago goes first
+    steps: int = 100_000  # of one call, see CallBudget
+    share: float = 0.1  # of the time: the refill rate of a bucket
+    burst: float = 5.0  # full budgets of a call: the size of a bucket
+    retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
+    slice_seconds: float = 0.002  # of background evaluation at a time
+    rest: float = 9.0  # pause after a slice, as a multiple of the time that the slice took
+    namespaces: int = 1024  # remembered; the least recently used bucket is dropped first
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """A token is a second of evaluation; below zero is debt."""
+    """A token is one second of evaluation. A negative number of tokens is debt."""
 
     tokens: float
-    at: float
+    at: float  # when `tokens` was true, in seconds of the clock
 
 
 class EvaluationThrottle:
-    """Gives budgets and takes what was used of them from the namespace's bucket."""
+    """Gives out budgets, and takes the time of exhausted budgets from the bucket of their namespace."""
 
     def __init__(self, limits: EvaluationLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
         self._buckets: LRUCache[str, _Bucket] = LRUCache(limits.namespaces)
-        self.exhausted = 0  # budgets that ended before the work did
+        self.exhausted = 0  # how many budgets ended before their work did
 
     def __len__(self) -> int:
-        """Namespaces that are remembered."""
+        """How many namespaces are remembered."""
         return len(self._buckets)
 
     def budget(self, namespace: str, seconds: float, most: float) -> CallBudget:
-        """A budget of so many `seconds` and of no more than the namespace has left; `most` is that of a whole call."""
+        """A budget of `seconds`, or of the namespace's tokens if fewer. `most` is the seconds of a full call."""
         return CallBudget(min(seconds, self._tokens(namespace, most)), self._limits.steps, self._clock)
 
     def has_tokens(self, namespace: str, most: float) -> bool:
@@ -53,8 +53,11 @@ class EvaluationThrottle:
         return self._tokens(namespace, most) > 0
 
     def charge(self, namespace: str, budget: CallBudget, most: float) -> None:
-        """The work with a budget is over. Work that came to its end is remembered and not done again, so it leaves the
-        bucket as it is: a namespace with many kinds of honest claims is not slowed down when Berth starts."""
+        """Take the time of an exhausted budget from the namespace's bucket.
+
+        Finished work costs no tokens: its result is remembered, so it is not done again. Otherwise a namespace with
+        many different claims would be slowed down when Berth starts.
+        """
         if not budget.exhausted:
             return
         self.exhausted += 1

@@ -1,4 +1,7 @@
-"""Deciding on the live picture: demands, rankings, shortlists. Nothing here waits, so nothing can come between."""
+"""Answers filter and prioritize from the newest snapshot.
+
+No function here awaits, so the cache cannot change while a request is answered.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,16 @@ from extender.scheduling import (
 )
 from extender.wire import estimated_len
 
-_REMEMBERED_PODS = 4096  # shortlists kept for prioritize and for pods that wait
+_REMEMBERED_PODS = 4096  # bound of the shortlists, of the unschedulable pods and of the unfinished evaluations
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What filter tells the scheduler. `passed` None means that every name passes untouched."""
+    """The answer to a filter request.
+
+    `passed` lists the names of the nodes that passed; None means that every node passes. `failed` maps the name of a
+    node to its reason. `error` is empty unless kube-scheduler should try the pod again.
+    """
 
     passed: list[str] | None = None
     failed: dict[str, str] = field(default_factory=dict)
@@ -52,7 +59,10 @@ class FilterResult:
 
 
 class FilterService:
-    """Answers filter and prioritize from the cache, and keeps the holds that filter places."""
+    """Answers filter and prioritize from the cache, and holds devices in the cache for the pods that passed.
+
+    `clock` returns seconds. `remembered_pods` bounds each memory that has an entry for each pod.
+    """
 
     def __init__(
         self,
@@ -70,9 +80,8 @@ class FilterService:
         self._sink = sink or NoSink()
         self._evaluator = evaluator
         self.rankings = rankings if rankings is not None else RankingCache()
-        self.unschedulable_reasons: Counter[str] = (
-            Counter()
-        )  # filters that refused every node, by the code of the main reason
+        # Filter requests that no node passed, by the code of the most frequent reason.
+        self.unschedulable_reasons: Counter[str] = Counter()
         self._shortlists: LRUCache[str, dict[str, float]] = LRUCache(remembered_pods)
         self._unschedulable = UnschedulablePods(remembered_pods)
         self.limits = limits or EvaluationLimits()
@@ -80,11 +89,11 @@ class FilterService:
         self._unfinished = UnfinishedEvaluations(remembered_pods)
         self.queueing_hints = QueueingHints(cache, self._unschedulable, self.rankings, self._evaluation, self._postpone)
         self.policy_generation = 0
-        self.policy_problem = ""  # why the newest policy file is not in force
+        self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
         self.use_policy(policy)
 
     def use_policy(self, policy: Policy) -> None:
-        """From now on decide by this policy."""
+        """Use this policy for all later requests. Remembered results of the old policy are dropped."""
         self.policy = policy
         self.policy_digest = policy.digest
         self.policy_generation += 1
@@ -94,17 +103,20 @@ class FilterService:
         self._unfinished.clear()
 
     def refuse_policy(self, problem: str) -> None:
-        """The newest policy is wrong; the last good one stays in force."""
+        """Note why the newest policy file is not valid. The last valid policy stays in force."""
         self.policy_problem = problem
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
-        """Where the pod's claims can be served: the best few nodes, the first of them held."""
+        """Answer a filter request: the best few of the named nodes, or a reason for each node.
+
+        The devices of the first node are held for the pod. An earlier hold of the pod ends.
+        """
         if not pod.may_need_devices:
             return FilterResult()
         self._cache.expire(self._clock())
         released = self._cache.release(pod.uid)
         answer = self._filter(pod, names)
-        if released:  # the pod may hold other devices now
+        if released:  # the pod may now hold other devices than before
             self._cache.freed()
         return answer
 
@@ -146,12 +158,15 @@ class FilterService:
         self._shortlists[pod.uid] = {name: placement.score for name, placement in found.nodes}
         self._sink.attempted(pod, len(found.nodes), estimated_len(names))
         self._hold(pod, requirements, snapshot, *found.nodes[0])
-        # Pods that share a claim follow its hold: kube-scheduler must not prefer another node for the first of them.
+        # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
 
     def _update(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
-        """Judge every node within the budget of a call; False where that was not enough, or lately was not."""
+        """Evaluate every node within the budget of one call.
+
+        False if the budget ended first, or if it ended for equal requirements less than `retry_seconds` ago.
+        """
         namespace, seconds, known = (
             pod.key.namespace,
             self.policy.evaluation_seconds,
@@ -173,18 +188,19 @@ class FilterService:
         return done
 
     def _postpone(self, requirements: PodRequirements, uids: Sequence[str]) -> None:
-        """A budget ended before the demand of these pods was evaluated: that goes on in slices."""
+        """A budget ended before the evaluation did. The background evaluator continues it for the pods `uids`."""
         for uid in uids:
             left = self._unfinished.add(requirements, uid)
             left.gave_up, left.retry_at = True, self._clock() + self.limits.retry_seconds
         self._sink.unfinished()
 
     def continue_evaluation(self) -> bool:
-        """One slice of work on what calls left unfinished; whether some of it is still left."""
+        """Do one slice of the work that earlier calls left unfinished. True if work is left."""
         one = self._unfinished.next(self._may_continue)
         if one is None:
             return bool(self._unfinished)
-        for uid in [uid for uid in one.pods if uid not in self._cache.store.pods]:  # filtered after they had gone
+        # A filter request may come after the deletion of its pod.
+        for uid in [uid for uid in one.pods if uid not in self._cache.store.pods]:
             self._unfinished.forget_pod(uid)
         if one.pods:
             self._continue(one)
@@ -213,17 +229,17 @@ class FilterService:
     def _report_unsuitable(
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
     ) -> None:
-        """A claim that only this pod or its PodGroup uses, allocated where the pod cannot go, is given back (in-tree:
-        PostFilter).
+        """Report claims allocated for none of the named nodes, and reserved only for this pod or its PodGroup.
 
-        A single name may be the scheduler asking about a nominated node: that says nothing about the others.
+        The orphan collector deallocates them, as PostFilter of the in-tree plugin does. A request that names a single
+        node may be about the pod's nominated node. Such a request proves nothing about other nodes.
         """
         if not requirements.allocated_claims or (len(names) == 1 and len(snapshot.node_infos) > 1):
             return
         node_infos = [node_info for name in names if (node_info := snapshot.node_infos.get(name)) is not None]
         for claim in requirements.allocated_claims:
             pin = claim.allocation.node_selector if claim.allocation is not None else None
-            # The orphan collector finds out whether a member of the PodGroup is bound.
+            # The orphan collector reads whether a member of the PodGroup is bound.
             own = all(c.uid == pod.uid or (c.resource, c.name) == ("podgroups", pod.group) for c in claim.reserved_for)
             if pin is not None and own and not any(pin.matches(v.node.name, v.node.labels) for v in node_infos):
                 self._sink.unsuitable(claim)
@@ -239,7 +255,11 @@ class FilterService:
             self._cache.hold(claim.uid, pod.uid, node, results, deadline)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
-        """0..10 per node. Answered from the pod's last filter, whose hold would otherwise count against its own node."""
+        """The score of each named node, 0 to 10.
+
+        The scores are those of the pod's last filter request. A new evaluation would count the pod's own hold against
+        the node of the hold.
+        """
         known = self._shortlists.get(pod.uid)
         if known is not None and all(name in known for name in names):
             return scores(known, names)
@@ -253,7 +273,10 @@ class FilterService:
         return scores({name: placement.score for name, placement in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
-        """The best other node when the pod was filtered last, and how much less it was worth; ('', 0) where there was none."""
+        """The second-best node of the pod's last filter request, and how much lower it scored than `node`.
+
+        ('', 0.0) if that request had no other node.
+        """
         known = self._shortlists.get(uid, {})
         others = [(score, name) for name, score in known.items() if name != node]
         if node not in known or not others:
@@ -262,12 +285,12 @@ class FilterService:
         return name, known[node] - score
 
     def evaluate_node(self, requirements: PodRequirements, node: str, snapshot: Snapshot) -> FilterStatus | None:
-        """The status of one node on the newest snapshot, for bind; None for an unknown node. Raises BudgetSpent."""
+        """The status of one node on a snapshot, for bind. None if the node is unknown. Raises CallBudgetSpent."""
         node_info = snapshot.node_infos.get(node)
         if node_info is None:
             return None
         proximity, seconds = proximity_of(requirements, snapshot), self.policy.evaluation_seconds
-        # A whole budget, whatever the namespace has left: filter let the pod pass.
+        # Bind gets a full budget, even if the namespace has none left: a filter request already accepted the pod.
         budget = CallBudget(seconds, self.limits.steps, self._clock)
         try:
             status = self._evaluate(requirements, node_info, self.evaluation_context(snapshot, budget))
@@ -281,7 +304,7 @@ class FilterService:
 
     @contextmanager
     def _evaluation(self, requirements: PodRequirements) -> Iterator[EvaluationContext]:
-        """The rules for one step of a look, with a budget of a call."""
+        """The evaluation context for one step of the requeuer's search, with the budget of one call."""
         seconds = self.policy.evaluation_seconds
         budget = self.throttle.budget(requirements.namespace, seconds, seconds)
         try:
@@ -299,11 +322,11 @@ class FilterService:
 
     @property
     def unfinished_demands(self) -> int:
-        """Demands whose evaluation goes on in the background."""
+        """How many evaluations of pod requirements continue in the background."""
         return len(self._unfinished)
 
     def forget_deleted(self) -> None:
-        """Drop masks of slices, and what is known of pods, that are gone."""
+        """Drop what is remembered about deleted slices and deleted pods."""
         store = self._cache.store
         self._evaluator.forget_slices(store.gone_slices)
         for uid in store.gone_pods:
@@ -312,7 +335,10 @@ class FilterService:
         store.gone_pods.clear()
 
     def unschedulable_pods(self) -> list[str]:
-        """UIDs of the pods whose last filter was refused, the longest waiting first; without those filtered after they had gone."""
+        """UIDs of the pods that fitted no node in their last filter request, the longest waiting first.
+
+        Deleted pods are dropped: kube-scheduler may send a filter request after the deletion of its pod.
+        """
         for uid in self._unschedulable.uids():
             if uid not in self._cache.store.pods:
                 self._unschedulable.remove(uid)
@@ -320,17 +346,17 @@ class FilterService:
 
     @property
     def unschedulable_count(self) -> int:
-        """Pods whose last filter was refused."""
+        """How many pods fitted no node in their last filter request."""
         return len(self._unschedulable)
 
     def forget_pod(self, uid: str) -> None:
-        """The pod is bound or gone."""
+        """Drop what is remembered about a pod that is bound or deleted."""
         self._unschedulable.remove(uid)
         self._shortlists.pop(uid, None)
         self._unfinished.forget_pod(uid)
 
     def remembered(self) -> dict[str, int]:
-        """How much of everything is kept in memory."""
+        """The number of remembered entries of each kind; `ranking_bytes` is an estimate in bytes."""
         return {
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
@@ -341,7 +367,7 @@ class FilterService:
         }
 
     def evaluation_context(self, snapshot: Snapshot, budget: CallBudget = UNLIMITED) -> EvaluationContext:
-        """What statuses on a snapshot depend on, and how much work they may take."""
+        """The context for evaluations on a snapshot. `budget` limits their work."""
         return self._evaluator.evaluation_context(snapshot, budget)
 
 

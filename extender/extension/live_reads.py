@@ -1,6 +1,7 @@
-"""What proves that Berth may take something back: fresh reads of the claim and of the pod that it is reserved for.
+"""Fresh reads that must precede a take-back: of the claim, and of the consumers that it is reserved for.
 
-A cache may be old, and annotations, owners and names are a tenant's to write. See the table in SECURITY.md.
+The cache is no proof, as it may be out of date. Annotations, owners and names are no proof, as a tenant can write them.
+See the table in SECURITY.md.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from extender.cluster import NotFound, Writer
 from extender.model import SCHEDULING_GROUP, Claim, ObjectKey, Pod
 from extender.wire import decode_pod
 
-LANDING_SECONDS = 1.0  # for a Binding that was sent before the claim was marked
+LANDING_SECONDS = 1.0  # until the API server has stored a Binding that was sent before the claim was marked
 
 
 async def read_unchanged(writer: Writer, known: Claim) -> Claim | None:
-    """The claim as the API server has it; None where it is another by now, or has another allocation or reservation.
-    Raises ClusterError."""
+    """Read a claim. None if its UID, allocation or reservations differ from `known`.
+
+    Raises ClusterError, NotFound if no claim has the name.
+    """
     fresh = await writer.read_claim(known.key)
     same = fresh.uid == known.uid and fresh.allocation == known.allocation and fresh.reserved_for == known.reserved_for
     return fresh if same else None
 
 
 async def read_pod(writer: Writer, key: ObjectKey, uid: str) -> Pod | None:
-    """The pod as the API server has it; None where it is gone, or another pod has its name. Raises ClusterError."""
+    """Read a pod. None if it does not exist, or if another pod has its name. Raises ClusterError."""
     try:
         pod = decode_pod(await writer.read_pod(key))
     except NotFound:
@@ -32,14 +35,16 @@ async def read_pod(writer: Writer, key: ObjectKey, uid: str) -> Pod | None:
 
 
 async def is_bound(writer: Writer, key: ObjectKey, uid: str) -> bool:
-    """Whether the pod exists and has a node, so that it may use its claims. Raises ClusterError."""
+    """Read whether the pod exists and has a node, and so may use its claims. Raises ClusterError."""
     pod = await read_pod(writer, key, uid)
     return pod is not None and bool(pod.node_name)
 
 
 async def in_use(writer: Writer, claim: Claim) -> bool:
-    """Whether a consumer of the claim may use its devices: a pod that has a node, a PodGroup with such a pod, or what
-    Berth does not know. Raises BerthError."""
+    """Read whether a consumer of the claim may use its devices.
+
+    Such a consumer is a pod with a node, a PodGroup with such a member, or any other kind of object. Raises BerthError.
+    """
     for consumer in claim.reserved_for:
         key = ObjectKey(claim.key.namespace, consumer.name)
         if consumer.resource == "pods":
@@ -54,12 +59,12 @@ async def in_use(writer: Writer, claim: Claim) -> bool:
 
 
 async def deallocate_unused(writer: Writer, claim: Claim) -> bool:
-    """Deallocate a claim, given as just read, that no bound pod uses; False where one does. Raises BerthError, Conflict
-    among others where a bind began to use the claim meanwhile.
+    """Deallocate a claim, given as just read, unless a bound pod uses it. False if one does.
 
-    Members of a PodGroup use its claim without a write of their own to status.reservedFor. So the claim is marked
-    first: a bind that relies on it either has its Binding shown by the pods that are read a moment later, or finds
-    the mark and gives up, or puts its own mark there, which makes this deallocation fail.
+    Members of a PodGroup use its claim without a write of their own to status.reservedFor. So this function marks the
+    claim, waits, and reads the pods again. A bind that relies on the claim then has one of three outcomes: the second
+    read shows its Binding; the bind sees the mark and fails; or the bind writes its own mark, and this deallocation
+    fails. Raises BerthError; Conflict if a bind changed the claim in the meantime.
     """
     if await in_use(writer, claim):
         return False

@@ -1,5 +1,8 @@
-"""Taking back what nobody uses: allocations on nodes that no longer fit, allocations of ours that were never reserved,
-special claims of attempts that ended half way. The reference's PostFilter does the first; nobody does the others.
+"""Collects orphans: allocations and special claims that no pod uses.
+
+These are allocations on nodes where their pod cannot run, allocations by Berth that were never reserved, and special
+claims of binds that did not complete. PostFilter of the in-tree plugin deallocates the first kind; Kubernetes has no
+controller that collects the others.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ from extender.extension.special_claims import SpecialClaims
 from extender.model import Claim, ObjectKey
 from extender.runtime import Supervisor
 
-_GRACE_SECONDS = 60.0  # far longer than a bind, whose own time-out is 30 s
+_GRACE_SECONDS = 60.0  # longer than a bind, which times out after 30 s
 _ROUND_SECONDS = 5.0
 
 
 class OrphanCollector:
-    """Runs beside the service. Each claim is worked on once at a time."""
+    """A background task of serve. It runs at most one operation on a claim at a time."""
 
     def __init__(
         self,
@@ -37,29 +40,30 @@ class OrphanCollector:
         self._writer = writer
         self._clock = clock
         self._grace = grace_seconds
-        self._since: dict[str, float] = {}
+        self._since: dict[str, float] = {}  # claim UID to the time when first seen unreserved
         self._special = SpecialClaims(writer)
-        self._leftovers: dict[str, tuple[ObjectKey, float]] = {}  # by claim UID: since when
+        # Special claims by claim UID, with the time when first seen.
+        self._leftovers: dict[str, tuple[ObjectKey, float]] = {}
         self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
         self._log = structlog.get_logger("berth.collect")
-        self.deallocated = 0  # allocations on nodes that no longer fit
-        self.collected = 0  # allocations of ours that nobody reserved
-        self.removed = 0  # special claims of attempts that ended half way
-        self.skipped = 0  # claims that a fresh read showed to be changed or in use
+        self.deallocated = 0  # allocations on nodes where their pod cannot run
+        self.collected = 0  # allocations by Berth that were never reserved
+        self.removed = 0  # special claims of binds that did not complete
+        self.skipped = 0  # claims that changed or are in use, as a fresh read showed
 
     @property
     def busy(self) -> int:
-        """Claims that are worked on now."""
+        """How many claims have an operation running."""
         return len(self._busy)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
             self.sweep()
 
     def sweep(self) -> None:
-        """Collect allocations of ours that stayed unreserved for the grace period."""
+        """Collect allocations by Berth that stayed unreserved for the grace period, and left-over special claims."""
         now = self._clock()
         waiting = {}
         for key in self._cache.store.unreserved:
@@ -75,13 +79,16 @@ class OrphanCollector:
             self.remove_stale_special(key)
 
     def deallocate_unsuitable(self, claim: Claim) -> None:
-        """A pod's claim is allocated where the pod cannot go, and nobody else uses it."""
+        """Deallocate a claim whose pod cannot run on the nodes of the allocation, unless a bound pod uses the claim."""
         if claim.uid not in self._cache.reservations.in_flight:
             self._start(claim.key, self._deallocate(claim))
 
     def remove_stale_special(self, key: ObjectKey) -> None:
-        """A special claim is left of an attempt that ended half way. Where another process of Berth made it, that
-        process may still bind the pod: it has the grace period for that."""
+        """Delete a special claim of a bind that did not complete.
+
+        A claim that another process of Berth created is deleted after the grace period: until then that process may
+        still bind the pod.
+        """
         claim = self._cache.store.claims.get(key)
         if claim is None or not claim.special_for or claim.special_for in self._cache.reservations.in_flight.values():
             return
@@ -90,7 +97,7 @@ class OrphanCollector:
             self._start(key, self._remove(claim))
 
     def _leftover(self, key: ObjectKey, uid: str) -> bool:
-        """Whether the claim still is the special claim of a pod that the cache knows."""
+        """Whether the claim is still the special claim of a pod in the cache."""
         claim = self._cache.store.claims.get(key)
         return claim is not None and claim.uid == uid and claim.special_for in self._cache.store.pods
 
@@ -106,19 +113,20 @@ class OrphanCollector:
         try:
             await work
         except NotFound:
-            pass  # gone already: that is what was wanted
+            pass  # already deleted
         except ClusterError as error:
-            self._log.warning("could not take back", claim=str(key), problem=str(error))
+            self._log.warning("could not take back a claim", claim=str(key), problem=str(error))
 
     async def _deallocate(self, claim: Claim) -> None:
         fresh = await read_unchanged(self._writer, claim)
         if fresh is None or not await deallocate_unused(self._writer, fresh):
             self._skip(claim)
             if fresh is not None and any(consumer.resource != "pods" for consumer in fresh.reserved_for):
-                await asyncio.sleep(min(_ROUND_SECONDS, self._grace))  # listing pods is costly; waiting pods ask often
+                # A check of a PodGroup lists pods, which is costly, and waiting pods cause many checks.
+                await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
             return
         self.deallocated += 1
-        self._log.info("deallocated: the pod cannot go where the claim is allocated", claim=str(claim.key))
+        self._log.info("deallocated: the pod cannot run on the nodes of the allocation", claim=str(claim.key))
 
     async def _collect(self, claim: Claim) -> None:
         fresh = await read_unchanged(self._writer, claim)
@@ -127,7 +135,7 @@ class OrphanCollector:
             return
         await self._writer.deallocate(fresh)
         self.collected += 1
-        self._log.info("collected an allocation that nobody reserved", claim=str(claim.key))
+        self._log.info("deallocated: the allocation was never reserved", claim=str(claim.key))
 
     async def _remove(self, claim: Claim) -> None:
         (consumer,) = claim.reserved_for
@@ -137,8 +145,8 @@ class OrphanCollector:
             self._skip(claim)
             return
         self.removed += 1
-        self._log.info("deleted the special claim of an earlier attempt", claim=str(claim.key), pod=str(pod))
+        self._log.info("deleted the special claim of a bind that did not complete", claim=str(claim.key), pod=str(pod))
 
     def _skip(self, claim: Claim) -> None:
         self.skipped += 1
-        self._log.info("not taken back: changed or in use by now", claim=str(claim.key))
+        self._log.info("not taken back: the claim changed or is in use", claim=str(claim.key))

@@ -1,4 +1,4 @@
-"""Sends records to the console. Serve never waits for it: without a console, records are lost and counted."""
+"""Sends records to the console. Serve never waits for the console: if it is absent, records are dropped and counted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from extender.model import BerthError, RequestMix
 from extender.records import MAX_BODY, Batch, PolicyState, Record, Reserved, encode_parts, encode_record
 
 _BATCH = 256  # records of one batch
-_STRETCH = 16  # records that are encoded before the event loop has other work: about 0.3 ms
-_FRAME = 128 * 1024  # bytes that a batch may take besides its records
+_STRETCH = 16  # records that are encoded before the outbox yields to the event loop, about 0.3 ms
+_FRAME = 128 * 1024  # bytes of a batch without its records
 _DELAYS = Delays(first=0.5, most=10.0)
 
 Post = Callable[[bytes], Awaitable[None]]
@@ -25,11 +25,11 @@ Post = Callable[[bytes], Awaitable[None]]
 
 
 class NotDelivered(BerthError):
-    """The console did not take a batch; it may take the same batch later."""
+    """The console did not accept a batch. It may accept the same batch later."""
 
 
 class Refused(BerthError):
-    """The console will never take this batch."""
+    """The console will never accept this batch."""
 
 
 class _Waiting(NamedTuple):
@@ -38,11 +38,11 @@ class _Waiting(NamedTuple):
 
 
 class Outbox:
-    """Records that wait for the console, in their order: at most `limit`, besides those of the batch under way.
+    """A queue of records for the console: at most `limit`, and those of the batch that is being sent.
 
-    `post` sends a batch and raises NotDelivered or Refused. `state` gives the policy and the request mix in force.
-    `clock`, `period`, `heartbeat` are in seconds. Records are numbered from 1 in the order in which they were put. A
-    record that is dropped leaves its number unused, so that the console sees the gap.
+    `post` sends a batch and raises NotDelivered or Refused. `state` returns the policy and the request mix in force.
+    `clock`, `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1, in the order
+    of `put`. A dropped record leaves a gap in the numbers, which the console detects.
     """
 
     def __init__(
@@ -71,31 +71,31 @@ class Outbox:
         self._failing = False
         self._log = structlog.get_logger("berth.outbox")
         self.epoch = str(uuid.uuid4())
-        self.lost = 0  # records dropped before the console took them
-        self.failures = 0  # batches that the console did not take
-        self.sent = 0  # records that the console took
+        self.lost = 0  # records dropped before the console accepted them
+        self.failures = 0  # batches that the console did not accept
+        self.sent = 0  # records that the console accepted
 
     def __len__(self) -> int:
-        """Records that wait."""
+        """How many records wait."""
         return len(self._waiting)
 
     def put(self, record: Record) -> None:
-        """Send a record soon. The oldest that waits goes where there is no room."""
+        """Queue a record. At the limit, the oldest waiting record is dropped."""
         self._put += 1
         self._waiting.append(_Waiting(record, self._clock()))
         self._trim()
         self._arrived.set()
 
     async def run(self) -> None:
-        """Send batches until cancelled. The first, perhaps empty, tells the console that a new process serves."""
+        """Send batches until cancelled. The first batch, which may be empty, announces this process to the console."""
         while True:
             await asyncio.sleep(await self._send())
             if not self._waiting:
                 self._arrived.clear()
-                await self._something()
+                await self._record_or_heartbeat()
 
-    async def _something(self) -> None:
-        """Until a record was put, or a heartbeat is due."""
+    async def _record_or_heartbeat(self) -> None:
+        """Wait until a record is put, or until a heartbeat is due."""
         try:
             async with asyncio.timeout(self._heartbeat):
                 await self._arrived.wait()
@@ -103,24 +103,25 @@ class Outbox:
             pass
 
     async def _send(self) -> float:
-        """Send one batch; the answer is how many seconds to wait before the next."""
+        """Send one batch. Returns the seconds to wait before the next."""
         taken = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         first = self._put - len(self._waiting) - len(taken) + 1
-        done = 0  # records of those taken that need not be sent any more
+        done = 0  # how many of the taken records need not be sent again
         try:
             parts = await self._encoded(taken)
             if taken and not parts:
                 done = 1
-                return self._dropped_one(taken[0].record)
+                self._drop_unsendable(taken[0].record)
+                return 0.0
             batch = Batch(self._replica, self.epoch, first, self.lost, *self._state())
             done = await self._delivered(encode_parts(batch, parts), len(parts))
-        finally:  # the others return to the front: without a gap, as the deque drops nothing before it is full
+        finally:  # the other records return to the front in their order, so their numbers stay without a gap
             self._waiting.extendleft(reversed(taken[done:]))
             self._trim()
         return self._period if not self._failing else self._backoff.next()
 
     async def _delivered(self, body: bytes, records: int) -> int:
-        """Send a batch of so many records; the answer is how many of them need not be sent again."""
+        """Send a batch with `records` records. Returns how many of them need not be sent again."""
         try:
             await self._post(body)
         except Refused as error:
@@ -137,12 +138,12 @@ class Outbox:
         return records
 
     async def _encoded(self, taken: list[_Waiting]) -> list[bytes]:
-        """The records as JSON: as many as fit a batch, up to the first that has no JSON."""
+        """Encode as many records as fit in a batch, up to the first that cannot be encoded."""
         parts: list[bytes] = []
         left = MAX_BODY - _FRAME
         for waiting in taken:
             try:
-                part = encode_record(self._present(waiting))
+                part = encode_record(self._with_time_left(waiting))
             except TypeError:
                 break
             left -= len(part) + 1
@@ -153,8 +154,8 @@ class Outbox:
                 await asyncio.sleep(0)
         return parts
 
-    def _present(self, waiting: _Waiting) -> Record:
-        """The record as it is now: a hold that waited ends sooner."""
+    def _with_time_left(self, waiting: _Waiting) -> Record:
+        """The record with its time left: the seconds of a hold pass while its record waits."""
         record = waiting.record
         if not isinstance(record, Reserved):
             return record
@@ -165,10 +166,9 @@ class Outbox:
             self._waiting.popleft()
             self.lost += 1
 
-    def _dropped_one(self, record: Record) -> float:
+    def _drop_unsendable(self, record: Record) -> None:
         self.lost += 1
         self._log.error("a record cannot be sent", kind=type(record).__name__, problem="it has no JSON, or too much")
-        return 0.0
 
     def _failed(self, error: Refused | NotDelivered, dropped: int = 0) -> None:
         self.failures += 1

@@ -1,4 +1,4 @@
-"""The PodGroup that a bind reserves claims for, as the API server has it."""
+"""Reads the PodGroup that a bind reserves claims for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from extender.wire import decode_pod_group
 
 
 async def pod_group_of(writer: Writer, pod: Pod, requirements: PreFilterResult) -> PodGroup | None:
-    """The pod's PodGroup, where a claim of the pod may be the group's. Raises BindError where a claim says that it is
-    of a group that does not exist: a tenant writes owners, and the claim controller ends a reservation for such a
-    group."""
+    """Read the pod's PodGroup, if a claim of the pod may belong to the group; None otherwise.
+
+    Raises BindError if the owner of a claim is a group that does not exist. A tenant can write such an owner, and the
+    claim controller would remove a reservation for such a group.
+    """
     claims = (
         (*requirements.pending_claims, *requirements.allocated_claims, *requirements.promised_claims)
         if isinstance(requirements, PodRequirements)

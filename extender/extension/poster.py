@@ -16,14 +16,17 @@ from extender.model import WireError, one_line
 
 _SECONDS = 5.0  # of one request
 _CONNECT_SECONDS = 2.0
-_MOST_TOKEN = 16 * 1024  # bytes of the token's file; a service account's token has one or two thousand
-_MOST_TOLD = 512  # bytes of what the console says about a refusal
-_LATER = (401, 408, 429)  # of the 4xx; a 401 ends when the kubelet has renewed the token
+_MOST_TOKEN = 16 * 1024  # bytes of the token file; the token of a service account has 1,000 to 2,000
+_MOST_PROBLEM = 512  # bytes of the console's error text
+_RETRIED = (401, 408, 429)  # of the 4xx; a 401 ends when kubelet has renewed the token
 
 
 class Poster:
-    """An async context manager around one connection. `url` is the console's base URL. The token's file is read for
-    each batch, since the kubelet renews it; the authorities of `ca_file` are read once, at the start."""
+    """An async context manager around one connection to the console at the base URL `url`.
+
+    The token file is read for each batch, since kubelet renews the token. The certificate authorities of `ca_file` are
+    read once, at the start.
+    """
 
     def __init__(self, url: str, token_file: Path | None = None, ca_file: Path | None = None) -> None:
         self._url = url.rstrip("/") + "/v1/records"
@@ -47,16 +50,16 @@ class Poster:
             await self._session.close()
 
     async def __call__(self, body: bytes) -> None:
-        """Post one batch. Raises NotDelivered, or Refused where the console will never take it."""
+        """Post one batch. Raises NotDelivered if a later try may succeed, Refused if no try can succeed."""
         assert self._session is not None, "the poster is used outside its context"
         try:
             async with self._session.post(
                 self._url, data=body, headers=await self._authorization(), allow_redirects=False
             ) as response:
                 if response.status >= 300:  # noqa: PLR2004 - anything but success
-                    raise _error(response.status, await response.content.read(_MOST_TOLD))
+                    raise _error(response.status, await response.content.read(_MOST_PROBLEM))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, WireError) as error:
-            raise NotDelivered(one_line(str(error) or type(error).__name__, _MOST_TOLD)) from error
+            raise NotDelivered(one_line(str(error) or type(error).__name__, _MOST_PROBLEM)) from error
 
     async def _authorization(self) -> dict[str, str]:
         if self._token_file is None:
@@ -68,14 +71,14 @@ class Poster:
         return {"Authorization": f"Bearer {token}"}
 
 
-def _error(status: int, said: bytes) -> NotDelivered | Refused:
-    text = f"the console answers {status}: {one_line(said.decode('utf-8', 'replace'), _MOST_TOLD)}"
-    refused = 400 <= status < 500 and status not in _LATER  # noqa: PLR2004 - client errors
-    return Refused(text) if refused else NotDelivered(text)
+def _error(status: int, text: bytes) -> NotDelivered | Refused:
+    problem = f"the console answers {status}: {one_line(text.decode('utf-8', 'replace'), _MOST_PROBLEM)}"
+    refused = 400 <= status < 500 and status not in _RETRIED  # noqa: PLR2004 - client errors
+    return Refused(problem) if refused else NotDelivered(problem)
 
 
 def _trusting(ca_file: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(ca_file))
-    # Python 3.13 on refuses authorities without the key usage extension, which many clusters' own authorities lack.
+    # From 3.13 on, Python rejects authorities without the key usage extension, which many clusters' authorities lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

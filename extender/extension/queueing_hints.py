@@ -1,4 +1,4 @@
-"""Whether nodes that changed help a pod that was rejected: what QueueingHints are to kube-scheduler's own plugins."""
+"""Finds rejected pods that fit on changed nodes, as QueueingHints do for the in-tree plugins of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import CallBudgetSpent, NodeSelector
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, RankingCache, evaluate, ignores_identity
 
-_STEP = 32  # nodes looked at between two steps
+_STEP = 32  # nodes that are taken at a time from the nodes to search
 
 
 class QueueingHints:
-    """Looks at every class of rejected pods on every node that changed since the look before."""
+    """Evaluates each equivalence class of rejected pods on the nodes that changed since the last search."""
 
     def __init__(
         self,
@@ -31,18 +31,20 @@ class QueueingHints:
         self._rankings = rankings
         self._evaluation = evaluation
         self._postpone = postpone
-        self._version = -1  # of the snapshot up to which changes were looked at
+        self._version = -1  # of the snapshot that the last search covered
 
     def add(self, uid: str, requirements: PodRequirements, version: int) -> None:
-        """A pod fits on no node of a snapshot. Where no other waits, changes before that snapshot help nobody."""
+        """A pod fits on no node of the snapshot `version`. If no other pod waits, the next search starts there."""
         if not len(self._unschedulable):
             self._version = version
         self._unschedulable.add(uid, requirements)
 
     def find_schedulable(self) -> Iterator[bool]:
-        """Steps of at most one evaluation; the last one says whether some pod fits on a node that changed. Between
-        two steps anything may happen: what changes during a look is for the next one, which an unfinished look leaves
-        everything to."""
+        """Search in steps of at most one evaluation. The last value is True if a pod fits on a changed node.
+
+        The cache may change between two steps; the next search covers such changes. The search after an unfinished
+        one starts from the same version again.
+        """
         if not len(self._unschedulable):
             yield False
             return
@@ -53,9 +55,9 @@ class QueueingHints:
             if changed is not None
             else list(snapshot.node_infos.values())
         )
-        of_each_state = list({node_info.state: node_info for node_info in node_infos}.values())
+        one_per_state = list({node_info.state: node_info for node_info in node_infos}.values())
         for key in self._unschedulable.classes() if node_infos else ():
-            requirements = self._unschedulable.demand(key)
+            requirements = self._unschedulable.requirements(key)
             if requirements is None:
                 continue
             try:
@@ -65,9 +67,9 @@ class QueueingHints:
                         and not requirements.node_selectors
                         and self._ignores_identity(requirements, context)
                     )
-                for fits in self._search(requirements, of_each_state if by_state else node_infos):
+                for fits in self._search(requirements, one_per_state if by_state else node_infos):
                     yield False
-                    if fits and self._waits(key):
+                    if fits and self._has_waiting_pod(key):
                         self._version = snapshot.version
                         yield True
                         return
@@ -79,31 +81,28 @@ class QueueingHints:
         yield False
 
     def _search(self, requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -> Iterator[bool]:
-        """Steps that say whether the demand fits on one of the nodes looked at since the step before.
-
-        Raises BudgetSpent.
-        """
+        """Yield after each step whether the requirements fit on a node of that step. Raises CallBudgetSpent."""
         pins, left = requirements.node_selectors, iter(node_infos)
-        while some := list(islice(left, _STEP)):
-            while some:
+        while batch := list(islice(left, _STEP)):
+            while batch:
                 with self._evaluation(requirements) as context:
-                    fits = self._search_some(requirements, pins, some, context)
+                    fits = self._search_batch(requirements, pins, batch, context)
                 yield fits
 
-    def _search_some(
+    def _search_batch(
         self,
         requirements: PodRequirements,
         pins: Sequence[NodeSelector],
         node_infos: list[NodeInfo],
         context: EvaluationContext,
     ) -> bool:
-        """Take nodes off the list until one fits or was evaluated."""
+        """Remove nodes from the list until a node fits or one evaluation was made. True if a node fits."""
         ranking = self._rankings.peek(requirements)
         while node_infos:
             node_info = node_infos.pop()
             if not all(pin.matches(node_info.node.name, node_info.node.labels) for pin in pins):
                 continue
-            judged = ranking.evaluations if ranking is not None else -1
+            evaluations = ranking.evaluations if ranking is not None else -1
             status = (
                 ranking.evaluate(node_info, context)
                 if ranking is not None
@@ -111,7 +110,7 @@ class QueueingHints:
             )
             if isinstance(status, Placement) and self._is_unchanged(node_info):
                 return True
-            if ranking is None or ranking.evaluations != judged:
+            if ranking is None or ranking.evaluations != evaluations:
                 break
         return False
 
@@ -120,12 +119,12 @@ class QueueingHints:
         return ranking.ignores_identity(context) if ranking is not None else ignores_identity(requirements, context)
 
     def _is_unchanged(self, node_info: NodeInfo) -> bool:
-        """Whether the node has not changed meanwhile; one that has is in the next look."""
+        """Whether the node has not changed since the search began. The next search covers changed nodes."""
         now = self._cache.snapshot().node_infos.get(node_info.node.name)
         return now is not None and now.state is node_info.state
 
-    def _waits(self, key: Hashable) -> bool:
-        """Whether some pod of a class is still there; those filtered after they had gone are forgotten."""
+    def _has_waiting_pod(self, key: Hashable) -> bool:
+        """Whether the cache has a pod of the class. Pods that the cache does not have are removed."""
         for uid in self._unschedulable.pods(key):
             if uid in self._cache.store.pods:
                 return True

@@ -1,5 +1,8 @@
-"""Waking pods that an extender rejected: kube-scheduler does not try them again when slices change, so Berth touches
-an annotation on one marker DeviceClass, at most once a second, and only when a rejected pod would now fit."""
+"""Requeues pods that Berth rejected.
+
+kube-scheduler does not try a pod again when slices change, if an extender rejected the pod. So the requeuer updates an
+annotation of one marker DeviceClass: at most once a second, and only if a rejected pod would now fit.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ from extender.cluster import ClusterError, Writer
 MARKER_CLASS = "berth.dev"
 ANNOTATION = "berth.dev/wake"
 _PAUSE_SECONDS = 1.0
-_STRETCH_SECONDS = 0.001  # of a look between two turns of the loop
+_STRETCH_SECONDS = 0.001  # of search before the requeuer yields to the event loop
 
 
 class Requeuer:
-    """Runs beside the service. `supply_changed` is called for every event that may bring devices."""
+    """A background task of serve. Call `supply_changed` after every event that may make devices available.
+
+    `stamp` returns the new value of the annotation. `pause` and `stretch` are in seconds.
+    """
 
     def __init__(
         self,
@@ -33,22 +39,26 @@ class Requeuer:
         self._stretch = stretch
         self._changed = asyncio.Event()
         self._log = structlog.get_logger("berth.wake")
-        self._requested = False  # a rejected pod fits, found out elsewhere
-        self._touch_pending = False  # a look found that waking helps, and the class is not touched yet
+        self._requested = False  # the background evaluator found that a rejected pod fits
+        self._touch_pending = False  # a rejected pod fits, and the DeviceClass is not updated yet
         self.touches = 0
 
     def supply_changed(self) -> None:
+        """Search soon for a rejected pod that fits now."""
         self._changed.set()
 
     def requeue_now(self) -> None:
-        """A rejected pod fits now: no look is needed."""
+        """Update the DeviceClass soon without a search: the caller found that a rejected pod fits."""
         self._requested = True
         self._changed.set()
 
     async def run(self, look: Callable[[], Iterator[bool]]) -> None:
-        """Until cancelled. `look` gives the steps of one look at what changed since the look before, the last of which
-        says whether it helps a rejected pod. A look or a touch that fails is made up for after the pause, or when this
-        runs again."""
+        """Run until cancelled.
+
+        `look` starts one search over the nodes that changed since the last search. It yields after each step; the last
+        value is True if a rejected pod fits. A search or an update that failed is repeated after the pause, or when
+        the supervisor starts this task again.
+        """
         while True:
             await self._changed.wait()
             await self._once(look)
@@ -67,7 +77,7 @@ class Requeuer:
                 self._changed.set()
 
     async def _helps(self, look: Callable[[], Iterator[bool]]) -> bool:
-        """Whether what changed helps a rejected pod. Others have their turn after every stretch."""
+        """Whether a rejected pod fits on a changed node. Yields to the event loop after every stretch."""
         until = time.monotonic() + self._stretch
         for helps in look():
             if helps:
@@ -81,7 +91,7 @@ class Requeuer:
         try:
             await self._writer.touch_class(MARKER_CLASS, ANNOTATION, self._stamp())
         except ClusterError as error:
-            self._log.warning("could not wake waiting pods", device_class=MARKER_CLASS, problem=str(error))
+            self._log.warning("could not requeue waiting pods", device_class=MARKER_CLASS, problem=str(error))
             return False
         self.touches += 1
         return True

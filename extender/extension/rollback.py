@@ -1,4 +1,4 @@
-"""The compensations of a bind: how each of its writes to claims is taken back."""
+"""The compensations of a bind: each takes back one write to a claim."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _RETRY_SECONDS = 0.1
 
 
 class Compensations:
-    """Each method is pushed on a bind's undo stack, bound to all but its last argument, the error that ended the bind.
+    """The binder pushes the public methods on the undo stack of a bind; the stack adds the error that ended the bind.
 
-    Each take-back is guarded by resourceVersion, and comes after a fresh read has shown that the pod is not bound
-    (SECURITY.md). An allocation with the mark of another process stays, except where an earlier write has its devices:
-    then no bind passes the write barrier with it.
+    Each write here is guarded by resourceVersion, and follows a fresh read that shows that the pod is not bound
+    (SECURITY.md). An allocation with the mark of another process stays, unless an earlier write has allocated its
+    devices: then no bind with that allocation passes the write barrier. Every method raises BerthError.
     """
 
     def __init__(self, writer: Writer, special: SpecialClaims) -> None:
@@ -27,32 +27,40 @@ class Compensations:
         self._special = special
 
     async def of_special_claim(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
-        """Delete the claim that the bind created for extended resources, with its allocation."""
+        """Deallocate and delete the special claim that the bind created."""
         await self._special.remove(claim, cycle.pod.key, cycle.pod.uid)
 
     async def of_allocation(self, cycle: BindingCycle, written: Claim, error: BerthError) -> None:
-        """Take back an allocation that the bind wrote, and its reservation. Other members of a PodGroup may rely on the
-        group's claim: it stays, as in-tree, unless no pod can use its devices."""
+        """Take back an allocation that the bind wrote, and its reservation.
+
+        The claim of a PodGroup stays allocated, as in the in-tree plugin: other members may rely on it. It is only
+        deallocated if no pod can use its devices.
+        """
         if _is_about(error, written, ConditionsFailed):
             await self._end_failed(cycle, written)
         elif (lost := _is_about(error, written, DeviceLost)) or not cycle.is_of_group(written):
             await self._deallocate(cycle, written, lost=lost)
 
     async def of_found_allocation(self, cycle: BindingCycle, found: Claim, error: BerthError) -> None:
-        """An allocation that the bind only found stays, unless no pod can use its devices and nothing else has it
-        reserved."""
+        """Take back an allocation that existed before the bind, only if no pod can use its devices.
+
+        If an earlier write has allocated a device, the claim must also be reserved for this pod alone.
+        """
         if _is_about(error, found, ConditionsFailed):
             await self._end_failed(cycle, found)
         elif _is_about(error, found, DeviceLost) and _is_alone(found, cycle.consumer(found).uid):
             await self._end_lost(cycle, found)
 
     async def of_reservation(self, cycle: BindingCycle, claim: Claim, _: BerthError) -> None:
-        """Remove the pod's entry from an allocated claim. That of a PodGroup stays for its other members."""
+        """Remove the pod from status.reservedFor of a claim. The entry of a PodGroup stays for its members."""
         if not cycle.is_of_group(claim):
             await self._unreserve(cycle, claim)
 
     async def _end_lost(self, cycle: BindingCycle, known: Claim) -> None:
-        """Not where the writer has bound the pod, or still may, or another allocation stands there by now."""
+        """Deallocate, unless the process that allocated the claim bound the pod, or the allocation has changed.
+
+        The wait lets a Binding land that the other process had already sent.
+        """
         await asyncio.sleep(LANDING_SECONDS)
         bound = await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
         fresh = await self._writer.read_claim(known.key)
@@ -60,21 +68,21 @@ class Compensations:
             await self._deallocate(cycle, fresh, lost=True)
 
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:
-        """The devices failed for every pod that shares the claim: the last one that has it reserved deallocates it."""
+        """The devices failed for all pods that share the claim. The last bind that has it reserved deallocates it."""
         marks = ("", self._writer.identity, self._writer.take_back_mark)
         for _ in range(_TRIES):
             fresh = await self._writer.read_claim(known.key)
             if fresh.uid != known.uid or fresh.allocation != known.allocation or fresh.writer not in marks:
-                return  # another process goes on with it
+                return  # another process uses the claim
             try:
                 if _is_alone(fresh, cycle.consumer(known).uid):
                     await deallocate_unused(self._writer, fresh)
                     return
                 if not fresh.is_reserved_for(cycle.pod.uid):
                     return
-                await self._unreserve(cycle, fresh)  # and look again: the binds of the others may end, too
+                await self._unreserve(cycle, fresh)  # then read again: the binds of the other pods may also end
             except (Conflict, Unavailable, TooMany):
-                await asyncio.sleep(_RETRY_SECONDS)  # drivers write the status, too
+                await asyncio.sleep(_RETRY_SECONDS)  # drivers also write the status
 
     async def _deallocate(self, cycle: BindingCycle, known: Claim, *, lost: bool) -> None:
         pod, claim, landed = cycle.pod, known, False
@@ -86,15 +94,15 @@ class Compensations:
                     await self._end(claim, cycle.consumer(claim).uid)
                     return
                 if not lost:
-                    return  # another process goes on with it
+                    return  # another process uses the claim
                 await self._writer.take_over(claim)
                 await asyncio.sleep(LANDING_SECONDS)
-                landed = True  # other replicas that take it back may mark it meanwhile
+                landed = True  # from here on the mark of another replica means that it also takes the claim back
             except (Conflict, Unavailable, TooMany):
                 await asyncio.sleep(_RETRY_SECONDS)
             claim = await self._writer.read_claim(known.key)
             if claim.uid != known.uid:
-                return  # the claim of the bind is gone, and another has its name
+                return  # the claim was deleted, and a new claim has its name
 
     async def _unreserve(self, cycle: BindingCycle, claim: Claim) -> None:
         if not await is_bound(self._writer, cycle.pod.key, cycle.pod.uid):
@@ -112,5 +120,5 @@ def _is_about(error: BerthError, claim: Claim, kind: type[ConditionsFailed | Dev
 
 
 def _is_alone(claim: Claim, consumer_uid: str) -> bool:
-    """Whether the claim is reserved for nothing else."""
+    """Whether the claim is reserved for this consumer alone, or for none."""
     return all(consumer.uid == consumer_uid for consumer in claim.reserved_for)

@@ -1,4 +1,4 @@
-"""`berth serve` as one object: keeps the cache, answers the verbs, binds, requeues, and ends in order."""
+"""`berth serve` as one object: it keeps the cache, answers the verbs, requeues pods, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ from extender.runtime import HoldExpirer, Informers, Supervisor
 from extender.scheduling import Evaluator
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
-_SUPPLY = frozenset(
-    {"resourceslices", "devicetaintrules", "nodes"}
-)  # events that can help a rejected pod and do not wake it
+# kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
+_SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
 
 
 class Service:
-    """Use as an async context manager. Its supervisor runs all background tasks, those of others too, until it ends.
-    Without `post` there is no console, and no record is kept; else `post` sends one encoded batch of records.
-    `replica` names this process to the console: of two processes of one name, the console takes one to have ended."""
+    """Use as an async context manager. The supervisor runs all background tasks and ends them at the exit.
+
+    `post` sends one encoded batch of records to the console; without `post`, no record is kept. `replica` names this
+    process to the console. If a second process sends records under the same name, the console assumes that the first
+    has ended, so the name must be unique. `clock` returns seconds.
+    """
 
     def __init__(
         self,
@@ -95,12 +97,12 @@ class Service:
             await self.supervisor.stop()
 
     def cached_pod(self, uid: str, resource_version: str) -> Pod | None:
-        """The pod as the watch showed it, where that is exactly this version of it."""
+        """The pod from the cache, if the cache has exactly this resourceVersion of it."""
         pod = self.cache.store.pods.get(uid)
         return pod if pod is not None and pod.resource_version == resource_version else None
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
-        """See FilterService.filter. A pod without devices passes even while Berth is not ready."""
+        """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
         if not pod.may_need_devices:
             return FilterResult()
         refusal = self.informers.refusal
@@ -117,13 +119,13 @@ class Service:
         await self.binder.bind(key, uid, node)
 
     def _applied(self, kind: str) -> None:
-        """An event of this kind was applied: what is gone is forgotten, and new supply may help a rejected pod."""
+        """Called after each applied event: drop deleted objects, and tell the requeuer if devices may be new."""
         self.filter_service.forget_deleted()
         if kind in _SUPPLY:
             self.requeuer.supply_changed()
 
     def _state(self) -> tuple[PolicyState, RequestMix]:
-        """What every batch of records says of this process."""
+        """The policy and the request mix of this process; every batch of records has them."""
         filter_service = self.filter_service
         return PolicyState(
             filter_service.policy_generation, filter_service.policy_digest, filter_service.policy_problem
@@ -131,10 +133,10 @@ class Service:
 
 
 def _replica() -> str:
-    """The name of the pod, or of the machine; with the process, since a machine may run two."""
+    """The host name, which in a pod is the name of the pod, and the process ID: a machine may run two processes."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _age_seconds(claim: Claim) -> float:
-    """By the wall clock, as the timestamp is; 0 where the server keeps none."""
+    """Seconds since the allocation, by the wall clock; 0 if the API server stored no timestamp."""
     return seconds_since(claim.allocation.timestamp if claim.allocation is not None else "")

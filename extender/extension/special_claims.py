@@ -1,4 +1,4 @@
-"""The special claim of a pod's extended resources: there is one at a time, however many processes bind the pod."""
+"""The special claim of a pod's extended resources: a pod has at most one, even if several processes bind the pod."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _RETRY_SECONDS = 0.1
 
 
 class SpecialClaims:
-    """Maps special claims in their pods' status, and removes them."""
+    """Names special claims in the status of their pods, and deletes them."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     async def map(self, pod: Pod, claim: Claim, mappings: Iterable[tuple[str, str, str]]) -> None:
-        """Name the claim in the pod's status, guarded by the pod's resourceVersion. Raises BindError where the pod is
-        bound, or has a special claim of another process: of two binds of one pod the first to write its status goes
-        on."""
+        """Name the claim in the pod's status, guarded by the pod's resourceVersion.
+
+        If two processes bind one pod, the first that writes the status continues. Raises BindError if the pod is
+        bound, or if its status names a special claim of another process; ClusterError if the write fails repeatedly.
+        """
         wanted = tuple(mappings)
         for attempt in range(_TRIES):
             try:
@@ -46,13 +48,15 @@ class SpecialClaims:
         try:
             other = await self._writer.read_claim(named)
         except NotFound:
-            return  # of an attempt that ended
+            return  # the attempt that created the claim has ended
         if other.uid != claim.uid and other.special_for == pod.uid:
             raise BindError(f"pod {pod.key} has the extended-resource claim {named} of another process")
 
     async def remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
-        """Take back the allocation of a pod's special claim and delete it; False where the claim is in use. Raises
-        ClusterError where that fails again and again."""
+        """Deallocate and delete the special claim of a pod. False if the claim is in use.
+
+        Raises ClusterError if the writes fail repeatedly.
+        """
         for attempt in range(_TRIES):
             try:
                 return await self._remove(claim, pod_key, pod_uid)
@@ -65,8 +69,10 @@ class SpecialClaims:
         raise AssertionError("the last try returns or raises")
 
     async def _remove(self, claim: Claim, pod_key: ObjectKey, pod_uid: str) -> bool:
-        """The claim is the pod's by its UID, or by its status. The pod uses it where the pod has a node and its status
-        names the claim; other pods may have it reserved by its name."""
+        """The pod uses the claim if its spec names the claim, or if it has a node and its status names the claim.
+
+        Other pods may have reserved the claim by its name. Then only this pod's reservation is removed.
+        """
         fresh = await self._writer.read_claim(claim.key)
         pod = await read_pod(self._writer, pod_key, pod_uid)
         name = claim.key.name

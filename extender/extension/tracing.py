@@ -1,5 +1,8 @@
-"""Optional OpenTelemetry traces. The trace of a pod has the pod's UID as its id, whichever replica answered: who knows
-the pod finds its filters, scores and binds in one place. Without `--traces` nothing of this is on any path."""
+"""Optional OpenTelemetry traces.
+
+The ID of a pod's trace is the pod's UID, for every replica of serve. So one trace has all filter, prioritize and bind
+calls of the pod. Without `--traces`, no code of OpenTelemetry runs.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,26 @@ if TYPE_CHECKING:
 
     from extender.extension.service import Service
 
-SpanFactory = Callable[[str, str], AbstractContextManager[object]]  # (pod UID, name) -> the span's time
+# Called with (pod UID, span name); returns a context that lasts as long as the span.
+SpanFactory = Callable[[str, str], AbstractContextManager[object]]
 
-_EXPORT_SECONDS = 3.0  # a collector that does not answer must not keep a process from ending
+_EXPORT_SECONDS = 3.0  # bounds the shutdown if the trace collector does not answer
 
 
 def no_span(uid: str, name: str) -> AbstractContextManager[object]:
-    """What stands where no traces are wanted."""
+    """The SpanFactory without traces."""
     del uid, name
     return nullcontext()
 
 
 class Traces:
-    """Spans of pods, sent in batches by a thread of their own."""
+    """Spans of pods. A thread of OpenTelemetry sends them in batches."""
 
     def __init__(self, url: str) -> None:
-        """`url` is a collector's OTLP/HTTP address. Raises BerthError where it is none or the packages are missing."""
+        """`url` is the OTLP/HTTP address of a collector.
+
+        Raises WireError if `url` has no HTTP scheme, BerthError if the packages are not installed.
+        """
         if not url.startswith(("http://", "https://")):
             raise WireError("--traces", f"must be http://HOST:PORT or https://HOST:PORT, is {url!r}")
         try:
@@ -54,14 +61,14 @@ class Traces:
 
     @contextmanager
     def span(self, uid: str, name: str) -> Iterator[Span]:
-        """A span below the running one, or right below the pod. What is raised inside becomes its status."""
+        """A child of the current span, or of the pod's span if there is none. An error inside sets its status."""
         running = self._api.get_current_span()
         above = None if running.get_span_context().is_valid else self._api.set_span_in_context(self._pod(uid))
         with self._tracer.start_as_current_span(name, above) as span:
             yield span
 
     def _pod(self, uid: str) -> Span:
-        """A stand-in for the pod itself, which nobody reports: trace and span id are made of its UID."""
+        """The parent span that stands for the pod. Its IDs are made of the pod's UID. It is never sent."""
         try:
             number = uuid.UUID(uid).int
         except ValueError:
@@ -72,15 +79,16 @@ class Traces:
         )
 
     def failed(self, span: Span, why: str) -> None:
+        """Set the status of a span to an error."""
         span.set_status(self._api.StatusCode.ERROR, why)
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Send the remaining spans, for 3 s at most."""
         self._provider.shutdown()
 
 
 class TracedService:
-    """The verbs of a Service, each as a span."""
+    """The verbs of a Service; each call is a span."""
 
     def __init__(self, service: Service, traces: Traces) -> None:
         self._service = service

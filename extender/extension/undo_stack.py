@@ -8,12 +8,12 @@ import structlog
 
 from extender.model import BerthError, ObjectKey
 
-# Called with the error that ended the bind: some allocations go back only where their devices are unusable.
+# The argument is the error that ended the bind: some allocations are only taken back if their devices are unusable.
 Compensation = Callable[[BerthError], Awaitable[object]]
 
 
 class UndoStack:
-    """Compensations of the writes of one bind. Without a call of `unwind` everything that was written stays."""
+    """Compensations of the writes of one bind. Without a call of `unwind`, all writes stay."""
 
     def __init__(self, pod: ObjectKey) -> None:
         self._pod = pod
@@ -21,11 +21,11 @@ class UndoStack:
         self._log = structlog.get_logger("berth.bind")
 
     def push(self, compensation: Compensation) -> None:
-        """Call it right after the write that it takes back."""
+        """Add the compensation of a write, right after that write."""
         self._compensations.append(compensation)
 
     async def unwind(self, error: BerthError) -> None:
-        """Run the compensations, last first. What cannot be taken back is logged, and collected later."""
+        """Run the compensations, last first. A failure is logged; the orphan collector takes back the write later."""
         while self._compensations:
             compensation = self._compensations.pop()
             try:

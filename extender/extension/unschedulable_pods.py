@@ -1,4 +1,4 @@
-"""Pods whose last filter was refused, by equivalence class: pods of one class are helped by the same nodes."""
+"""Pods that fitted no node in their last filter request, by equivalence class: a class fits on the same nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ _PODS = 4096
 
 
 class UnschedulablePods:
-    """A bounded memory of pods; the one rejected longest ago goes first."""
+    """At most `limit` pods. At the limit, the pod that was rejected longest ago is dropped."""
 
     def __init__(self, limit: int = _PODS) -> None:
         self._limit = limit
         self._pods: OrderedDict[str, Hashable] = OrderedDict()  # UID to class, the longest waiting first
-        self._classes: dict[
-            Hashable, tuple[PodRequirements, dict[str, None]]
-        ] = {}  # a demand of the class, and its pods
+        # Key of the class to the requirements of one of its pods, and the UIDs of all its pods.
+        self._classes: dict[Hashable, tuple[PodRequirements, dict[str, None]]] = {}
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -27,7 +26,7 @@ class UnschedulablePods:
         return uid in self._pods
 
     def add(self, uid: str, requirements: PodRequirements) -> None:
-        """The pod was refused on every node."""
+        """The pod fits on no node."""
         self.remove(uid)
         key = requirements.key, requirements.node_selectors
         self._pods[uid] = key
@@ -36,7 +35,7 @@ class UnschedulablePods:
             self.remove(next(iter(self._pods)))
 
     def remove(self, uid: str) -> None:
-        """The pod fits now, is bound or gone."""
+        """The pod fits now, or is bound or deleted."""
         key = self._pods.pop(uid, None)
         if key is None:
             return
@@ -46,18 +45,18 @@ class UnschedulablePods:
             del self._classes[key]
 
     def uids(self) -> list[str]:
-        """The longest waiting first."""
+        """UIDs of the pods, the longest waiting first."""
         return list(self._pods)
 
     def classes(self) -> list[Hashable]:
-        """Keys of the classes that wait."""
+        """Keys of the classes that have waiting pods."""
         return list(self._classes)
 
-    def demand(self, key: Hashable) -> PodRequirements | None:
-        """A demand of a class; None where no pod of it waits any more."""
+    def requirements(self, key: Hashable) -> PodRequirements | None:
+        """The requirements of one pod of a class; None if no pod of the class waits."""
         found = self._classes.get(key)
         return found[0] if found is not None else None
 
     def pods(self, key: Hashable) -> list[str]:
-        """UIDs of the pods of a class."""
+        """UIDs of the waiting pods of a class."""
         return list(self._classes[key][1]) if key in self._classes else []

@@ -1,4 +1,7 @@
-"""Who was first: after a write has come back through the watch, an earlier claim on the same device wins."""
+"""The write barrier: of two claims with the same device, the claim that was written first keeps it.
+
+A bind waits until the watch has shown its own writes. Then the cache has every earlier write, too.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from extender.extension.binding_cycle import BindError, DeviceLost, newer
 from extender.model import Claim, DeviceId, PoolKey, Result
 from extender.runtime import WatchProgress
 
-_SECONDS = 8.0  # how far the watch may lag behind a write before the bind gives up
+_SECONDS = 8.0  # how long a bind waits until the watch shows its write
 
 
 class WriteBarrier:
-    """Waits until the claims watch has shown a write, so that every earlier write is in the cache too.
-    `watched_version` is the resourceVersion that the claims watch has reached, bookmarks included; '' while a list is
-    under way, because a list shows its pages one after the other."""
+    """Waits until the watch of claims has shown a write, and checks for earlier writes.
+
+    `watched_version` returns the resourceVersion that the watch has reached, bookmarks included. It returns '' during
+    a list, which applies its pages one after the other.
+    """
 
     def __init__(
         self,
@@ -32,13 +37,15 @@ class WriteBarrier:
         self._progress = progress
         self._watched_version = watched_version
         self._timeout_seconds = timeout_seconds
-        self.waits = 0
-        self.seconds = 0.0  # waited in all
+        self.waits = 0  # completed waits
+        self.seconds = 0.0  # sum of the completed waits
         self.losses = 0  # binds that gave way to an earlier write
 
     async def wait_until_visible(self, written: Iterable[Claim]) -> None:
-        """Return once the watch has shown these claims as they were written, or later. Raises BindError where it does
-        not in time, and where it has passed the version of a claim that does not exist any more."""
+        """Wait until the watch has shown these claims as written, or a later version of them.
+
+        Raises BindError after the timeout, or if a claim was deleted.
+        """
         started = asyncio.get_running_loop().time()
         for claim in written:
             if not await self._progress.wait_for(partial(self._shown, claim), self._timeout_seconds):
@@ -49,7 +56,7 @@ class WriteBarrier:
         self.seconds += asyncio.get_running_loop().time() - started
 
     def check(self, claim: Claim) -> None:
-        """Raise DeviceLost where an earlier write holds a device of the claim."""
+        """Raise DeviceLost if an earlier write has allocated a device of the claim to another claim."""
         lost = lost_device(self._cache, claim)
         if lost is not None:
             self.losses += 1
@@ -64,15 +71,16 @@ class WriteBarrier:
         )
 
     def _deleted(self, written: Claim) -> bool:
-        """Whether the cache has no such claim. This means deleted only where the watch has passed the written
-        version."""
+        """Whether the cache has no such claim: it is deleted if the watch has passed the written version."""
         cached = self._cache.store.claims.get(written.key)
         return cached is None or cached.uid != written.uid
 
 
 def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
-    """The first device of the claim that an earlier write holds, or whose shared counters earlier writes have used
-    up."""
+    """The first device of the claim that an earlier write has allocated to another claim; None if there is none.
+
+    A device is also lost if earlier writes leave too little of its capacity or of a shared counter.
+    """
     results = claim.allocation.results if claim.allocation is not None else ()
     for result in results:
         if result.admin_access:
@@ -83,7 +91,7 @@ def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
 
 
 def _lost_counters(cache: ClusterCache, uid: str, results: tuple[Result, ...], result: Result) -> bool:
-    """Whether partitions of earlier writes leave too little of a shared counter that this device consumes."""
+    """Whether earlier writes leave too little of a shared counter that this device consumes."""
     pool = PoolKey(result.device.driver, result.device.pool)
     slices = newest(cache.store.pools.get(pool, {}).values())
     device = next((device for s in slices for device in s.devices if device.name == result.device.device), None)
@@ -106,7 +114,7 @@ def _lost_counters(cache: ClusterCache, uid: str, results: tuple[Result, ...], r
 
 def _lost(cache: ClusterCache, uid: str, result: Result) -> bool:
     written = cache.store.allocated_at
-    # What only a list showed was written at a time that nobody knows: such a claim gives way to all, and all to it.
+    # The time of a write that only a list showed is unknown. Such a claim loses against any other, and any against it.
     mine = written.get(uid, math.inf)
     earlier = [
         other
@@ -121,7 +129,7 @@ def _lost(cache: ClusterCache, uid: str, result: Result) -> bool:
 
 
 def _overdrawn(cache: ClusterCache, result: Result, earlier: list[Result]) -> bool:
-    """Whether earlier shares and this one are more than the device has."""
+    """Whether the earlier shares and this one together exceed a capacity of the device."""
     driver, pool, name = result.device
     slices = cache.store.pools.get(PoolKey(driver, pool), {})
     device = next((d for s in slices.values() for d in s.devices if d.name == name), None)

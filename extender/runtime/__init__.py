@@ -1,5 +1,7 @@
-"""What both processes stand on: supervised tasks, informers, readiness, policy files. What does not belong here:
-decisions."""
+"""Code of both processes below their services: supervised tasks, informers, readiness, policy files.
+
+Decisions do not belong here.
+"""
 
 from extender.runtime.hold_expiry import HoldExpirer
 from extender.runtime.informers import Informers

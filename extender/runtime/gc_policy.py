@@ -1,8 +1,8 @@
-"""When Python's garbage collector works, and when freed memory goes back to the system.
+"""Controls when Python's garbage collector runs, and when freed memory returns to the system.
 
-What Berth keeps has hardly any cycles, so there is next to nothing for the collector to find, and a full round over all
-objects would pause requests for tens of milliseconds. The C library keeps freed memory for later: sixty claims of 640 KB
-that are gone leave some 100 MiB behind.
+Berth's objects have few reference cycles, so the collector finds little. A full collection of all objects would delay
+requests by tens of milliseconds. The C library keeps freed memory for later use: after the deletion of sixty claims of
+640 KB, it keeps about 100 MiB.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import ctypes
 import gc
 from collections.abc import Awaitable, Callable
 
-_LISTING = (50_000, 1_000, 1_000)  # while everything is listed: Python's own would take a third of that time
+_LISTING = (50_000, 1_000, 1_000)  # thresholds during the first lists; Python's defaults take a third of their time
 _PERIOD_SECONDS = 0.1
-_NEW_OBJECTS = 1_000  # looked at in one young round, some 0.3 ms
-_FULL_SECONDS = 900.0  # between full rounds
-_TRIM_SECONDS = 60.0  # between two looks at what the C library keeps
-_KEPT_BYTES = 32 << 20  # that it may keep
+_NEW_OBJECTS = 1_000  # that start a collection of the young generation, about 0.3 ms
+_FULL_SECONDS = 900.0  # between full collections
+_TRIM_SECONDS = 60.0  # between two checks of the freed memory that the C library keeps
+_KEPT_BYTES = 32 << 20  # of freed memory that the C library may keep
 
 
 async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
-    """Until cancelled. What exists once everything is listed is taken out of the collector's sight."""
+    """Run until cancelled. Objects that exist after the first lists are frozen: the collector no longer visits them."""
     before = gc.get_threshold()
     gc.set_threshold(*_LISTING)
     loop = asyncio.get_running_loop()
@@ -46,8 +46,10 @@ async def run_gc_policy(listed: Callable[[], Awaitable[None]]) -> None:
 
 
 def give_back_memory(kept_bytes: int = 0) -> bool:
-    """Give freed memory back to the system where the C library keeps more than so many bytes of it; whether that was
-    so. It takes some 4 ms for 100 MiB. Only glibc can, and tells how much it keeps since 2.33."""
+    """Return freed memory to the system, if the C library keeps more than `kept_bytes`. True if it did.
+
+    This takes about 4 ms for 100 MiB. Only glibc has the function, and since 2.33 it reports how much it keeps.
+    """
     library = ctypes.CDLL(None)
     trim, tell = getattr(library, "malloc_trim", None), getattr(library, "mallinfo2", None)
     if trim is None:

@@ -1,4 +1,4 @@
-"""Holds end at their deadline, whether or not anything asks for devices then."""
+"""Ends holds at their deadline, also when no request comes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from extender.cache import ClusterCache
 
 
 class HoldExpirer:
-    """Runs beside the service, and sleeps until the cache's next deadline."""
+    """A background task that sleeps until the next deadline in the cache. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rescheduled = asyncio.Event()
 
     def reschedule(self) -> None:
-        """The next deadline is earlier than it was."""
+        """Wake the task: the next deadline is now earlier."""
         self._rescheduled.set()
 
     async def run(self, cache: ClusterCache) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             self._rescheduled.clear()
             cache.expire(self._clock())

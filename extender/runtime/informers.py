@@ -1,4 +1,4 @@
-"""Informers: one reflector per kind, all into one mirror; and how far they are, in sentences."""
+"""Informers: one reflector per kind keeps one cache up to date. Their state is reported in sentences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
 from extender.runtime.watched_resources import watched_resources
 
-_SILENT_SECONDS = 180.0  # a reflector opens a silent watch again every 90 s, which a healthy API server accepts at once
-_NAMED = 8  # nodes named in a warning
+_SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
+_NAMED = 8  # nodes, and objects of each kind, that the warnings name
 
 
 class Informers:
-    """Keeps a cache up to date with the cluster. `after` is called after each event of the kinds that it names."""
+    """Keeps a cache up to date with the cluster.
+
+    `after(kind)` is called after each applied event of the kinds in `observed`. `clock` returns seconds.
+    """
 
     def __init__(
         self,
@@ -46,44 +49,47 @@ class Informers:
         self._log = structlog.get_logger("berth.informers")
 
     def start(self) -> None:
-        """Start the tasks."""
+        """Start the background tasks."""
         for name, reflector in self.reflectors.items():
             self._supervisor.start(f"watch-{name}", reflector.run)
         self._supervisor.start("heartbeat", self.heartbeat.run)
-        self._supervisor.start("garbage-collection", partial(run_gc_policy, self._settle))
+        self._supervisor.start("garbage-collection", partial(run_gc_policy, self._listed_and_built))
 
     async def listed(self) -> None:
-        """Return once every kind has been listed."""
+        """Wait until every kind is listed."""
         await self.progress.wait_for(lambda: not self.not_ready, float("inf"))
 
-    async def _settle(self) -> None:
+    async def _listed_and_built(self) -> None:
+        """Wait until every kind is listed, and build the first snapshot."""
         await self.listed()
         self._cache.snapshot()
         self._log.info("ready", nodes=len(self._cache.store.nodes), slices=len(self._cache.store.slices))
 
     @property
     def not_ready(self) -> str:
-        """'' when every kind has been listed, else what is missing and why."""
-        missing: dict[str, list[str]] = {}  # by what stands in the way, as one cause often does for all
+        """'' once every kind is listed, else the kinds that are missing, with the reasons."""
+        missing: dict[str, list[str]] = {}  # problem to kinds: often all kinds have the same problem
         for name, reflector in self.reflectors.items():
             if not reflector.listed:
                 missing.setdefault(reflector.problem, []).append(name)
         if not missing:
             return ""
-        told = [", ".join(names) + (f" ({problem})" if problem else "") for problem, names in missing.items()]
-        hint = "; berth doctor names what mends it" if any(missing) else ""
-        return f"not listed yet: {', '.join(told)}{hint}"
+        parts = [", ".join(names) + (f" ({problem})" if problem else "") for problem, names in missing.items()]
+        hint = "; run berth doctor for a remedy" if any(missing) else ""
+        return f"not listed yet: {', '.join(parts)}{hint}"
 
     @property
     def refusal(self) -> str:
-        """'' when every kind has been listed, else the sentence that answers a request."""
+        """'' once every kind is listed, else the error sentence for a request."""
         missing = self.not_ready
         return f"berth is not ready, {missing}" if missing else ""
 
     @property
     def degraded(self) -> str:
-        """'' while every watch is heard of, else the silent ones. Requests are answered nevertheless: a bind ends only
-        once the watch has shown what it wrote."""
+        """'' while no watch is silent, else a sentence that names the silent watches.
+
+        Berth still answers requests: the write barrier of a bind detects a watch that lags.
+        """
         silent = [
             f"the watch of {name} has been silent for {reflector.silence:.0f} s"
             + (f" ({reflector.problem})" if reflector.problem else "")
@@ -94,17 +100,17 @@ class Informers:
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong although Berth is ready, a sentence each; nodes and objects of a kind are named, at most _NAMED
-        of each."""
-        unbuilt = self._cache.failed_nodes
-        told = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
-        told += [f"the view of node {name} cannot be built: {why}" for name, why in islice(unbuilt.items(), _NAMED)]
-        told += [f"and of {len(unbuilt) - _NAMED} more nodes"] if len(unbuilt) > _NAMED else []
+        """Faults that do not make Berth unready, one sentence each: at most 8 nodes, and 8 objects of each kind."""
+        failed = self._cache.failed_nodes
+        found = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
+        found += [f"the view of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
+        found += [f"and of {len(failed) - _NAMED} more nodes"] if len(failed) > _NAMED else []
         for kind, reflector in self.reflectors.items():
-            found = reflector.unreadable
-            told += [f"{kind} {key} cannot be read: {one.problem}" for key, one in islice(found.items(), _NAMED)]
-            told += [f"and {len(found) - _NAMED} more {kind}"] if len(found) > _NAMED else []
-        return told
+            unreadable = reflector.unreadable
+            first = islice(unreadable.items(), _NAMED)
+            found += [f"{kind} {key} cannot be read: {one.problem}" for key, one in first]
+            found += [f"and {len(unreadable) - _NAMED} more {kind}"] if len(unreadable) > _NAMED else []
+        return found
 
 
 def _observed(kind: WatchedResource, after: Callable[[str], None]) -> WatchedResource:

@@ -1,4 +1,4 @@
-"""Policy files while Berth runs: read again when they change, the last good one kept."""
+"""Reads policy files again when they change. An invalid file leaves the last valid policy in force."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from extender.files import name_of, read_mounted
 from extender.model import WireError
 from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 
-LOOK_SECONDS = 1.0  # between two looks at files that may change: kubelet swaps a link when a ConfigMap changes
+LOOK_SECONDS = 1.0  # between two reads of files that may change
 T = TypeVar("T")
 
 
 def read_policy(path: Path) -> tuple[bytes, Policy]:
-    """(content, policy) of a file. Raises WireError or PolicyError, naming the file."""
+    """(content, policy) of a file. Raises WireError or PolicyError, which name the file."""
     content = read_mounted(path, MOST_POLICY)
     try:
         return content, load_policy(content)
@@ -28,8 +28,11 @@ def read_policy(path: Path) -> tuple[bytes, Policy]:
 
 
 class PolicyFile:
-    """`look` as often as changes should be seen, from any one thread at a time. A ConfigMap volume changes by a link
-    that is swapped: only the content counts. `known` is the content that is in force already."""
+    """A policy file. Call `reload` regularly, from one thread at a time.
+
+    Only the content is compared: kubelet changes the file of a ConfigMap by swapping a symbolic link. `known` is the
+    content of the policy that is already in force. `use` gets each new policy, `refuse` each new problem.
+    """
 
     def __init__(
         self, path: Path, use: Callable[[Policy], None], refuse: Callable[[str], None], known: bytes | None = None
@@ -42,7 +45,7 @@ class PolicyFile:
         self._log = structlog.get_logger("berth.policy")
 
     def reload(self) -> str:
-        """Use the file's policy if it changed and is valid. The answer is what is wrong now and was not before."""
+        """Read the file, and use its policy if it changed and is valid. Returns a new problem, else ''."""
         try:
             content = read_mounted(self._path, MOST_POLICY)
             if content == self._known and not self._problem:
@@ -60,12 +63,12 @@ class PolicyFile:
             return ""
         self._problem = problem
         self._refuse(problem)
-        self._log.warning("policy refused; the last good one stays", file=str(self._path), problem=problem)
+        self._log.warning("policy refused; the last valid one stays", file=str(self._path), problem=problem)
         return problem
 
 
 class CandidateFile:
-    """A policy file that may be absent: then there is no candidate."""
+    """A candidate policy file. If the file is absent, there is no candidate, and `use` gets None."""
 
     def __init__(self, path: Path, use: Callable[[Policy | None], None], refuse: Callable[[str], None]) -> None:
         self._path = path
@@ -74,7 +77,7 @@ class CandidateFile:
         self._file: PolicyFile | None = None
 
     def reload(self) -> None:
-        """As PolicyFile's."""
+        """See PolicyFile.reload."""
         if not os.path.exists(self._path):  # noqa: PTH110 - Path.exists raises where a folder may not be searched
             if self._file is not None:
                 self._file = None
@@ -90,8 +93,7 @@ async def watch_policies(
     candidate: CandidateFile | None = None,
     refused: Callable[[str], Awaitable[None]] | None = None,
 ) -> None:
-    """Until cancelled: look at the files again and again, in a thread. What cannot be read leaves the last good policy
-    in force; `refused` is told what is wrong now and was not before."""
+    """Run until cancelled: reload the files once a second, in a thread. `refused` gets each new problem of `active`."""
     while True:
         problem = await asyncio.to_thread(active.reload) if active is not None else ""
         if candidate is not None:
@@ -102,7 +104,7 @@ async def watch_policies(
 
 
 def in_this_loop(call: Callable[[T], None]) -> Callable[[T], None]:
-    """The same call for use in a thread: it is made in the loop that runs now."""
+    """Wrap `call` for use in another thread: the event loop that runs now makes the call."""
     loop = asyncio.get_running_loop()
 
     def later(value: T) -> None:

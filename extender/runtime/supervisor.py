@@ -1,4 +1,4 @@
-"""The supervisor of background tasks: it logs and counts what a task raises, and starts it again after a delay."""
+"""The supervisor of background tasks: it logs and counts their failures, and restarts them after a delay."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from extender.model import BerthError
 
 T = TypeVar("T")
 _DELAYS = Delays(first=1.0, most=30.0)
-_KEEPS_FAILING = 3  # failures in a row after which a task is reported
+_KEEPS_FAILING = 3  # failures in a row from which on `failing` reports a task
 
 
 class EndedEarly(BerthError):
-    """A task returned, or was cancelled from inside, while nothing had told it to end."""
+    """A task returned, or cancelled itself, although the supervisor did not stop it."""
 
 
 class Supervisor:
-    """Runs every background task of the process. `failures` counts by task name, 0 for a task that never failed."""
+    """Runs every background task of a process. `failures` maps a task name to its number of failures, 0 included."""
 
     def __init__(self, delays: Delays = _DELAYS, clock: Callable[[], float] = time.monotonic) -> None:
         self._delays = delays
@@ -36,18 +36,18 @@ class Supervisor:
 
     @property
     def names(self) -> list[str]:
-        """The tasks that are kept running."""
+        """The names of the tasks that the supervisor restarts."""
         return list(self._backoffs)
 
     @property
     def failing(self) -> dict[str, str]:
-        """The tasks that keep failing, with what the last run of each raised."""
+        """The tasks that failed three times in a row or more, each with its last error."""
         return {
             name: problem for name, problem in self._problems.items() if self._backoffs[name].failures >= _KEEPS_FAILING
         }
 
     def start(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Keep `run` running under this name until `stop`. A `run` that returns has failed, too."""
+        """Run `run` under this name, and restart it until `stop`. A `run` that returns counts as failed, too."""
         assert name not in self._backoffs, f"a task named {name} runs already"
         self._backoffs[name] = Backoff(self._delays, self._clock)
         self._add(name, self._keep_running(name, run))
@@ -55,14 +55,16 @@ class Supervisor:
     def spawn(
         self, name: str, work: Coroutine[Any, Any, T], expected: type[Exception] | tuple[type[Exception], ...] = ()
     ) -> asyncio.Task[T]:
-        """Run work that ends by itself. An error that is not `expected` is logged and counted; nothing is repeated.
-        Whether work of the same name runs already does not matter."""
+        """Run work that ends by itself. An error that is not `expected` is logged and counted.
+
+        The work is not restarted. Several pieces of work may run under one name.
+        """
         task = self._add(name, work)
         task.add_done_callback(lambda done: self._ended(name, expected, done))
         return task
 
     async def stop(self) -> None:
-        """End all tasks and wait for their ends."""
+        """Cancel all tasks, and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -85,7 +87,7 @@ class Supervisor:
             problem = await self._run(run)
 
     async def _run(self, run: Callable[[], Awaitable[None]]) -> BaseException | None:
-        """Why one run ended; None where it was told to end and did so by returning."""
+        """Run once. Returns why the run ended; None if it returned because the supervisor cancelled it."""
         try:
             await run()
         except asyncio.CancelledError as error:
@@ -115,6 +117,6 @@ class Supervisor:
 
 
 def _is_cancelled() -> bool:
-    """Whether the running task itself was cancelled, rather than something that it awaits."""
+    """Whether the running task itself was cancelled, and not only a task that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

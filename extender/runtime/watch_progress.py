@@ -1,4 +1,4 @@
-"""Waiting for the watch: tasks sleep until the cache has moved on."""
+"""Lets tasks wait until the watches have brought the cache to a certain state."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 
 class WatchProgress:
-    """A pulse that every applied event gives."""
+    """A condition variable that every applied watch event notifies."""
 
     def __init__(self) -> None:
         self._pulse = asyncio.Event()
 
     def notify(self) -> None:
-        """Something was applied."""
+        """Wake all waiting tasks: an event was applied."""
         self._pulse.set()
         self._pulse = asyncio.Event()
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether the condition came true in time; it is looked at after every event."""
+        """Wait at most `seconds` for the condition, which is checked after every event. False after a time-out."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition():

@@ -1,4 +1,4 @@
-"""Which kinds are watched and how their events reach the cache."""
+"""The kinds that Berth watches, and the functions that apply their events to the cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUP = "/apis/resource.k8s.io/v1"
 
 
 def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 0.0) -> list[WatchedResource]:
-    """All kinds that must be listed before Berth is ready. `clock` says when an agent was heard, in seconds."""
+    """All kinds that must be listed before Berth is ready. `clock` returns seconds, for the age of agents' slices."""
     slices = SliceDecoder()
 
     def apply_slice(name: str, new: Slice | None) -> None:
@@ -29,7 +29,7 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
 
     return [
         WatchedResource("resourceslices", f"{_GROUP}/resourceslices", _plain(apply_slice, slices.decode)),
-        # v1 and on from 1.37, v1beta2 and off in 1.36; where neither is served there are no rules.
+        # v1 and on by default since Kubernetes 1.37, v1beta2 and off in 1.36. Without either there are no rules.
         WatchedResource(
             "devicetaintrules",
             f"{_GROUP}/devicetaintrules",
@@ -46,7 +46,7 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         ),
         WatchedResource("nodes", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
         WatchedResource("namespaces", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)),
-        # Only pods that wait: once bound, a pod leaves this watch as a deletion, and its claims speak for it.
+        # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
         WatchedResource("pods", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
     ]
 
@@ -64,7 +64,7 @@ def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None]
 
 
 class _Pods:
-    """Pods are known by UID, events by name: a pod recreated under its name is another pod."""
+    """Applies events of pods. The cache keys pods by UID, but events name them: a recreated pod is another pod."""
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache

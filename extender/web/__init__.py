@@ -1,1 +1,1 @@
-"""HTTP: the verbs as raw ASGI, everything else through FastAPI. What does not belong here: logic."""
+"""HTTP: verbs, probes and records as raw ASGI, the console's pages through FastAPI. Logic does not belong here."""

@@ -1,7 +1,7 @@
-"""Which requests are refused for what their headers say: a browser runs other sites too, and a pod's network is shared.
+"""Refuses requests by their headers: protection against other web sites in a user's browser, and against other pods.
 
-The verbs are for kube-scheduler alone, which sends application/json and no Origin. The pages are for their own origin:
-a page of another site that has its name resolve to this address (DNS rebinding) is told by its Host.
+The verbs are for kube-scheduler alone, which sends application/json and no Origin. The pages are for their own origin.
+The Host header exposes a page of another site whose name resolves to this address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 
 from extender.web.asgi import TEXT, Answer, Scope, problem
 
-MOST_TOKEN = 4096  # bytes of the token's file
+MOST_TOKEN = 4096  # bytes of the token file
 
 
 def header(scope: Scope, wanted: bytes) -> bytes:
-    """The first value of a header, named in lower case; empty where it is absent."""
+    """The first value of the header `wanted`, a lower-case name; empty if the header is absent."""
     found: bytes = next((value for name, value in scope["headers"] if name == wanted), b"")
     return found
 
 
 def refusal_by_verbs(scope: Scope) -> Answer | None:
-    """The answer to a request that no kube-scheduler sends."""
+    """The error answer to a request that cannot come from kube-scheduler; None if it can."""
     kind = b""
     for name, value in scope["headers"]:
         if name == b"origin":
@@ -35,11 +35,11 @@ def refusal_by_verbs(scope: Scope) -> Answer | None:
 
 
 class Access:
-    """Which requests the pages answer: those to a host of theirs, from their own origin, with the token.
+    """Access rules of the pages: a request needs a Host of this server, the same origin, and the token.
 
-    `host` is the address they listen on. Where it is not loopback a token is needed: without a token file, or while the
-    file is absent or empty, explain, fleet and page are closed there. On loopback, without a token file, they are open.
-    The file is read for every request, so a new token needs no restart.
+    `host` is the address that the server listens on; `names` are more host names. Explain and fleet need
+    the token, except on a loopback address without a token file. They are closed while no token file is named, or
+    while the file is absent or empty. The file is read for every request, so a new token needs no restart.
     """
 
     def __init__(self, host: str = "127.0.0.1", names: Iterable[str] = (), token_file: Path | None = None) -> None:
@@ -49,10 +49,10 @@ class Access:
         self._needs_token = token_file is not None or not _is_loopback(self._address, host)
 
     def refusal(self, scope: Scope, *, open_to_all: bool) -> Answer | None:
-        """The answer to a request that is not taken; `open_to_all` paths need no token."""
+        """The error answer to a request that the rules forbid, else None. `open_to_all` paths need no token."""
         host = header(scope, b"host")
-        several = sum(name == b"host" for name, _ in scope["headers"]) > 1
-        if several or not self._is_ours(host.decode("latin-1")):
+        has_several = sum(name == b"host" for name, _ in scope["headers"]) > 1
+        if has_several or not self._is_ours(host.decode("latin-1")):
             return problem(403, "the Host of the request is not a name of this server: the option --page-host adds one")
         origin = header(scope, b"origin")
         if origin and origin.partition(b"://")[2].lower() != host.lower():
@@ -75,8 +75,11 @@ class Access:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Whether a Host is a name or an address of this server. No rebinding makes an address of digits: pages that
-        listen on every interface take each address, as they do not know those of Services and port forwards."""
+        """Whether a Host header has a name or an address of this server.
+
+        A server on all interfaces accepts every IP address, since it does not know those of Services and port
+        forwards. This is safe: DNS rebinding needs a name in the Host header.
+        """
         name = (host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]).strip("[]").lower()
         if name in self._names:
             return True

@@ -1,4 +1,4 @@
-"""Whole requests and whole answers, without what a framework adds."""
+"""Complete requests and answers over plain ASGI, without a framework."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 T = TypeVar("T", bytes, bytearray)
 
-_PROBLEM_BYTES = 4096  # of a sentence about a request: a policy may be wrong in several fields
+_PROBLEM_BYTES = 4096  # of an error text; an invalid policy may have many errors
 
 JSON, TEXT = b"application/json", b"text/plain; charset=utf-8"
-WHOLE = "berth.whole"  # in the scope of a request whose body has arrived
+WHOLE = "berth.whole"  # key in the scope of a request whose body has arrived completely
 
 
 class Answer(NamedTuple):
-    """What goes back: HTTP status, body and its media type."""
+    """An HTTP answer: status, body, media type and more headers."""
 
     status: int
     body: bytes
     type: bytes = JSON
-    more: tuple[tuple[bytes, bytes], ...] = ()  # further headers
+    more: tuple[tuple[bytes, bytes], ...] = ()
 
     async def to(self, send: Send) -> None:
-        """As ASGI messages."""
+        """Send the answer as ASGI messages."""
         headers = [(b"content-type", self.type), (b"content-length", b"%d" % len(self.body)), *self.more]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
 
 def problem(status: int, text: str) -> Answer:
-    """`{"error": text}`."""
+    """An error answer with the body `{"error": text}`."""
     return Answer(status, orjson.dumps({"error": cut(text, _PROBLEM_BYTES)}))
 
 
 class TooLarge(BerthError):
-    """The body is larger than any that is meant."""
+    """The body of a request exceeds its limit."""
 
 
 class TooManyBodies(BerthError):
-    """Bodies that have arrived in part take all that they may take together."""
+    """All incomplete bodies together exceed their limit."""
 
 
 class BodyReader:
-    """Reads bodies; those that have arrived in part are limited in their sum."""
+    """Reads bodies of requests, and limits the total size of the incomplete ones."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._left = limits.bodies_bytes
         self._seconds = limits.body_seconds
 
     async def read(self, scope: Scope, receive: Receive, most: int) -> bytes:
-        """The body of a request, of at most so many bytes. Raises TooLarge, TooMany, or WireError where it does not
-        arrive."""
-        if WHOLE in scope:  # a time-out costs more than all the rest here
+        """Read the body of a request, of `most` bytes at most.
+
+        Raises TooLarge, TooManyBodies, or WireError if the body does not arrive completely in time.
+        """
+        if WHOLE in scope:  # without a time-out, which would cost more than the read itself
             part, _ = await _part(receive)
             return _checked(part, most)
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
@@ -81,14 +83,14 @@ class BodyReader:
                 self._left -= len(part)
                 _checked(body, most)
                 if more and self._left < 0:
-                    raise TooManyBodies("too many bodies are on their way: ask again")
+                    raise TooManyBodies("too many requests are incomplete: try again")
             return bytes(body)
         finally:
             self._left += len(body)
 
 
 async def _part(receive: Receive) -> tuple[bytes, bool]:
-    """What has arrived, and whether there is more."""
+    """The next part of the body, and whether more parts follow. Raises WireError if the client disconnects."""
     message = await receive()
     if message["type"] == "http.disconnect":
         raise WireError("body", "the connection closed before the body was complete")

@@ -1,4 +1,4 @@
-"""What one address takes from those who connect to it, and the log of what it refused."""
+"""Limits of an HTTP server, and the log of refused requests and connections."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from dataclasses import dataclass
 
 import structlog
 
-_BURST = 5  # lines at once for one cause
-_LINE_SECONDS = 10.0  # for each further line
+_BURST = 5  # lines in a burst, per cause
+_LINE_SECONDS = 10.0  # per line after a burst
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """Limits of one listening address. Sizes are bytes, times are seconds."""
 
-    connections: int = 512  # a burst of binds has one each; a process often has no more than 1024 descriptors
+    connections: int = 512  # each concurrent bind needs one; a process often has 1024 file descriptors
     head_bytes: int = 16 * 1024  # request line and headers; kube-scheduler's take 200 bytes
     head_seconds: float = 10.0  # from the first byte of a request to the end of its headers, and for a TLS handshake
-    # kube-scheduler closes idle connections after 90: ours live longer, or a request meets a closing socket.
+    # Longer than the 90 s after which kube-scheduler closes idle connections: no request meets a closed socket.
     idle_seconds: float = 120.0
-    body_seconds: float = 10.0  # for a body to arrive; kube-scheduler itself gives up after 5
-    bodies_bytes: int = 64 * 1024 * 1024  # of all bodies that have arrived in part
-    write_seconds: float = 30.0  # for a client to take an answer
-    end_seconds: int = 20  # for answers under way when the process ends; a pod gets 30 s to terminate
+    body_seconds: float = 10.0  # until a body has arrived; kube-scheduler itself times out after 5
+    bodies_bytes: int = 64 * 1024 * 1024  # of all incomplete bodies together
+    write_seconds: float = 30.0  # until a client has read an answer
+    end_seconds: int = 20  # for running requests at shutdown; a pod gets 30 s to terminate
 
 
 VERBS = HttpLimits()
 PROBES = HttpLimits(connections=64, bodies_bytes=1024 * 1024)
 RECORDS = HttpLimits(connections=64, bodies_bytes=16 * 1024 * 1024)
-PAGES = HttpLimits(connections=256, bodies_bytes=16 * 1024 * 1024, end_seconds=1)  # an open page never ends by itself
+# Pages end after 1 s, since the stream of an open page does not end by itself.
+PAGES = HttpLimits(connections=256, bodies_bytes=16 * 1024 * 1024, end_seconds=1)
 
 
 class RefusalLog:
-    """Warnings about refused requests and connections, at a limited rate: a token bucket for each cause. A line says
-    how many of its cause were left out before it."""
+    """Logs refused requests and connections at a limited rate, with a token bucket for each cause.
+
+    `left_out` of a line counts the lines of its cause that were suppressed before it. `clock` returns seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -43,7 +46,7 @@ class RefusalLog:
         self._buckets: dict[str, _Bucket] = {}
 
     def note(self, cause: str, **facts: object) -> None:
-        """A refusal. Causes are texts of the code, so that there are few buckets; facts are for the line."""
+        """Log a refusal. `cause` must be a constant, so that there are few buckets. `facts` are more log fields."""
         now = self._clock()
         bucket = self._buckets.setdefault(cause, _Bucket(_BURST, now))
         bucket.tokens = min(bucket.tokens + (now - bucket.filled) / _LINE_SECONDS, _BURST)
@@ -59,5 +62,5 @@ class RefusalLog:
 @dataclass(slots=True)
 class _Bucket:
     tokens: float
-    filled: float  # when tokens were added last
+    filled: float  # time of the last refill, in seconds of the clock
     left_out: int = 0

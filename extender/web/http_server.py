@@ -1,4 +1,4 @@
-"""uvicorn's server, which gives up on TLS handshakes that take too long."""
+"""uvicorn's server with a time-out for TLS handshakes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import uvicorn
 
 
 class Server(uvicorn.Server):
-    """Listens as uvicorn does. uvicorn itself leaves a client 60 s for the handshake, before any protocol sees it."""
+    """A uvicorn server. `handshake_seconds` is the time-out of a TLS handshake; uvicorn itself allows 60 s."""
 
     def __init__(self, config: uvicorn.Config, handshake_seconds: float) -> None:
         super().__init__(config)
         self._handshake_seconds = handshake_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections on bound sockets, as `listen_on` makes them."""
+        """Accept connections on sockets that `listen_on` bound."""
         config = self.config
         make: Callable[..., asyncio.Protocol] = config.http_protocol_class
         protocol = partial(make, config=config, server_state=self.server_state, app_state={})

@@ -1,4 +1,4 @@
-"""Figures as Prometheus text: what both processes tell of themselves, and how a table of figures becomes a scrape."""
+"""Metrics in Prometheus' text format: the metrics of both processes, and the answer to a scrape."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 
 Histogram = tuple[Sequence[tuple[str, float]], float]
-"""Calls up to each bound, as text, the last of which is +Inf; and the sum of seconds."""
+"""([(bound as text, cumulative number of calls), ...], sum of seconds). The last bound is +Inf."""
 Value = float | tuple[float, float] | Histogram
-"""The pair of a summary is its count and its sum."""
+"""The value of a summary is the pair (count, sum)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSource(Generic[S_contra]):
-    """One figure of a source. With labels, `value` gives one value per combination."""
+    """One metric. `value` reads it from a source: one value, or with labels a mapping of label values to values."""
 
     name: str
     kind: type[Family]
@@ -37,7 +37,7 @@ class MetricSource(Generic[S_contra]):
 
 
 class Process(Protocol):
-    """What every process of Berth has."""
+    """The attributes that serve and console share."""
 
     @property
     def informers(self) -> Informers: ...
@@ -48,11 +48,11 @@ class Process(Protocol):
 
 
 COMMON: tuple[MetricSource[Process], ...] = (
-    MetricSource("berth_ready", GAUGE, "1 when every kind has been listed", lambda s: float(not s.informers.not_ready)),
+    MetricSource("berth_ready", GAUGE, "1 once every kind is listed", lambda s: float(not s.informers.not_ready)),
     MetricSource(
         "berth_task_failures_total",
         COUNTER,
-        "Times that a background task failed; it is started again",
+        "Failures of a background task, which is then restarted",
         lambda s: {(name,): float(count) for name, count in s.supervisor.failures.items()},
         ("task",),
     ),
@@ -66,48 +66,48 @@ COMMON: tuple[MetricSource[Process], ...] = (
     MetricSource(
         "berth_watch_silence_seconds",
         GAUGE,
-        "Seconds since the API server said anything on the watch of a kind, bookmarks included",
+        "Seconds since the last event on the watch of a kind, bookmarks included",
         lambda s: {(name,): r.silence for name, r in s.informers.reflectors.items()},
         ("kind",),
     ),
     MetricSource(
         "berth_watch_failures",
         GAUGE,
-        "Times in a row that list or watch of a kind failed",
+        "Consecutive failures of list or watch of a kind",
         lambda s: {(name,): float(r.failures) for name, r in s.informers.reflectors.items()},
         ("kind",),
     ),
     MetricSource(
         "berth_lists_total",
         COUNTER,
-        "Complete lists of a kind; more than one after the start means a watch was lost",
+        "Complete lists of a kind; a list after the first means that a watch was lost",
         lambda s: {(name,): float(r.relists) for name, r in s.informers.reflectors.items()},
         ("kind",),
     ),
     MetricSource(
         "berth_unreadable_objects",
         GAUGE,
-        "Objects whose newest version cannot be read; Berth keeps the last version that could be",
+        "Objects whose newest version cannot be read; Berth keeps the last readable version",
         lambda s: {(name,): float(len(r.unreadable)) for name, r in s.informers.reflectors.items()},
         ("kind",),
     ),
 )
 
 
-def scrape(readings: Sequence[MetricSource[S_contra]], source: S_contra) -> Answer:
+def scrape(metrics: Sequence[MetricSource[S_contra]], source: S_contra) -> Answer:
     """The answer to GET /metrics, in the text format 0.0.4."""
-    return Answer(200, generate_latest(_Families(readings, source)), CONTENT_TYPE_PLAIN_0_0_4.encode())
+    return Answer(200, generate_latest(_Families(metrics, source)), CONTENT_TYPE_PLAIN_0_0_4.encode())
 
 
 class _Families(Collector, Generic[S_contra]):
-    def __init__(self, readings: Sequence[MetricSource[S_contra]], source: S_contra) -> None:
-        self._readings = readings
+    def __init__(self, metrics: Sequence[MetricSource[S_contra]], source: S_contra) -> None:
+        self._metrics = metrics
         self._source = source
 
     def collect(self) -> Iterator[Family]:
-        for reading in self._readings:
-            family: Any = reading.kind(reading.name, reading.help, labels=reading.labels)
-            found = reading.value(self._source)
+        for metric in self._metrics:
+            family: Any = metric.kind(metric.name, metric.help, labels=metric.labels)
+            found = metric.value(self._source)
             for labels, value in found.items() if isinstance(found, Mapping) else [((), found)]:
                 family.add_metric(labels, *(value if isinstance(value, tuple) else (value,)))
             yield family

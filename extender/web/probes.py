@@ -1,4 +1,4 @@
-"""Probes, for kubelet: /livez fails while the event loop does not turn, /readyz until everything is listed."""
+"""Probes for kubelet: /livez fails while the event loop is stalled, /readyz until every kind is listed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PROBES = ("/livez", "/readyz")
 
 
 def probe(path: str, informers: Informers) -> Answer:
-    """The answer to GET of one of PROBES."""
+    """The answer to GET of one of PROBES: 200, or 503 with the problems as text. Warnings follow in both cases."""
     if path == "/livez":
         stalled = informers.heartbeat.stalled
         return Answer(503 if stalled else 200, (stalled or "ok").encode(), TEXT)

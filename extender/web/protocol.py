@@ -1,5 +1,7 @@
-"""uvicorn's HTTP protocol as Berth needs it: only named clients are answered, and nothing that a client sends, or does
-not send, takes memory or a connection without a limit."""
+"""uvicorn's HTTP protocol with limits: no client can use memory or a connection without a limit.
+
+It also checks the name in a client's certificate.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from extender.web.http_limits import HttpLimits, RefusalLog
 
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
-    """Common name and DNS names of a certificate as `SSLSocket.getpeercert` gives it."""
+    """The common name and the DNS names of a certificate, given as `SSLSocket.getpeercert` returns it."""
     common = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
     return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
 
@@ -25,33 +27,36 @@ def _length(header: tuple[bytes, bytes]) -> int:
 
 
 class _HeadTooLarge(Exception):
-    """Request line and headers are longer than any that is meant."""
+    """The request line and the headers exceed their limit."""
 
 
 class _Pipelined(Exception):
-    """A request came before the one before it was answered."""
+    """A client sent a request before it got the answer to its last one."""
 
 
 class Listener:
-    """What the connections to one address share. With `client_name` every client is hung up on whose certificate does
-    not bear the name."""
+    """The state that all connections to one address share.
+
+    With `client_name`, a connection is closed if the client's certificate does not have this name.
+    """
 
     def __init__(self, client_name: str | None, limits: HttpLimits, refusals: RefusalLog) -> None:
         self.client_name = client_name
         self.limits = limits
         self.refusals = refusals
-        self.waiting: OrderedDict[Protocol, None] = OrderedDict()  # without a request in hand, the longest idle first
+        # Connections without a running request, the longest idle first.
+        self.waiting: OrderedDict[Protocol, None] = OrderedDict()
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol within limits."""
+    """One connection: uvicorn's protocol with limits."""
 
     def __init__(self, listener: Listener, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         self._listener = listener
-        self._unparsed = 0  # bytes that were no part of a body, since the last that completed something
+        self._unparsed = 0  # bytes outside of bodies since the last complete head or message
         self._in_head = self._head_is_timed = False
-        self._is_over = False  # nothing that comes is looked at any more
+        self._is_over = False  # True: later data is ignored
         self._writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's own
@@ -75,14 +80,14 @@ class Protocol(HttpToolsProtocol):
             self.cycle.scope[WHOLE] = True  # type: ignore[literal-required] # a key of our own
 
     def _feed(self, data: bytes) -> None:
-        """Parse. uvicorn's own data_received logs a line for each bad request, and counts nothing."""
+        """Parse data in place of uvicorn's data_received, which has no limits and logs each bad request."""
         if self._is_over:
             return
         self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._end_after_answer()  # answered as if it asked for no upgrade
+            self._end_after_answer()  # the request is answered without the upgrade
         except httptools.HttpParserError as error:
             self._refuse_for(error.__context__)
         else:
@@ -92,7 +97,7 @@ class Protocol(HttpToolsProtocol):
                 self._head_is_timed = True
                 self._wait(self._listener.limits.head_seconds)
 
-    # -- what the parser tells ---------------------------------------------------------------------------
+    # -- callbacks of the parser --------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -109,7 +114,7 @@ class Protocol(HttpToolsProtocol):
         self._listener.waiting.pop(self, None)
         self._unset_keepalive_if_required()
         super().on_headers_complete()
-        self.headers = []  # for trailers: what comes after a body says nothing about the request
+        self.headers = []  # drops trailers, which must not become headers of the request
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
@@ -120,17 +125,17 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """uvicorn's own starts the next of several requests: here there is none."""
+        """This replaces uvicorn's method, which starts the next pipelined request: pipelining is refused here."""
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        # What is left of a body that nobody waits for is thrown away, for a while; so is an answer that is not taken.
-        leaves = self.cycle.more_body or self.transport.is_closing()
-        self._wait(self._listener.limits.head_seconds if leaves else self._listener.limits.idle_seconds)
+        # A client that still sends its body, or that does not read its answer, gets less time than an idle one.
+        is_ending = self.cycle.more_body or self.transport.is_closing()
+        self._wait(self._listener.limits.head_seconds if is_ending else self._listener.limits.idle_seconds)
 
     # -- limits ------------------------------------------------------------------------------------------
 
     def _has_room(self) -> bool:
-        """Whether the connection may stay; one that waits may have to go for it."""
+        """Whether the connection may stay. At the limit, the longest idle connection is closed for it."""
         if len(self.connections) <= self._listener.limits.connections:
             return True
         oldest = next(iter(self._listener.waiting), self)
@@ -139,14 +144,14 @@ class Protocol(HttpToolsProtocol):
         return oldest is not self
 
     def _wait(self, seconds: float) -> None:
-        """Nothing is asked for now: hang up when it stays so."""
+        """Close the connection unless a request completes its head within `seconds`."""
         self._listener.waiting[self] = None
         self._listener.waiting.move_to_end(self)
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.hang_up)
 
     def hang_up(self) -> None:
-        """At once: closing would wait for a client that does not read."""
+        """Abort the connection: a regular close would wait for a client that does not read."""
         self.connections.discard(self)
         self._listener.waiting.pop(self, None)
         self.transport.abort()
@@ -182,7 +187,7 @@ class Protocol(HttpToolsProtocol):
             if self.cycle.response_started or not self.cycle.more_body:
                 self._end_after_answer()
                 return
-            self.cycle.disconnected = True  # its handler waits for the rest of a body that is none
+            self.cycle.disconnected = True  # the handler waits for the rest of a body that cannot be parsed
             self.cycle.message_event.set()
         self._is_over = True
         lines = [*self.server_state.default_headers, (b"content-type", b"text/plain; charset=utf-8")]
@@ -193,7 +198,7 @@ class Protocol(HttpToolsProtocol):
         self._wait(self._listener.limits.head_seconds)
 
     def _end_after_answer(self) -> None:
-        """Look at nothing more; close when the request in hand is answered."""
+        """Ignore all later data, and close the connection after the answer to the running request."""
         self._is_over = True
         if self.cycle is not None:
             self.cycle.keep_alive = False

@@ -1,4 +1,4 @@
-"""POST /v1/records as ASGI: batches of records from serve processes. Nothing is read before the sender is known."""
+"""POST /v1/records as ASGI: batches of records from serve. The sender is authenticated before its body is read."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ _BY_VERDICT = {
     Verdict.BUSY: 429,
     Verdict.UNAVAILABLE: 503,
 }
-_BY_ERROR: dict[type[BerthError], int] = {  # the first that fits
+_BY_ERROR: dict[type[BerthError], int] = {  # the first matching class counts
     UnknownVersion: 400,
     WireError: 400,
     StaleEpoch: 409,
     TooLarge: 413,
     TooManyBodies: 503,
 }
-_TAKEN = 204  # no content
+_NO_CONTENT = 204
 
 
 class Records:
-    """Takes batches. `counts` are requests by the HTTP status of their answers; those of a version that is not known
-    count as `version`. They are counted where the caller wants them."""
+    """Takes batches of records, and passes them to `take`.
+
+    `counts` maps the HTTP status of answers, as text, to the number of requests; requests with records of an unknown
+    version count as `version`. A caller may pass its own counter.
+    """
 
     def __init__(
         self,
@@ -59,14 +62,14 @@ class Records:
         if refused is not None:
             await refused.to(send)
             return
-        self.counts[str(_TAKEN)] += 1
-        await send({"type": "http.response.start", "status": _TAKEN, "headers": []})
+        self.counts[str(_NO_CONTENT)] += 1
+        await send({"type": "http.response.start", "status": _NO_CONTENT, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     async def _refusal(self, scope: Scope) -> Answer | None:
-        """The answer to a request that need not be read."""
+        """Check headers and token. Returns the error answer to a request whose body is not read, else None."""
         if scope["path"] != PATH:
-            return self._refused(404, f"here is only {PATH}")
+            return self._refused(404, f"this address only serves {PATH}")
         if scope["method"] != "POST":
             return self._refused(405, f"{PATH} takes POST, not {scope['method']}")
         if header(scope, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
@@ -77,19 +80,19 @@ class Records:
         return self._refused(_BY_VERDICT[review.verdict], review.verdict.value, review.detail)
 
     async def _taken(self, scope: Scope, receive: Receive) -> Answer | None:
-        """Take the batch; the answer to one that is not taken."""
+        """Read the batch and pass it to `take`. Returns the error answer if that fails, else None."""
         try:
             self._take(decode(await self._bodies.read(scope, receive, MAX_BODY)))
         except tuple(_BY_ERROR) as error:
             status = next(status for kind, status in _BY_ERROR.items() if isinstance(error, kind))
             return self._refused(status, str(error), count="version" if isinstance(error, UnknownVersion) else "")
-        except Exception:  # noqa: BLE001 - a bug of the console must not look as if a batch was taken
+        except Exception:  # noqa: BLE001 - after a bug the answer must not be 204
             self._log.exception("records cannot be applied")
-            return self._refused(500, "the console failed: its log says how")
+            return self._refused(500, "the console failed: see its log")
         return None
 
     def _refused(self, status: int, text: str, detail: str = "", count: str = "") -> Answer:
-        """Count and log a refusal; `detail` is for the log alone."""
+        """Count and log a refusal. `detail` only goes to the log."""
         self.counts[count or str(status)] += 1
         self._refusals.note(f"records: {HTTPStatus(status).phrase}", path=PATH, status=status, problem=detail or text)
         answer = problem(status, text)

@@ -1,4 +1,4 @@
-"""The ASGI applications of `berth serve`: the verbs, and beside them probes and metrics. No framework is on any path."""
+"""The ASGI applications of `berth serve`: the verbs, the probes and the metrics, without a framework."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Probes:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive  # no body says anything here
+        del receive  # requests have no body
         if scope["type"] == "http":
             await self._answer(scope["method"], scope["path"]).to(send)
 
@@ -29,11 +29,13 @@ class Probes:
             return probe(path, self._service.informers)
         if path == "/metrics":
             return scrape(READINGS, self._service)
-        return Answer(404, b"here are only the extender's verbs, probes and metrics; berth console has the rest", TEXT)
+        return Answer(
+            404, b"berth serve has only the extender's verbs, probes and metrics; berth console has the rest", TEXT
+        )
 
 
 class ServeApp:
-    """The verbs, and the probes unless they have an address of their own."""
+    """The verbs, and the probes too if `probes` is set: None means that they have an address of their own."""
 
     def __init__(
         self,
@@ -55,4 +57,4 @@ class ServeApp:
         elif self._probes is not None:
             await self._probes(scope, receive, send)
         else:
-            await Answer(404, b"only the extender's verbs are here", TEXT).to(send)
+            await Answer(404, b"this address only serves the extender's verbs", TEXT).to(send)

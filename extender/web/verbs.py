@@ -1,4 +1,4 @@
-"""The extender's verbs as ASGI. A domain failure is 200 with `Error`; only what is not our protocol gets 4xx."""
+"""The extender's verbs as ASGI. A failed verb is 200 with `Error`; only a request outside the protocol gets 4xx."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
 from extender.wire import NameOffsets
 from extender.wire import extender_v1 as wire
 
-MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names are 0.6 MB, 1,000 whole nodes 14 MB
+MAX_BODY = 16 * 1024 * 1024  # bytes; 15,000 names have 0.6 MB, 1,000 complete Node objects 14 MB
 
 
 class Verbs:
-    """Answers POST /filter, /prioritize, /bind and /preempt; `handles` tells which paths are its own."""
+    """Answers POST /filter, /prioritize, /bind and /preempt."""
 
     def __init__(
         self, service: Service | TracedService, limits: HttpLimits = VERBS, refusals: RefusalLog | None = None
@@ -37,6 +37,7 @@ class Verbs:
         }
 
     def handles(self, path: str) -> bool:
+        """Whether the path is that of a verb."""
         return path in self._routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +73,7 @@ class Verbs:
             answer = self._service.filter(pod, names)
         except WireError:
             raise
-        except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as a retryable error
+        except Exception as error:  # noqa: BLE001 - kube-scheduler must get an error that it retries
             self._log.exception("filter failed", pod=str(pod.key))
             return wire.encode_filter_error(f"berth failed on pod {pod.key}: {type(error).__name__}: {error}")
         if answer.error:
@@ -88,8 +89,8 @@ class Verbs:
             return wire.encode_scores(self._service.prioritize(pod, names))
         except WireError:
             raise
-        except Exception:  # noqa: BLE001 - see the comment
-            # kube-scheduler would swallow an error silently: zeros say the same, and the log says why.
+        except Exception:  # noqa: BLE001 - see the comment below
+            # kube-scheduler ignores an error of prioritize. Zeros have the same effect, and the log has the reason.
             self._log.exception("prioritize failed", pod=str(pod.key))
             return wire.encode_scores((name, 0) for name in names)
 
@@ -100,7 +101,7 @@ class Verbs:
         except BerthError as error:
             self._log.warning("bind failed", pod=str(args.pod), node=args.node, problem=str(error))
             return wire.encode_bind(str(error))
-        except Exception as error:  # noqa: BLE001 - any bug must reach the scheduler as text
+        except Exception as error:  # noqa: BLE001 - kube-scheduler must get the error as text
             self._log.exception("bind failed", pod=str(args.pod), node=args.node)
             return wire.encode_bind(f"berth failed: {type(error).__name__}: {error}")
         return wire.encode_bind("")

@@ -1,5 +1,5 @@
 "use strict";
-// The NVLinks of one node: GPUs on a circle, lines as strong as the links, a switch in the middle.
+// Draws the NVLinks of one node: the GPUs on a circle, the switch in the middle. More links make a thicker line.
 
 function linkGraph(node) {
   const count = node.fabric.links.length, middle = 150, radius = 112, space = "http://www.w3.org/2000/svg";
@@ -16,7 +16,8 @@ function linkGraph(node) {
   const svg = make("svg", { viewBox: "0 0 300 300", role: "img" });
   const most = Math.max(1, ...node.fabric.links.flat(), ...node.fabric.switch_links), wires = [];
   const wire = (from, to, links, about) => {
-    const line = make("line", { x1: from[0], y1: from[1], x2: to[0], y2: to[1], class: "wire", "stroke-width": 1 + (4 * links) / most });
+    const ends = { x1: from[0], y1: from[1], x2: to[0], y2: to[1] };
+    const line = make("line", { ...ends, class: "wire", "stroke-width": 1 + (4 * links) / most });
     line.append(make("title", {}, about));
     svg.append(line);
     wires.push(about);
@@ -24,17 +25,20 @@ function linkGraph(node) {
   for (let i = 0; i < count; i++) {
     for (let j = i + 1; j < count; j++) {
       const links = node.fabric.links[i][j];
-      if (links) wire(place(i), place(j), links, `${i} to ${j}: ${links} NVLinks, ${(links * node.fabric.link_gbps).toFixed(0)} GB/s`);
+      const gbps = (links * node.fabric.link_gbps).toFixed(0);
+      if (links) wire(place(i), place(j), links, `${i} to ${j}: ${links} NVLinks, ${gbps} GB/s`);
     }
     const switched = node.fabric.switch_links[i];
     if (switched) wire(place(i), [middle, middle], switched, `${i} to the switch: ${switched} NVLinks`);
   }
   if (node.fabric.switch_links.some((n) => n)) {
-    svg.append(make("circle", { cx: middle, cy: middle, r: 24, class: "hub" }), make("text", { x: middle, y: middle + 4, "text-anchor": "middle" }, "switch"));
+    const label = make("text", { x: middle, y: middle + 4, "text-anchor": "middle" }, "switch");
+    svg.append(make("circle", { cx: middle, cy: middle, r: 24, class: "hub" }), label);
   }
   for (let i = 0; i < count; i++) {
     const [x, y] = place(i), letter = node.gpus[i] || "f", state = letter >= "1" && letter <= "9" ? "s" : letter;
-    const dot = make("circle", { cx: x, cy: y, r: 14, fill: getComputedStyle(document.documentElement).getPropertyValue(`--${state}`).trim(), stroke: "currentColor" });
+    const fill = getComputedStyle(document.documentElement).getPropertyValue(`--${state}`).trim();
+    const dot = make("circle", { cx: x, cy: y, r: 14, fill, stroke: "currentColor" });
     svg.append(dot, make("text", { x, y: y + 4, "text-anchor": "middle" }, String(i)));
   }
   svg.setAttribute("aria-label", wires.length ? `NVLinks: ${wires.join("; ")}` : "No NVLinks between these GPUs");
@@ -42,7 +46,8 @@ function linkGraph(node) {
   figure.style.margin = "0";
   const caption = document.createElement("figcaption");
   caption.className = "quiet";
-  caption.textContent = wires.length ? `Links as known from: ${node.fabric.source}` : `No NVLink between these GPUs (${node.fabric.source})`;
+  const found = wires.length ? "NVLinks" : "No NVLinks";
+  caption.textContent = `${found} between these GPUs, source: ${node.fabric.source}`;
   figure.append(svg, caption);
   return figure;
 }

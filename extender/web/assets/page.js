@@ -1,10 +1,10 @@
 "use strict";
-// The page: the fleet as a map of GPUs, waiting pods, decisions; live by server-sent events. Names come from the
-// cluster and are only ever set as text.
+// The page shows a map of all GPUs, the waiting pods and the decisions. Server-sent events keep it up to date.
+// Names come from the cluster, so they are only set as text, never as HTML.
 
 const STATES = { f: "free", u: "allocated", h: "held", s: "shared", d: "drifting", x: "unhealthy" };
 const GAP = 1, HEAD = 26; // pixels
-let CELL = 7, NODE_GAP = 6; // larger where there are few nodes
+let CELL = 7, NODE_GAP = 6; // pixels; layOut sets larger ones for few nodes
 const $ = (id) => document.getElementById(id);
 const fleet = { nodes: new Map(), pending: [], waiting: 0, decisions: [] };
 const map = { places: [], cursor: -1, heads: [] };
@@ -97,7 +97,10 @@ function drawNode(pen, place) {
       pen.fillStyle = colours.f; pen.fillRect(x, y, CELL, CELL);
       pen.fillStyle = colours.u; pen.fillRect(x, y + CELL * (1 - letter / 10), CELL, CELL * letter / 10);
     } else pen.fillRect(x, y, CELL, CELL);
-    if (letter === "x") { pen.strokeStyle = colours.sheet; pen.beginPath(); pen.moveTo(x + 1, y + 1); pen.lineTo(x + CELL - 1, y + CELL - 1); pen.stroke(); }
+    if (letter === "x") {
+      pen.strokeStyle = colours.sheet;
+      pen.beginPath(); pen.moveTo(x + 1, y + 1); pen.lineTo(x + CELL - 1, y + CELL - 1); pen.stroke();
+    }
   }
 }
 
@@ -109,7 +112,7 @@ function drawCursor(pen) {
   pen.lineWidth = 1;
 }
 
-function told(node) {
+function describe(node) {
   const counts = {};
   for (const letter of node.gpus) { const state = STATES[stateOf(letter)]; counts[state] = (counts[state] || 0) + 1; }
   const states = Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ");
@@ -120,7 +123,7 @@ function moveTo(position) {
   map.cursor = Math.max(0, Math.min(position, map.places.length - 1));
   draw();
   const node = fleet.nodes.get(map.places[map.cursor]?.name);
-  if (node) $("here").textContent = told(node);
+  if (node) $("here").textContent = describe(node);
 }
 
 function inRow(step) {
@@ -144,40 +147,51 @@ function at(event) {
 function showTotals() {
   const counts = Object.fromEntries(Object.keys(STATES).map((state) => [state, 0]));
   for (const node of fleet.nodes.values()) for (const letter of node.gpus) counts[stateOf(letter)]++;
+  const total = (count, name) => el("span", {}, el("b", { textContent: count }), ` ${name}`);
+  const shown = Object.entries(STATES).filter(([state]) => counts[state] || "fu".includes(state));
   $("totals").replaceChildren(
-    el("span", {}, el("b", { textContent: fleet.nodes.size }), " nodes"),
-    ...Object.entries(STATES).filter(([s]) => counts[s] || "fu".includes(s)).map(([s, name]) => el("span", {}, el("b", { textContent: counts[s] }), ` ${name}`)),
-    el("span", {}, el("b", { textContent: fleet.waiting }), " pods wait"),
+    total(fleet.nodes.size, "nodes"),
+    ...shown.map(([state, name]) => total(counts[state], name)),
+    total(fleet.waiting, "waiting pods"),
   );
 }
 
 function card(title, text, open) {
-  return el("li", {}, el("button", { type: "button", onclick: open }, el("strong", { textContent: title }), el("small", { textContent: text })));
+  const content = [el("strong", { textContent: title }), el("small", { textContent: text })];
+  return el("li", {}, el("button", { type: "button", onclick: open }, ...content));
 }
 
+const note = (text) => el("li", { className: "empty", textContent: text });
+
 function showLists() {
-  const waiting = fleet.pending.map((pod) => card(pod.pod, [pod.sentence, pod.nearest].filter(Boolean).join(" — "), () => openPod(pod.pod)));
-  if (fleet.waiting > waiting.length) waiting.push(el("li", { className: "empty", textContent: `and ${fleet.waiting - waiting.length} more` }));
-  $("waiting").replaceChildren(...(waiting.length ? waiting : [el("li", { className: "empty", textContent: "No pod waits for devices." })]));
+  const why = (pod) => [pod.sentence, pod.nearest].filter(Boolean).join(" — ");
+  const waiting = fleet.pending.map((pod) => card(pod.pod, why(pod), () => openPod(pod.pod)));
+  if (fleet.waiting > waiting.length) waiting.push(note(`and ${fleet.waiting - waiting.length} more`));
+  $("waiting").replaceChildren(...(waiting.length ? waiting : [note("No pod waits for devices.")]));
   const decided = fleet.decisions.map((d) => card(d.pod, decision(d), () => openPod(d.pod)));
-  $("decisions").replaceChildren(...(decided.length ? decided : [el("li", { className: "empty", textContent: "Nothing was decided yet." })]));
+  $("decisions").replaceChildren(...(decided.length ? decided : [note("No decisions yet.")]));
 }
 
 function decision(d) {
   const gbps = d.ring_gbps ? ` · ${d.ring_gbps.toFixed(0)} of ${d.best_gbps.toFixed(0)} GB/s` : "";
-  const second = !d.runner_up ? "" : d.margin < .0005 ? ` · as good as ${d.runner_up}` : ` · before ${d.runner_up} by ${d.margin.toFixed(3)}`;
-  return `${d.node} · ${d.devices} ${d.devices === 1 ? "device" : "devices"}${gbps}${second}`;
+  const devices = `${d.devices} ${d.devices === 1 ? "device" : "devices"}`;
+  const lead = d.margin < .0005 ? "as good as" : `${d.margin.toFixed(3)} ahead of`;
+  const second = d.runner_up ? ` · ${lead} ${d.runner_up}` : "";
+  return `${d.node} · ${devices}${gbps}${second}`;
 }
 
 function find() {
   const words = $("search").value.trim().toLowerCase(), list = $("found");
   list.hidden = !words;
   if (!words) return;
-  const nodes = [...fleet.nodes.keys()].filter((name) => name.toLowerCase().includes(words)).slice(0, 40);
-  const pods = [...new Set([...fleet.pending, ...fleet.decisions].map((p) => p.pod))].filter((name) => name.toLowerCase().includes(words)).slice(0, 20);
-  const buttons = [...pods.map((name) => [name, () => openPod(name)]), ...nodes.map((name) => [name, () => openNode(name)])];
-  list.replaceChildren(...buttons.map(([name, open]) => el("li", {}, el("button", { type: "button", textContent: name, onclick: open }))));
-  if (!buttons.length) list.replaceChildren(el("li", { className: "empty", textContent: "Nothing has that name." }));
+  const matches = (name) => name.toLowerCase().includes(words);
+  const nodes = [...fleet.nodes.keys()].filter(matches).slice(0, 40);
+  const pods = [...new Set([...fleet.pending, ...fleet.decisions].map((p) => p.pod))].filter(matches).slice(0, 20);
+  const button = (name, open) => el("li", {}, el("button", { type: "button", textContent: name, onclick: open }));
+  const podButtons = pods.map((name) => button(name, () => openPod(name)));
+  const nodeButtons = nodes.map((name) => button(name, () => openNode(name)));
+  list.replaceChildren(...podButtons, ...nodeButtons);
+  if (!list.children.length) list.replaceChildren(note("No node or pod has this name."));
 }
 
 // -- details ----------------------------------------------------------------------------------------------------
@@ -189,9 +203,15 @@ function open(title, ...content) {
 }
 
 function table(heads, rows) {
-  const cells = (kind, row) => el("tr", {}, ...row.map((cell) => (cell instanceof Node ? el(kind, {}, cell) : el(kind, { textContent: cell }))));
-  return el("div", { className: "scroll" }, el("table", {}, el("thead", {}, cells("th", heads)), el("tbody", {}, ...rows.map((row) => cells("td", row)))));
+  const cell = (kind, content) =>
+    content instanceof Node ? el(kind, {}, content) : el(kind, { textContent: content });
+  const line = (kind, row) => el("tr", {}, ...row.map((content) => cell(kind, content)));
+  const body = el("tbody", {}, ...rows.map((row) => line("td", row)));
+  return el("div", { className: "scroll" }, el("table", {}, el("thead", {}, line("th", heads)), body));
 }
+
+const quiet = (text) => el("p", { className: "quiet", textContent: text });
+const bullets = (texts) => el("ul", {}, ...texts.map((text) => el("li", { textContent: text })));
 
 function stateMark(letter) {
   const state = stateOf(letter), more = state === "s" ? ` ${letter}0 %` : "";
@@ -201,11 +221,16 @@ function stateMark(letter) {
 async function openNode(name) {
   try {
     const node = await ask(`/v1/nodes/${encodeURIComponent(name)}`);
-    const rows = node.devices.map((d) => [d.name, stateMark(d.state), d.claims.join(", ") || "–", size(d.memory), d.live_free === null ? "–" : size(d.live_free), d.note]);
-    const facts = [node.product, node.zone, node.rack, node.clique && `clique ${node.clique}`, node.largest_free_set ? `${node.largest_free_set} free GPUs on one NVLink set` : null];
-    const devices = table(["device", "state", "claims", "memory", "live free", "note"], rows);
-    open(name, el("p", { className: "quiet", textContent: facts.filter(Boolean).join(" · ") }),
-      el("div", { className: "columns" }, node.fabric ? linkGraph(node) : el("p", { className: "quiet", textContent: "No links are known." }), devices));
+    const rows = node.devices.map((d) => {
+      const free = d.live_free === null ? "–" : size(d.live_free);
+      return [d.name, stateMark(d.state), d.claims.join(", ") || "–", size(d.memory), free, d.note];
+    });
+    const clique = node.clique && `clique ${node.clique}`;
+    const largest = node.largest_free_set && `largest free NVLink set: ${node.largest_free_set} GPUs`;
+    const facts = [node.product, node.zone, node.rack, clique, largest];
+    const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
+    const links = node.fabric ? linkGraph(node) : quiet("The NVLinks of this node are not known.");
+    open(name, quiet(facts.filter(Boolean).join(" · ")), el("div", { className: "columns" }, links, devices));
   } catch (problem) { open(name, el("p", { textContent: problem.message })); }
 }
 
@@ -213,19 +238,35 @@ async function openPod(pod) {
   open(pod, el("p", { textContent: "…" }));
   try {
     const found = await ask(`/v1/explain/${pod.split("/").map(encodeURIComponent).join("/")}`), parts = [];
+    const section = (title, content) => parts.push(el("h3", { textContent: title }), content);
     if (found.sentence) parts.push(el("p", { textContent: found.sentence }));
-    if (found.decision) parts.push(el("p", { textContent: `Bound at ${found.decision.at}: ${decision({ ...found.decision, ...found.decision.chosen, devices: found.decision.chosen.devices.length })}` }), scoreTable([found.decision.chosen]));
-    if (found.misses?.length) parts.push(el("h3", { textContent: "What would help" }), el("ul", {}, ...found.misses.map((m) => el("li", { textContent: m }))));
-    if (found.best?.length) parts.push(el("h3", { textContent: "Best nodes" }), scoreTable(found.best));
-    if (found.groups?.length) parts.push(el("h3", { textContent: "Why nodes are refused" }), table(["nodes", "reason", "such as", "devices there"], found.groups.map((g) => [g.nodes, g.reason, g.examples.join(", "), g.causes.join("; ")])));
-    if (found.terms?.length) parts.push(el("h3", { textContent: "Selectors, term by term" }), el("ul", {}, ...found.terms.map((t) => el("li", { textContent: t }))));
-    if (found.attempts?.length) parts.push(el("h3", { textContent: "Attempts" }), table(["at", "nodes", "most frequent reasons"], found.attempts.map((a) => [a.at, `${a.fitting} of ${a.asked}`, a.reasons.map(([text, count]) => `${text} on ${count} nodes`).join("; ")])));
+    if (found.decision) {
+      const { at, chosen } = found.decision;
+      const text = decision({ ...found.decision, ...chosen, devices: chosen.devices.length });
+      parts.push(el("p", { textContent: `Bound at ${at}: ${text}` }), scoreTable([chosen]));
+    }
+    if (found.misses?.length) section("What would help", bullets(found.misses));
+    if (found.best?.length) section("Best nodes", scoreTable(found.best));
+    if (found.groups?.length) {
+      const rows = found.groups.map((g) => [g.nodes, g.reason, g.examples.join(", "), g.causes.join("; ")]);
+      section("Why the pod does not fit", table(["nodes", "reason", "examples", "devices"], rows));
+    }
+    if (found.terms?.length) section("Terms of the selectors", bullets(found.terms));
+    if (found.attempts?.length) {
+      const reasons = (a) => a.reasons.map(([text, count]) => `${text} on ${count} nodes`).join("; ");
+      const rows = found.attempts.map((a) => [a.at, `${a.fitting} of ${a.asked}`, reasons(a)]);
+      section("Attempts", table(["time", "nodes that fit", "most frequent reasons"], rows));
+    }
     open(pod, ...parts);
   } catch (problem) { open(pod, el("p", { textContent: problem.message })); }
 }
 
 function scoreTable(candidates) {
-  return table(["node", "score", "part", "", "why"], candidates.flatMap((c) => c.parts.map((p, i) => [i ? "" : c.node, i ? "" : c.score.toFixed(3), p.name, meter(p.value), p.sentence])));
+  const rows = candidates.flatMap((c) => c.parts.map((part, i) => {
+    const [node, score] = i ? ["", ""] : [c.node, c.score.toFixed(3)];
+    return [node, score, part.name, meter(part.value), part.sentence];
+  }));
+  return table(["node", "score", "part", "value", "reason"], rows);
 }
 
 function meter(value) {
@@ -276,23 +317,47 @@ async function start() {
   }
 }
 
-$("legend").replaceChildren(...Object.entries(STATES).map(([state, name]) => el("li", {}, el("i", { className: `key ${state}` }), name)));
+const legend = ([state, name]) => el("li", {}, el("i", { className: `key ${state}` }), name);
+$("legend").replaceChildren(...Object.entries(STATES).map(legend));
 $("grouping").onchange = () => { map.cursor = -1; draw(); };
 $("search").oninput = find;
 $("find").onsubmit = (event) => { event.preventDefault(); $("found").querySelector("button")?.click(); };
 $("close").onclick = () => $("detail").close();
-$("token").onsubmit = (event) => { event.preventDefault(); token = $("secret").value; sessionStorage.setItem("berth-token", token); $("token").hidden = true; };
+$("token").onsubmit = (event) => {
+  event.preventDefault();
+  token = $("secret").value;
+  sessionStorage.setItem("berth-token", token);
+  $("token").hidden = true;
+};
 $("map").onclick = (event) => { const i = at(event); if (i >= 0) { moveTo(i); openNode(map.places[i].name); } };
-$("map").onmousemove = (event) => { const i = at(event); if (i >= 0) $("here").textContent = told(fleet.nodes.get(map.places[i].name)); };
+$("map").onmousemove = (event) => {
+  const i = at(event);
+  if (i >= 0) $("here").textContent = describe(fleet.nodes.get(map.places[i].name));
+};
 $("map").onkeydown = (event) => {
-  const to = { ArrowRight: () => map.cursor + 1, ArrowLeft: () => map.cursor - 1, ArrowDown: () => inRow(1), ArrowUp: () => inRow(-1), Home: () => 0, End: () => map.places.length - 1 }[event.key];
+  const to = {
+    ArrowRight: () => map.cursor + 1,
+    ArrowLeft: () => map.cursor - 1,
+    ArrowDown: () => inRow(1),
+    ArrowUp: () => inRow(-1),
+    Home: () => 0,
+    End: () => map.places.length - 1,
+  }[event.key];
   if (to) { event.preventDefault(); moveTo(to()); }
   if (event.key === "Enter" && map.places[map.cursor]) openNode(map.places[map.cursor].name);
 };
-document.addEventListener("keydown", (event) => { if (event.key === "/" && !/INPUT|SELECT/.test(document.activeElement.tagName)) { event.preventDefault(); $("search").focus(); } });
-let pending = 0;
-const again = () => { cancelAnimationFrame(pending); pending = requestAnimationFrame(() => { readColours(); draw(); }); };
-new ResizeObserver(again).observe($("fleet"));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+document.addEventListener("keydown", (event) => {
+  const isTyping = /INPUT|SELECT/.test(document.activeElement.tagName);
+  if (event.key !== "/" || isTyping) return;
+  event.preventDefault();
+  $("search").focus();
+});
+let frame = 0;
+const redraw = () => {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => { readColours(); draw(); });
+};
+new ResizeObserver(redraw).observe($("fleet"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 readColours();
 start();

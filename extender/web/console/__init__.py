@@ -1,1 +1,1 @@
-"""HTTP of `berth console`: what people and their programs read."""
+"""HTTP of `berth console`: the page, explain, fleet, policy and metrics."""

@@ -1,4 +1,4 @@
-"""The ASGI application of `berth console`: who may ask, then FastAPI."""
+"""The ASGI application of `berth console`: it checks access, then FastAPI routes the request."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from extender.web.http_limits import PAGES, HttpLimits, RefusalLog
 from extender.web.metrics import scrape
 from extender.web.probes import PROBES, probe
 
-# Never behind the token: kubelet and Prometheus have none, and the page's shell says nothing about the cluster.
+# Paths without a token: kubelet and Prometheus have none, and the files of the page have no data of the cluster.
 _OPEN = (*PROBES, "/metrics", "/version", *page_routes.PATHS)
 
 
 class ConsoleApp:
-    """Probes, metrics, explain, the page. `access` tells which requests are answered; without it, those that loopback
-    gets."""
+    """Probes, metrics, explain, fleet and the page. `access` has the access rules, by default those of loopback."""
 
     def __init__(
         self,
@@ -48,9 +47,9 @@ class ConsoleApp:
             await self._app(scope, receive, send)
 
     async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
-        """What is refused, and what has limits that FastAPI does not know."""
+        """The answer to a request that is refused or that needs no FastAPI, else None."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        if reads and path in PROBES:  # kubelet may ask by any name
+        if reads and path in PROBES:  # before the check of the Host header, which kubelet sets to any name
             return probe(path, self.console.informers)
         refused = self._access.refusal(scope, open_to_all=path in _OPEN)
         if refused is not None:

@@ -1,4 +1,4 @@
-"""The figures of `berth console`: the fleet, what auditing found, and the records that came."""
+"""The metrics of `berth console`: the fleet, the audit, and the records of serve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READINGS: tuple[MetricSource[Console], ...] = (
     MetricSource(
         "berth_records_taken_total",
         COUNTER,
-        "Records of berth serve that the console took up",
+        "Records of berth serve that the console applied",
         lambda s: s.ingest.taken,
     ),
     MetricSource(
@@ -41,80 +41,78 @@ READINGS: tuple[MetricSource[Console], ...] = (
     MetricSource(
         "berth_records_faults_total",
         COUNTER,
-        "Faults in what was sent: records that came twice or are missing, gaps, batches of ended processes, processes forgotten",
+        "Faults of record streams: duplicate and missing records, gaps, batches of ended processes, evicted processes",
         lambda s: {(fault,): float(count) for fault, count in s.ingest.counts.items()},
         ("fault",),
     ),
-    MetricSource(
-        "berth_events_total", COUNTER, "Events written on pods whose reason to wait changed", lambda s: s.teller.events
-    ),
-    MetricSource("berth_agents", GAUGE, "Nodes with a fabric slice of the agent", lambda s: len(s.cache.store.fabric)),
+    MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.teller.events),
+    MetricSource("berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.store.fabric)),
     MetricSource(
         "berth_agents_silent",
         GAUGE,
-        "Agents not heard of for so long that their word on memory is ignored",
+        "Agents silent for so long that Berth ignores their figures of free memory",
         lambda s: len(s.cache.store.silent_agents),
     ),
     MetricSource(
         "berth_agent_age_seconds",
         GAUGE,
-        "Seconds since the quietest agent that is still believed was heard of",
+        "Seconds since the last heartbeat of the agent with the oldest one, silent agents excluded",
         lambda s: s.cache.oldest_agent(s.clock()),
     ),
     MetricSource("berth_gpus", GAUGE, "Whole GPUs, by product", _by_product(lambda f: f.gpus), ("product",)),
     MetricSource(
         "berth_gpus_free",
         GAUGE,
-        "GPUs that nothing holds, not even a share, by product",
+        "GPUs without an allocation or a hold, not even of a share, by product",
         _by_product(lambda f: f.free),
         ("product",),
     ),
     MetricSource(
         "berth_gpus_drifting",
         GAUGE,
-        "GPUs whose memory is in use though no claim holds them, by product",
+        "GPUs whose memory is in use although no claim has them, by product",
         _by_product(lambda f: f.drifting),
         ("product",),
     ),
     MetricSource(
         "berth_gpus_unhealthy",
         GAUGE,
-        "GPUs that their agent reports trouble of, by product",
+        "GPUs that their agent reports as unhealthy, by product",
         _by_product(lambda f: f.unhealthy),
         ("product",),
     ),
     MetricSource(
         "berth_largest_free_nvlink_set",
         GAUGE,
-        "Free GPUs that NVLink joins in one ring on the best node, by product",
+        "Size of the largest set of free GPUs that NVLink joins in one ring on a node, by product",
         _by_product(lambda f: f.largest_set),
         ("product",),
     ),
     MetricSource(
         "berth_gpu_memory_unclaimed_bytes",
         GAUGE,
-        "Memory that no claim holds, by product",
+        "Memory that no claim has allocated, by product",
         _by_product(lambda f: f.unclaimed_bytes),
         ("product",),
     ),
     MetricSource(
         "berth_gpu_memory_live_free_bytes",
         GAUGE,
-        "Memory that agents say is free, by product",
+        "Memory that the agents report as free, by product",
         _by_product(lambda f: f.live_free_bytes),
         ("product",),
     ),
     MetricSource(
         "berth_gpus_stranded",
         GAUGE,
-        "GPUs, counted in parts, that are free and that the typical job of late cannot use where they are, by product",
+        "Free GPUs, counted in fractions, that a typical recent job cannot use on their node, by product",
         _by_product(lambda f: f.stranded),
         ("product",),
     ),
     MetricSource(
         "berth_bandwidth_ratio",
         SUMMARY,
-        "Ring bandwidth of pods bound with several GPUs over the best of any set of that size in the fleet",
+        "Ratio of the ring bandwidth of bound pods with several GPUs to the best of that size in the fleet",
         lambda s: (s.history.joined, s.history.joined_share),
     ),
     *(
@@ -129,7 +127,7 @@ READINGS: tuple[MetricSource[Console], ...] = (
     MetricSource(
         "berth_audit_drift",
         GAUGE,
-        "Audit: claims that the watch had wrong when last compared with a fresh list",
+        "Audit: claims that differed between the cache and the last fresh list",
         lambda s: s.auditor.drifted,
     ),
 )

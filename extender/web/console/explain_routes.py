@@ -1,4 +1,4 @@
-"""GET and POST /v1/explain: why a pod waits, where it went, or where one that does not exist yet would go."""
+"""GET and POST /v1/explain: why a pod waits, why it got its node, or which node a hypothetical pod would get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooM
 from extender.wire import hypothetical_pods, json_value
 
 Json = dict[str, Any]
-_MAX_BODY = 1024 * 1024  # bytes; etcd takes objects of at most 1.5 MiB
+_MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
 
 
 class Question(BaseModel):
@@ -28,16 +28,14 @@ class Question(BaseModel):
 
     objects: list[dict[str, Any]] = Field([], description="pods or workloads, with their claims and claim templates")
     pod: str | None = Field(None, description="a pod that exists, as namespace/name, instead of objects")
-    policy: str | None = Field(
-        None, description="a policy to decide by, as YAML of at most 16 KiB; the active one where absent"
-    )
+    policy: str | None = Field(None, description="a policy as YAML of at most 16 KiB; by default the active policy")
     without: list[str] = Field([], description="nodes to leave out")
     free: list[str] = Field([], description="pods, as namespace/name, whose devices count as free")
-    narrate: str = Field("", description="a node whose search is told line by line")
+    narrate: str = Field("", description="a node whose search is explained step by step")
 
 
 def router(console: Console) -> APIRouter:
-    """The route of GET; POST has a limited body, see explain_hypothetical."""
+    """The route of GET. POST is not here, as its body has a limit: see explain_hypothetical."""
     routes = APIRouter(prefix="/v1/explain")
 
     @routes.get("/{namespace}/{pod}")
@@ -89,7 +87,7 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
 
 
 def _read(body: bytes) -> tuple[Question, Policy | None]:
-    """The question of a body and its policy, in a thread: it may be long. Raises ValidationError or BerthError."""
+    """Parse a body. Runs in a thread, as a body may be long. Raises ValidationError or BerthError."""
     question = Question.model_validate(json_value(body, "body"))
     return question, load_policy(question.policy) if question.policy is not None else None
 

@@ -1,4 +1,4 @@
-"""What the page and the fleet commands read: nodes, claims, one node in full, and updates as server-sent events."""
+"""Routes for the page and the fleet commands: nodes, claims, details of a node, and updates as server-sent events."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fastapi.responses import Response, StreamingResponse
 from extender.console import MOST_WATCHERS, Console, to_json
 
 Json = dict[str, Any]
-_WORTH_PACKING = 16 * 1024  # bytes
+_LEAST_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 
 
 def router(console: Console) -> APIRouter:
-    """The routes."""
+    """The routes of the fleet."""
     routes = APIRouter(prefix="/v1")
 
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:
         if console.informers.refusal:
             return _problem(503, console.informers.refusal)
-        return await _packed(request, orjson.dumps(console.overview.fleet()))
+        return await _compressed(request, orjson.dumps(console.overview.fleet()))
 
     @routes.get("/nodes/{name}")
     async def node(name: str) -> Response:
@@ -38,7 +38,7 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/claims")
     async def claims(request: Request) -> Response:
-        return await _packed(request, orjson.dumps(console.overview.claims()))
+        return await _compressed(request, orjson.dumps(console.overview.claims()))
 
     @routes.get("/audit")
     async def audit() -> Response:
@@ -64,13 +64,11 @@ async def _events(stream: AsyncIterator[object]) -> AsyncIterator[bytes]:
         yield b"data: " + orjson.dumps(update) + b"\n\n"
 
 
-async def _packed(request: Request, content: bytes) -> Response:
+async def _compressed(request: Request, content: bytes) -> Response:
     headers = {}
-    if len(content) > _WORTH_PACKING and "gzip" in request.headers.get("accept-encoding", ""):
-        content, headers = (
-            await asyncio.to_thread(gzip.compress, content, 1),
-            {"Content-Encoding": "gzip"},
-        )  # it leaves the interpreter to others
+    if len(content) > _LEAST_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):
+        content = await asyncio.to_thread(gzip.compress, content, 1)  # releases the GIL
+        headers["Content-Encoding"] = "gzip"
     return Response(content, media_type="application/json", headers=headers)
 
 

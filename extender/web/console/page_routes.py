@@ -1,4 +1,4 @@
-"""The page's shell: one document, one style sheet, one script, all from this package. Nothing comes from elsewhere."""
+"""The static files of the page: document, style sheet and scripts. All are part of this package."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-PATHS = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript"),
-         "/graph.js": ("graph.js", "text/javascript")}  # fmt: skip
-# Names come from the cluster: whatever they hold, the browser runs and loads nothing but these files.
+PATHS = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/graph.js": ("graph.js", "text/javascript"),
+}
+# The browser loads and runs only these files, even if a name from the cluster has HTML in it.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
-}  # fmt: skip
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 def router() -> APIRouter:
-    """The routes of the shell."""
+    """The routes of the static files."""
     routes = APIRouter()
     for path, (name, kind) in PATHS.items():
         content = resources.files("extender.web").joinpath("assets", name).read_bytes()

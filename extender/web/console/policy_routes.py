@@ -1,4 +1,4 @@
-"""GET /v1/policy and /v1/policy/diff: what is in force, what is wrong, and what a candidate would change."""
+"""GET /v1/policy and /v1/policy/diff: the policies, their problems, and the decisions a candidate would change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extender.console import Console, to_json
 
 
 def router(console: Console) -> APIRouter:
-    """The routes."""
+    """The routes of the policy."""
     routes = APIRouter(prefix="/v1/policy")
     active, shadow = console.policy, console.shadow
 
