@@ -1,6 +1,6 @@
-"""The node agent: NVML readings become one ResourceSlice per node, written when something changes.
+"""The node agent: reads the GPUs of its node by NVML and publishes one ResourceSlice when a reading changes.
 
-What does not belong here: anything of the scheduler.
+Scheduling code does not belong here.
 """
 
 from extender.agent.reader import Reader

@@ -1,4 +1,4 @@
-"""From readings to the node's ResourceSlice, and whether a new one is worth writing."""
+"""Makes the node's ResourceSlice from readings, and rounds readings so that small changes cause no write."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from extender.fabric import DRIVER, Reading, attributes_of
 Json = dict[str, Any]
 
 _STEP_BYTES = 256 << 20  # free memory is published in steps of this size
-_HYSTERESIS = 0.75  # of a step: a value that trembles at an edge is not written again and again
-TAINT = {"key": f"{DRIVER}/informational", "value": "", "effect": "NoSchedule"}  # so that nobody allocates from it
+_HYSTERESIS = 0.75  # of a step: a value that moves around the edge of a step causes no writes
+TAINT = {"key": f"{DRIVER}/informational", "value": "", "effect": "NoSchedule"}  # keeps schedulers from allocating
 
 
 def slice_body(node: str, node_uid: str, readings: tuple[Reading, ...], minute: int, *, stale: bool) -> Json:
-    """The ResourceSlice of a node. `stale` tells readers not to believe the links; `minute` is Unix time / 60."""
+    """Return the ResourceSlice of a node. `minute` is Unix time / 60; `stale` tells readers to ignore the links."""
     devices = []
     for position, reading in enumerate(readings):
-        facts: dict[str, str | int | bool] = {
+        values: dict[str, str | int | bool] = {
             **attributes_of(reading),
             "readAt": minute,
             **({"stale": True} if stale else {}),
         }
         devices.append(
-            {"name": f"gpu-{position}", "attributes": {k: _typed(v) for k, v in facts.items()}, "taints": [TAINT]}
+            {"name": f"gpu-{position}", "attributes": {k: _typed(v) for k, v in values.items()}, "taints": [TAINT]}
         )
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
@@ -47,8 +47,10 @@ def _typed(value: str | int) -> Json:
 
 
 def quantize(new: tuple[Reading, ...], published: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """The readings with free memory in steps; a small move keeps the step that was published. Error counts are told as
-    powers of two: that they rise is what matters."""
+    """Return the readings with free memory rounded down to steps of 256 MiB, and error counts to powers of two.
+
+    A change of less than 0.875 of a step keeps the published value. Readers need only the rise of error counts.
+    """
     before = {reading.uuid: reading.memory_free_bytes for reading in published}
     return tuple(
         replace(

@@ -1,4 +1,4 @@
-"""What speaks against a GPU: recovery actions, failed row remapping, critical XIDs, NVLink errors that rise.
+"""Signs of an unhealthy GPU: recovery actions, failed row remapping, critical XIDs, rising NVLink errors.
 
 Source: NVIDIA's NVML reference (fields, events) and XID catalogue.
 """
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 _ACTIONS = {1: "needs a GPU reset", 2: "needs a node reboot", 3: "drain peer-to-peer", 4: "drain and reset"}
-_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # the fault of a program, not of the GPU
-_MOST_EVENTS = 64  # taken at one reading
-_RISING_ROUNDS = 60  # readings for which one rise is remembered: ten minutes of the agent's rounds
+_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # caused by a program, not by the GPU
+_MOST_EVENTS = 64  # limit per reading
+_RISING_ROUNDS = 60  # readings after a rise for which the GPU stays unhealthy: ten minutes of the agent's rounds
 _ERROR_FIELDS = (
     "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
     "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
@@ -21,7 +21,7 @@ Field = Callable[[Any, str], int]
 
 
 class HealthMonitor:
-    """Remembers between readings what NVML tells only once: XIDs and how counters moved."""
+    """Keeps the state that NVML reports only once: XIDs, and the counters of the reading before."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -32,7 +32,7 @@ class HealthMonitor:
         self._rising: dict[str, int] = {}
 
     def listen(self, gpus: dict[str, Any]) -> None:
-        """Collect the XIDs since the last call. `gpus` is UUID to handle. A driver that has no events has none."""
+        """Collect the XIDs since the last call; none if the driver has no events. `gpus` maps UUID to NVML handle."""
         nvml = self._nvml
         try:
             if self._events is None:
@@ -43,9 +43,9 @@ class HealthMonitor:
                     nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
         except (nvml.NVMLError, AttributeError):
             return
-        self._take(gpus)
+        self._collect_events(gpus)
 
-    def _take(self, gpus: dict[str, Any]) -> None:
+    def _collect_events(self, gpus: dict[str, Any]) -> None:
         nvml = self._nvml
         for _ in range(_MOST_EVENTS):
             try:
@@ -54,7 +54,7 @@ class HealthMonitor:
             except nvml.NVMLError_Timeout:
                 return
             except nvml.NVMLError:
-                self._events = None  # the driver was reloaded: register anew at the next reading
+                self._events = None  # the driver was reloaded; the next reading registers again
                 self._registered.clear()
                 return
             name = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
@@ -62,11 +62,11 @@ class HealthMonitor:
                 self._xids[name] = int(event.eventData)
 
     def xid(self, uuid: str) -> int:
-        """The last critical XID; 0 for none."""
+        """Return the last critical XID of a GPU; 0 if there was none."""
         return self._xids.get(uuid, 0)
 
     def link_errors(self, uuid: str, handle: Any, field: Field) -> int:
-        """Errors of all links since the driver was loaded."""
+        """Return the number of NVLink errors since the driver was loaded, and remember whether it rose."""
         found = sum(field(handle, name) for name in _ERROR_FIELDS)
         before = self._errors.get(uuid)
         self._errors[uuid] = found
@@ -77,7 +77,10 @@ class HealthMonitor:
         return found
 
     def note(self, uuid: str, action: int, remapped: Any) -> str:
-        """In a few words; '' where nothing speaks against the GPU. `remapped` is NVML's (.., .., pending, failed)."""
+        """Return why a GPU is unhealthy, in a few words; '' for a healthy GPU.
+
+        `action` is NVML's recovery action, `remapped` its tuple (.., .., pending, failed) of remapped rows or None.
+        """
         if action:
             return _ACTIONS.get(action, f"recovery action {action}")
         if self.xid(uuid):

@@ -1,7 +1,6 @@
-"""Reading GPUs through NVML. Whatever a call refuses is left unknown: "not supported" means no links, never an error.
+"""Reads GPUs through NVML. A value that NVML does not give stays unknown; it is never an error.
 
-`nvml` is the pynvml module, or anything with its functions. Quirks of NVML that are handled here are named beside the
-call (source: NVIDIA's NVML reference, and logs of real machines).
+`nvml` is the pynvml module, or an object with its functions. Sources: NVIDIA's NVML reference, logs of real machines.
 """
 
 from __future__ import annotations
@@ -19,17 +18,19 @@ T = TypeVar("T")
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _GPU, _SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
-# NVLink versions are an enum: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0.
+# NVML's enum of NVLink versions (1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0) to the major version.
 _VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
-# nvmlGpuTopologyLevel_t to the position in model.fabric.DISTANCES.
+# nvmlGpuTopologyLevel_t to the position in model.gpu_topology.DISTANCES.
 _LEVELS = {0: 1, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
 _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
-_MOST_LINKS = 36  # of any GPU so far; older bindings say 18
+_MOST_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
 
 
 def sysfs_numa(address: str) -> int:
-    """NUMA node of a PCI device, 0 where the kernel does not say. NVML's own answer is the node that the GPU's memory
-    is, on machines where it is one (Grace), not the node beside which the GPU sits."""
+    """Return the NUMA node of a PCI device; 0 if the kernel does not know it.
+
+    NVML is not used: on Grace machines it returns the NUMA node of the GPU's memory, not the one next to the GPU.
+    """
     try:
         return max(int((_PCI_DEVICES / address / "numa_node").read_text()), 0) if address else 0
     except (OSError, ValueError):
@@ -37,7 +38,7 @@ def sysfs_numa(address: str) -> int:
 
 
 class Reader:
-    """Reads all GPUs of a node. Make one per process; `read` may be called from any thread, one at a time."""
+    """Reads all GPUs of a node. One instance per process; any thread may call `read`, one thread at a time."""
 
     def __init__(self, nvml: Any, numa_of: Callable[[str], int] = sysfs_numa) -> None:
         self._nvml = nvml
@@ -45,7 +46,7 @@ class Reader:
         self._watch = HealthMonitor(nvml)
 
     def read(self) -> tuple[Reading, ...]:
-        """All GPUs in PCI order. Raises the module's NVMLError only where NVML itself is not there."""
+        """Return the readings of all GPUs in PCI order. Raises NVMLError only if NVML itself is missing."""
         nvml = self._nvml
         nvml.nvmlInit()
         handles = [
@@ -93,7 +94,7 @@ class Reader:
     # -- links -----------------------------------------------------------------------------------------------
 
     def _links(self, handle: Any, peers: dict[str, int], position: int) -> tuple[tuple[tuple[int, int], ...], int]:
-        """(working links to other GPUs, working links into switches)."""
+        """Return (((peer position, working links), ...), working links into switches)."""
         direct: dict[int, int] = {}
         switched = 0
         for link in range(self._link_count(handle)):
@@ -103,11 +104,11 @@ class Reader:
             if peer is not None and peer != position:
                 direct[peer] = direct.get(peer, 0) + 1
             elif self._far_kind(handle, link) != _GPU:
-                switched += 1  # a switch, or one that a VM or a newer driver hides
+                switched += 1  # a switch, or a far end that a VM or a newer driver hides
         return tuple(sorted(direct.items())), switched
 
     def _link_count(self, handle: Any) -> int:
-        """Known by a field on newer drivers; else every number up to the largest is tried."""
+        """Return how many link numbers to try. Older drivers lack the field with the count."""
         count = self._field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT", absent=_MOST_LINKS)
         return min(count, _MOST_LINKS)
 
@@ -116,7 +117,7 @@ class Reader:
         return _normal_address(getattr(info, "busId", "")) if info is not None else ""
 
     def _far_kind(self, handle: Any, link: int) -> int:
-        """Without an answer the far end counts as hidden: a GPU of this node would have been found by its address."""
+        """Return the type of the far end. An unknown end counts as a switch, because `peers` has the node's GPUs."""
         return self._try(lambda: int(self._nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)), _SWITCH)
 
     def _distance(self, handle: Any, other: Any, same: bool) -> int:  # noqa: FBT001 - reads well at the one call
@@ -128,8 +129,10 @@ class Reader:
     # -- memory, fabric, health ------------------------------------------------------------------------------
 
     def _memory(self, handle: Any) -> tuple[int, int | None, int | None]:
-        """(total, free, reserved by the driver) in bytes. With MIG on, the parent's memory needs rights that the agent
-        does not have. Only the second version of the call tells what is reserved."""
+        """Return (total, free, reserved by the driver) in bytes; total 0 and None for unknown values.
+
+        With MIG enabled NVML denies the agent the parent's memory. Only version 2 of the call has `reserved`.
+        """
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         info = (
             self._try(lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle, version), None)
@@ -142,10 +145,12 @@ class Reader:
         total, free, reserved = int(info.total), int(info.free), getattr(info, "reserved", None)
         if not 0 <= free <= total:
             return max(total, 0), None, None
-        return total, free, int(reserved) if reserved is not None and 0 <= reserved <= total - free else None
+        if reserved is None or not 0 <= reserved <= total - free:
+            return total, free, None
+        return total, free, int(reserved)
 
     def _clique(self, handle: Any) -> str:
-        """'<cluster UUID>.<clique>' for multi-node NVLink, '' elsewhere, as the driver's node label has it."""
+        """Return '<cluster UUID>.<clique>' as in the driver's node label; '' without multi-node NVLink."""
         info = self._try(lambda: self._fabric_info(handle), None)
         if info is None or int(info.state) != _FABRIC_COMPLETED:
             return ""
@@ -163,7 +168,7 @@ class Reader:
     # -- guarded calls ---------------------------------------------------------------------------------------
 
     def _field(self, handle: Any, name: str, absent: int = 0) -> int:
-        """A field value; `absent` where the driver or the binding does not know it."""
+        """Return a field value; `absent` if the driver or the binding does not know the field."""
         number = getattr(self._nvml, name, None)
         if number is None:
             return absent
@@ -188,7 +193,7 @@ class Reader:
 
 
 def _normal_address(bus_id: Any) -> str:
-    """'00000000:65:00.0' or bytes of it to '0000:65:00.0'; '' for what hides (ffffffff:ff:ff.0)."""
+    """Turn '00000000:65:00.0', text or bytes, into '0000:65:00.0'; '' for a hidden address (ffffffff:ff:ff.0)."""
     text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
     text = text.strip("\x00").lower()
     domain, colon, rest = text.partition(":")

@@ -1,4 +1,4 @@
-"""Addresses and names that people give on the command line, checked before anything else is begun."""
+"""Checks addresses and names from the command line before a command starts its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMESPACE_BYTES, _NAME_BYTES = 63, 253
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
-    """HOST:PORT. Raises WireError."""
+    """Return (host, port) of HOST:PORT; an empty host means every interface. Raises WireError."""
     host, colon, port = text.rpartition(":")
     digits = port.isascii() and port.isdecimal() and len(port) <= _DIGITS
     host = host[1:-1] if host[:1] + host[-1:] == "[]" else host
@@ -25,9 +25,9 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 def parse_url(text: str, option: str) -> str:
-    """An address to call, without a slash at its end. Raises WireError."""
+    """Return the URL of a server without a slash at its end. Raises WireError."""
     if "@" in text:
-        raise WireError(option, "must not hold a user name or password")  # and they are not shown
+        raise WireError(option, "must not hold a user name or password")  # the message leaves the URL out
     if not _is_url(text):
         wanted = f"http://HOST:PORT or https://HOST:PORT with a port from 1 to {PORTS - 1}"
         raise WireError(option, f"must be {wanted}, is {shown(text)}")
@@ -35,7 +35,7 @@ def parse_url(text: str, option: str) -> str:
 
 
 def parse_server(text: str, option: str) -> str:
-    """The address of a server, which has no path. Raises WireError."""
+    """Return the URL of a server; the URL must have no path. Raises WireError."""
     found = parse_url(text, option)
     if urlsplit(found).path:
         raise WireError(option, f"must be http://HOST:PORT or https://HOST:PORT without a path, is {shown(text)}")
@@ -46,14 +46,14 @@ def _is_url(text: str) -> bool:
     try:
         found: SplitResult = urlsplit(text)
         host, port = found.hostname or "", found.port
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # urlsplit rejects the brackets or the port
         return False
     plain = text.isascii() and text.isprintable() and " " not in text and not found.query and not found.fragment
     return plain and found.scheme in ("http", "https") and bool(host) and port != 0
 
 
 def parse_node(text: str, option: str, room_bytes: int = 0) -> str:
-    """The name of a node, to which so many bytes will be added. Raises WireError."""
+    """Return the name of a node. The caller adds `room_bytes` bytes to it. Raises WireError."""
     most = _NAME_BYTES - room_bytes
     if not _NAME.fullmatch(text) or len(text) > most:
         wanted = f"a DNS-1123 name of at most {most} characters: lower-case letters, digits, '-' and '.'"
@@ -62,7 +62,7 @@ def parse_node(text: str, option: str, room_bytes: int = 0) -> str:
 
 
 def parse_key(text: str, option: str) -> tuple[str, str]:
-    """NAMESPACE/NAME. Raises WireError."""
+    """Return (namespace, name) of NAMESPACE/NAME. Raises WireError."""
     namespace, slash, name = text.partition("/")
     is_key = _NAMESPACE.fullmatch(namespace) and len(namespace) <= _NAMESPACE_BYTES
     if not slash or not is_key or not _NAME.fullmatch(name) or len(name) > _NAME_BYTES:

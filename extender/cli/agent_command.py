@@ -21,7 +21,7 @@ from extender.fabric import DRIVER
 def agent_command(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
 ) -> None:
     """Publish this node's NVLinks and GPU memory as a ResourceSlice of driver fabric.berth.dev.
@@ -29,11 +29,14 @@ def agent_command(
     Example: berth agent --node gpu-worker-1
     """
     name = parse_node(node, "--node", room_bytes=len(DRIVER) + 1)  # the slice is named after driver and node
-    asyncio.run(_until_told(_run(name, kubeconfig)))
+    asyncio.run(_until_signal(_run(name, kubeconfig)))
 
 
-async def _until_told(running: Coroutine[None, None, None]) -> None:
-    """A container's first process ignores SIGTERM unless it asks for it. The slice stays: the next agent takes it over."""
+async def _until_signal(running: Coroutine[None, None, None]) -> None:
+    """Run until SIGINT or SIGTERM. The slice stays: the next agent on the node takes it over.
+
+    The kernel drops SIGTERM for the first process of a container unless that process handles it.
+    """
     work = asyncio.create_task(running)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)

@@ -1,4 +1,4 @@
-"""`berth allocate`: the allocator offline, on files."""
+"""`berth allocate`: runs the allocator offline, on files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from extender.cli.object_files import Objects, load_objects
 from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, shown
 from extender.wire import encode_allocation
 
-_CASE_BUDGET = 1_000_000  # cases have no scheduler waiting
+_CASE_BUDGET = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
 Json = dict[str, Any]
 
 
@@ -38,7 +38,7 @@ def allocate_command(
         typer.Argument(help="YAML or JSON files of Kubernetes objects: slices, classes, claims, pods, nodes."),
     ] = None,
     cases: Annotated[
-        Path | None, typer.Option(help="Folder of case files (.json, .jsonl): one line of answer a case.")
+        Path | None, typer.Option(help="Folder of case files (.json, .jsonl). Prints one line of JSON per case.")
     ] = None,
     order: Annotated[
         Literal["preferred", "in-tree"],
@@ -47,8 +47,8 @@ def allocate_command(
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
-    """Show what would be allocated for the claims in the files, and why not where it would not. Exit code 1 where they
-    fit nowhere.
+    """Show which devices the claims in the files would get on each node, or why a node does not fit. Exit code 1 if no
+    node fits.
 
     Example: berth allocate slices.yaml claim.yaml --order in-tree
     """
@@ -66,7 +66,7 @@ def allocate_command(
 
 
 def answer(case: Case | CaseError, order: str) -> Json:
-    """One case as the conformance form wants it."""
+    """Return the answer to one case: `name`, `error` (or None) and `allocations` (API form, or None)."""
     if isinstance(case, CaseError):
         return {"name": case.name, "error": case.message, "allocations": None}
     try:
@@ -108,12 +108,9 @@ def _search(problem: Problem, order: str) -> Any:
 def _answers(found: Objects, order: str, only: str | None) -> list[Json]:
     nodes = [node for node in found.nodes if only in (None, node.name)]
     if not nodes:
-        raise WireError(
-            "nodes",
-            f"none named {shown(only)}"
-            if only is not None
-            else "the files name no node: give a Node or a slice with nodeName",
-        )
+        if only is not None:
+            raise WireError("nodes", f"none named {shown(only)}")
+        raise WireError("nodes", "the files name no node: give a Node or a slice with nodeName")
     if not found.claims:
         raise WireError("claims", "the files hold no ResourceClaim, ResourceClaimTemplate or Pod with one")
     return [_one_node(found, node, order) for node in nodes]
@@ -165,9 +162,8 @@ def _print(found: Objects, answers: list[Json], output: str) -> None:
         return
     console = Console(soft_wrap=True)
     for line in answers:
-        console.print(
-            f"[bold]{line['node']}[/]: {line['error'] or ('fits' if line['allocations'] is not None else 'does not fit')}"
-        )
+        fits = "does not fit" if line["allocations"] is None else "fits"
+        console.print(f"[bold]{line['node']}[/]: {line['error'] or fits}")
         for claim, allocation in zip(found.claims, line["allocations"] or [], strict=False):
             for result in allocation["devices"]["results"]:
                 console.print(

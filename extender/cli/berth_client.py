@@ -1,4 +1,7 @@
-"""Questions to a running Berth. An answer of another shape than Berth's is told, not shown."""
+"""The HTTP client of the commands that ask a running `berth console`.
+
+A reply that does not have Berth's shape raises an error; no command prints it.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ from extender.cli.addresses import parse_url
 from extender.model import BerthError, WireError, one_line
 from extender.wire import json_value
 
-Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="Where berth console listens.")]
-Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token that Berth asks for, if it does.")]
+Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="The URL of berth console.")]
+Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token of the console's pages, if they need one.")]
 SERVER = "http://127.0.0.1:8889"
 _SECONDS = 30.0
-_MOST_TOLD = 1024  # bytes of an error's text
+_ERROR_BYTES = 1024  # of an error's text
 Json = dict[str, Any]
 
 
 class NodeReply(BaseModel):
-    """A node of the fleet."""
+    """A node of the fleet. `gpus` has one letter per GPU: see `berth nodes`."""
 
     name: str
     product: str
@@ -33,14 +36,14 @@ class NodeReply(BaseModel):
 
 
 class WaitingPodReply(BaseModel):
-    """A pod that waits."""
+    """A pod that waits, with the reason."""
 
     pod: str
     sentence: str
 
 
 class DecidedPodReply(BaseModel):
-    """A pod that was placed."""
+    """A pod that serve has bound. Bandwidths are in GB/s."""
 
     at: str
     pod: str
@@ -51,7 +54,7 @@ class DecidedPodReply(BaseModel):
 
 
 class FleetReply(BaseModel):
-    """GET /v1/fleet."""
+    """The reply to GET /v1/fleet."""
 
     nodes: list[NodeReply]
     waiting: int
@@ -60,7 +63,7 @@ class FleetReply(BaseModel):
 
 
 class ClaimReply(BaseModel):
-    """One of GET /v1/claims."""
+    """One claim in the reply to GET /v1/claims."""
 
     claim: str
     devices: list[str]
@@ -70,7 +73,7 @@ class ClaimReply(BaseModel):
 
 
 class PolicyStatusReply(BaseModel):
-    """GET /v1/policy."""
+    """The reply to GET /v1/policy."""
 
     generation: int
     problem: str
@@ -88,7 +91,7 @@ class ScorePartReply(BaseModel):
 
 
 class ScoredNodeReply(BaseModel):
-    """A node with the devices that a pod got there, or would get."""
+    """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s."""
 
     node: str
     score: float
@@ -100,7 +103,7 @@ class ScoredNodeReply(BaseModel):
 
 
 class ComparisonReply(BaseModel):
-    """A decision that the candidate policy would have made otherwise."""
+    """A pod for which the candidate policy chooses another node or other devices than the active policy."""
 
     pod: str
     active: ScoredNodeReply
@@ -108,7 +111,7 @@ class ComparisonReply(BaseModel):
 
 
 class PolicyDiffReply(BaseModel):
-    """GET /v1/policy/diff."""
+    """The reply to GET /v1/policy/diff."""
 
     candidate: bool
     problem: str
@@ -118,7 +121,7 @@ class PolicyDiffReply(BaseModel):
 
 
 class NodeGroupReply(BaseModel):
-    """Nodes refused for one reason."""
+    """Nodes that are unschedulable for the same reason."""
 
     nodes: int
     reason: str
@@ -127,7 +130,7 @@ class NodeGroupReply(BaseModel):
 
 
 class AttemptReply(BaseModel):
-    """One answer of filter."""
+    """One reply to a filter request."""
 
     at: str
     fitting: int
@@ -136,7 +139,7 @@ class AttemptReply(BaseModel):
 
 
 class DecisionReply(BaseModel):
-    """How a pod was placed."""
+    """The decision by which a pod was bound. `margin` is the score's lead over the runner-up."""
 
     at: str
     chosen: ScoredNodeReply
@@ -145,7 +148,7 @@ class DecisionReply(BaseModel):
 
 
 class ExplanationReply(BaseModel):
-    """One of POST /v1/explain."""
+    """One explanation in the reply to POST /v1/explain."""
 
     pod: str
     outcome: str
@@ -161,7 +164,10 @@ class ExplanationReply(BaseModel):
 
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:
-    """The answer of a running Berth as it came, which has this shape. Raises BerthError."""
+    """Send GET, or POST when there is a `body`, and return the decoded JSON of the reply.
+
+    `shape` is the pydantic type that the reply must have. Raises BerthError.
+    """
     if not (token.isascii() and token.isprintable()):
         raise WireError("--token", "must be visible ASCII characters")
     headers = [
@@ -172,7 +178,7 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
     address = one_line(server)
     try:
         method = "GET" if body is None else "POST"
-        # Plain HTTP needs no authorities, and to load them takes longer than all the rest.
+        # Loading certificate authorities takes longer than the request; plain HTTP needs none.
         tls = not server.startswith("http://")
         reply = httpx.request(method, f"{server}{path}", content=body, headers=headers, timeout=_SECONDS, verify=tls)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -191,10 +197,10 @@ def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = Non
 
 
 def _problem(reply: httpx.Response) -> str:
-    """The text of an error: Berth's own, or the beginning of what another server said."""
+    """Return the text of an error: Berth's own, or the beginning of another server's body."""
     try:
         found = orjson.loads(reply.content)
     except orjson.JSONDecodeError:
-        return one_line(reply.text, _MOST_TOLD)
-    told = found.get("error") if isinstance(found, dict) else None
-    return one_line(told if isinstance(told, str) else reply.text, _MOST_TOLD)
+        return one_line(reply.text, _ERROR_BYTES)
+    message = found.get("error") if isinstance(found, dict) else None
+    return one_line(message if isinstance(message, str) else reply.text, _ERROR_BYTES)

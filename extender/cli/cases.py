@@ -1,4 +1,4 @@
-"""Case files of the allocator: one world, one question, one recorded answer each."""
+"""Case files of the allocator. A case has the objects of a cluster, claims for one node, and the recorded answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case, decoded."""
+    """One decoded case. `shares` maps a device to its consumed capacity in nanos, by name."""
 
     name: str
     features: tuple[str, ...]
@@ -49,7 +49,10 @@ class CaseError:
 
 
 def load_cases(folder: Path) -> Iterator[Case | CaseError]:
-    """All cases of a folder (or one file), .json one a file, .jsonl one a line, in name order."""
+    """Yield the cases of a folder or of one file, in name order: one per .json file, one per line of a .jsonl file.
+
+    Raises WireError for a path without cases. A case that cannot be read is a CaseError.
+    """
     must_exist(folder)
     paths = [folder] if folder.is_file() else sorted((*folder.glob("*.json"), *folder.glob("*.jsonl")))
     if not paths:
@@ -67,7 +70,7 @@ def _read(line: bytes, where: str) -> Case | CaseError:
     try:
         obj = json_value(line, where)
         if type(obj) is not dict:
-            raise WireError("", "a case is an object")
+            raise WireError("", "a case must be an object")
         name = str(obj.get("name") or where)
         return decode_case(obj)
     except WireError as error:
@@ -75,7 +78,7 @@ def _read(line: bytes, where: str) -> Case | CaseError:
 
 
 def decode_case(obj: Json) -> Case:
-    """A case from its JSON. Raises WireError."""
+    """Decode a case from its JSON object. Raises WireError."""
     decoder = SliceDecoder()
     slices = many(obj, "resourceSlices", "", lambda item, _: decoder.decode(item))
     classes = many(obj, "deviceClasses", "", lambda item, _: decode_class(item))

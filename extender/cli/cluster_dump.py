@@ -1,4 +1,4 @@
-"""A picture of a cluster in a file: what Berth would see, for asking it offline."""
+"""A cluster dump: a file with the objects that Berth watches. Commands read it in place of a running cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KIND_OF = {
 
 
 def load_dump(path: Path) -> ClusterCache:
-    """The cache of a picture in a file. Raises WireError naming what cannot be read."""
+    """Return a cache with the objects of a dump file. Raises WireError that names the document."""
     objects = list(documents(path))
     if _KIND_OF.keys().isdisjoint(str(obj.get("kind")) for obj in objects):
         raise WireError(name_of(path), "holds no objects that Berth reads: `berth snapshot` makes such files")
@@ -37,7 +37,7 @@ def load_dump(path: Path) -> ClusterCache:
 
 
 def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
-    """The cache of these objects. Raises WireError naming what cannot be read."""
+    """Return a cache with these objects. Bound pods are left out. Raises WireError that names the document."""
     cache = ClusterCache(Features())
     appliers = {kind.name: kind for kind in watched_resources(cache)}
     for number, obj in enumerate(objects, 1):
@@ -54,20 +54,23 @@ def dump_of(objects: Iterable[Json], where: str = "") -> ClusterCache:
 
 
 async def take_dump(kubeconfig: Path | None) -> bytes:
-    """All objects that Berth watches, as one List. Of pods only what allocation reads."""
+    """Read all objects that Berth watches and return them as one List in JSON.
+
+    A pod keeps only the fields that allocation reads. Raises ClusterError.
+    """
     async with ApiClient(load_credentials(kubeconfig)) as client:
         items = await take_objects(client)
     return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}, option=orjson.OPT_INDENT_2)
 
 
 async def take_objects(client: ApiClient) -> list[Json]:
-    """The objects themselves."""
+    """Read all objects that Berth watches. Raises ClusterError."""
     lists = await asyncio.gather(*(_list(client, kind) for kind in watched_resources(ClusterCache())))
     return [item for found in lists for item in found]
 
 
 async def _list(client: ApiClient, kind: WatchedResource) -> list[Json]:
-    """The objects of the newest version that is served; none of an optional kind that is not."""
+    """List a kind in the newest version that the server has. An optional kind that the server lacks has no objects."""
     for path in kind.paths:
         try:
             return await _list_at(client, path)
@@ -86,7 +89,7 @@ async def _list_at(client: ApiClient, path: str) -> list[Json]:
 
 
 def items_of(page: Json, where: str) -> tuple[Json, ...]:
-    """The objects of a list that a server answered; each has a name. Raises WireError."""
+    """Return the items of a list reply. Raises WireError if an item has no name."""
 
     def named(item: Json, path: str) -> Json:
         need(get(checked(item, path), "metadata", dict, path, {}), "name", f"{path}.metadata")

@@ -19,44 +19,46 @@ SENDER = "system:serviceaccount:berth-system:berth"
 
 def console_command(
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
     listen: Annotated[
-        str, typer.Option(help="Where people and their programs ask.", metavar="HOST:PORT")
+        str, typer.Option(help="The address of the pages and of explain.", metavar="HOST:PORT")
     ] = "127.0.0.1:8889",
     policy: Annotated[
-        Path | None, typer.Option(help="The policy's YAML file that berth serve reads; read again when it changes.")
+        Path | None,
+        typer.Option(help="The policy file that berth serve uses. The console reads it again when it changes."),
     ] = None,
     candidate: Annotated[
         Path | None,
-        typer.Option(help="A policy that is compared with the active one and decides nothing; may come and go."),
+        typer.Option(help="A policy that the console compares with the active one. The file may be missing."),
     ] = None,
     policy_configmap: Annotated[
-        str | None, typer.Option(help="Where an Event says that the policy is wrong.", metavar="NAMESPACE/NAME")
+        str | None,
+        typer.Option(help="The ConfigMap that gets an Event when the policy is invalid.", metavar="NAMESPACE/NAME"),
     ] = None,
     records: Annotated[
-        str | None, typer.Option(help="Where berth serve sends its records.", metavar="HOST:PORT")
+        str | None, typer.Option(help="The address that takes the records of berth serve.", metavar="HOST:PORT")
     ] = None,
     records_from: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"As which user the API server must know the sender. May be repeated. [default: {SENDER}]",
+            help=f"A user that may send records, as the API server names it. May be repeated. [default: {SENDER}]",
             metavar="USER",
         ),
     ] = None,
     records_audience: Annotated[
-        str | None, typer.Option(help=f"For which audience the sender's token must be. [default: {AUDIENCE}]")
+        str | None, typer.Option(help=f"The audience that the sender's token must have. [default: {AUDIENCE}]")
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate of both addresses; read again when it changes.")
+        Path | None, typer.Option(help="The certificate of both addresses. The console reads it again when it changes.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    page_token_file: Annotated[Path | None, typer.Option(help=PAGE_FILE_HELP.capitalize())] = None,
-    page_host: Annotated[list[str] | None, typer.Option(help=HOST_HELP.capitalize(), metavar="NAME")] = None,
-    log_level: Annotated[Level, typer.Option(help="The least that is logged.")] = "info",
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
+    page_token_file: Annotated[Path | None, typer.Option(help=PAGE_FILE_HELP)] = None,
+    page_host: Annotated[list[str] | None, typer.Option(help=HOST_HELP, metavar="NAME")] = None,
+    log_level: Annotated[Level, typer.Option(help="The lowest level that is logged.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
-    """Answer people: explain, the page, nodes, claims, audit, metrics of the fleet. Berth places pods without it.
+    """Serve explain, the pages, audit and fleet metrics. `berth serve` places pods without the console.
 
     Example: berth console --kubeconfig ~/.kube/config --records 127.0.0.1:8890
     """

@@ -1,4 +1,4 @@
-"""What `berth doctor` says of the cluster's objects, as the cache has them."""
+"""The findings of `berth doctor` about the objects in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 class Diagnosis(NamedTuple):
-    """One finding."""
+    """One finding: `what` is wrong, `why` it matters, and the command that repairs it (`mend`)."""
 
     severity: str  # "error" or "warning"
     what: str
@@ -26,13 +26,13 @@ class Diagnosis(NamedTuple):
 
 
 def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
-    """Slices, agents, classes and allocations."""
+    """Yield the findings about slices, agents, classes and allocations."""
     snapshot = cache.snapshot()
     if MARKER_CLASS not in snapshot.classes:
         yield Diagnosis(
             "error",
             f"DeviceClass {MARKER_CLASS} is missing",
-            "pods that wait are not woken when devices appear",
+            "Berth cannot requeue waiting pods when devices appear",
             "kubectl apply -f manifests/base/marker-class.yaml",
         )
     gpus = {name: node_info for name, node_info in snapshot.node_infos.items() if node_info.gpu_bits}
@@ -45,24 +45,28 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "warning",
             f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {some(silent)}",
-            "their links come from a table and live memory is unknown",
+            "Berth takes their links from a product table and does not know their live memory",
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
     astray = sorted(name for name, node_info in gpus.items() if _disagree(node_info))
     if astray:
         yield Diagnosis(
             "error",
-            f"agent and GPU driver name other GPUs on {len(astray)} nodes: {some(astray)}",
-            "links and memory of those GPUs are not believed",
+            f"agent and GPU driver name different GPUs on {len(astray)} nodes: {some(astray)}",
+            "Berth ignores what the agent says about those GPUs",
             "restart the agent and the driver's pod there, and compare nvidia-smi -L",
         )
-    broken = sorted(f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}" for name, node_info in snapshot.node_infos.items()
-                    for pool in node_info.inventory.pools if not pool.usable)  # fmt: skip
+    broken = sorted(
+        f"{pool.key.name} on {name}: {pool.trouble or 'slices are missing'}"
+        for name, node_info in snapshot.node_infos.items()
+        for pool in node_info.inventory.pools
+        if not pool.usable
+    )
     if broken:
         yield Diagnosis(
             "error",
             f"{len(broken)} pools cannot be used: {some(broken)}",
-            "their devices are offered to nobody",
+            "Berth allocates none of their devices",
             "restart the driver's pod on those nodes and look at its log",
         )
     yield from _left_out(snapshot.node_infos.values())
@@ -73,32 +77,32 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "warning",
             f"{len(others)} claims were allocated by another scheduler: {some(others)}",
-            "two schedulers on the same devices race; the later one loses its pod",
+            "two schedulers race for the same devices; the later write loses, and its pod must be scheduled again",
             "kubectl apply -k manifests/overlays/admission",
         )
     for finding in check_consistency(cache):
-        yield _ailment(finding)
+        yield _from_audit(finding)
 
 
-def _ailment(finding: Finding) -> Diagnosis:
+def _from_audit(finding: Finding) -> Diagnosis:
     if not finding.claims:
         return Diagnosis(
             "error",
             f"audit: {finding.sentence}",
-            "Berth leaves out what it cannot believe of this node; other nodes are not affected",
+            "Berth does not use the invalid data of this node; other nodes are not affected",
             f"kubectl get resourceslices --field-selector spec.nodeName={finding.about} -o yaml",
         )
     claim = finding.claims[0]
     return Diagnosis(
         "error",
         f"audit: {finding.sentence}",
-        "two workloads may use one device, or devices are lost to all",
+        "two workloads may use one device, or no workload can use a device",
         f"kubectl -n {claim.namespace} describe resourceclaim {claim.name}",
     )
 
 
 def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
-    """Devices that Berth never offers, by the field that it does not support."""
+    """Yield a finding for each device field that Berth does not support. Berth never allocates those devices."""
     nodes: dict[str, list[str]] = {}
     for node_info in node_infos:
         for field in {
@@ -109,13 +113,13 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "warning",
             f"devices with {field} on {len(names)} nodes: {some(sorted(names))}",
-            "Berth does not support the field yet and never offers these devices",
-            "turn the feature off in their driver, or leave them to kube-scheduler by another DeviceClass",
+            "Berth does not support the field yet and never allocates these devices",
+            "turn the feature off in their driver, or give them a DeviceClass for pods of the default scheduler",
         )
 
 
 def _disagree(node_info: NodeInfo) -> bool:
-    """Whether the live agent knows a GPU that the slices do not have, or the other way round."""
+    """Whether the live agent and the driver's slices name different GPUs."""
     if node_info.fabric is None or node_info.fabric.source is not Source.LIVE:
         return False
     published = {uuid for place in node_info.inventory.places if (uuid := gpu_uuid(place.device))}
@@ -123,5 +127,5 @@ def _disagree(node_info: NodeInfo) -> bool:
 
 
 def some(names: list[str]) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first five names and the number of the others, as text."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,4 +1,4 @@
-"""`berth doctor`: what keeps Berth from working well in a cluster, why it hurts, and the command that mends it."""
+"""`berth doctor`: finds problems of a cluster, says why each one matters, and names the command that repairs it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,32 @@ _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
-_SHORT_SECONDS = 2.0  # of httpTimeout for filter
+_SHORT_SECONDS = 2.0  # doctor warns of a shorter httpTimeout for filter
 _MOST_CONFIGURATION = 1024 * 1024  # bytes
-# (API group, resource, verb): the heart of manifests/base/rbac.yaml.
+# (API group, resource, verb): the rights in manifests/base/rbac.yaml without which `berth serve` cannot work.
 _RIGHTS = (
-    ("resource.k8s.io", "resourceslices", "list"), ("resource.k8s.io", "resourceclaims", "watch"), ("", "pods", "watch"),
-    ("", "nodes", "list"), ("resource.k8s.io", "resourceclaims", "patch"), ("resource.k8s.io", "resourceclaims/status", "patch"),
-    ("", "pods/binding", "create"), ("resource.k8s.io", "deviceclasses", "patch"),
-)  # fmt: skip
+    ("resource.k8s.io", "resourceslices", "list"),
+    ("resource.k8s.io", "resourceclaims", "watch"),
+    ("", "pods", "watch"),
+    ("", "nodes", "list"),
+    ("resource.k8s.io", "resourceclaims", "patch"),
+    ("resource.k8s.io", "resourceclaims/status", "patch"),
+    ("", "pods/binding", "create"),
+    ("resource.k8s.io", "deviceclasses", "patch"),
+)
 
 
 def doctor_command(
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
     scheduler_config: Annotated[
         Path | None,
-        typer.Option(help="The KubeSchedulerConfiguration in use; else the ConfigMap berth-scheduler-config."),
+        typer.Option(help="The KubeSchedulerConfiguration in use. Default: the ConfigMap berth-scheduler-config."),
     ] = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Examine a cluster. Exit code 1 where there is an error.
+    """Examine a cluster. Exit code 1 if there is an error.
 
     Example: berth doctor --kubeconfig ~/.kube/config
     """
@@ -67,7 +72,7 @@ async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> 
     found = list(configuration(given, where)) if given is not None else []
     async with ApiClient(load_credentials(kubeconfig)) as client:
         found += version_findings(await client.get("/version"))
-        found += [ailment async for ailment in _rights(client)]
+        found += [finding async for finding in _rights(client)]
         objects = await take_objects(client)
         pods = list(items_of(await client.get("/api/v1/pods", {"fieldSelector": "spec.nodeName="}), "/api/v1/pods"))
         hooks = [
@@ -82,7 +87,7 @@ async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> 
 
 
 async def _items(client: ApiClient, path: str) -> list[Json]:
-    """The objects of a list; none where the server does not serve them or forbids them."""
+    """Return the objects of a list; none if the server does not serve the list or forbids it."""
     try:
         return list(items_of(await client.get(path), path))
     except ClusterError:
@@ -90,19 +95,19 @@ async def _items(client: ApiClient, path: str) -> list[Json]:
 
 
 def version_findings(answer: Json) -> Iterator[Diagnosis]:
-    """Whether Berth knows the version that an API server tells of itself at /version."""
+    """Yield a finding if Berth does not know the version in `answer`, the reply of an API server to /version."""
     text = str(answer.get("gitVersion", "")).removeprefix("v")
     major, minor = (int("".join(c for c in part if c.isdigit()) or 0) for part in [*text.split("."), "0", "0"][:2])
     if (major, minor) < _OLDEST:
         yield Diagnosis(
-            "error", f"the API server is {text}", "resource.k8s.io/v1 begins with 1.34", "upgrade the cluster"
+            "error", f"the API server is {text}", "resource.k8s.io/v1 exists since 1.34", "upgrade the cluster"
         )
     if (major, minor) > _NEWEST:
         yield Diagnosis(
             "warning",
             f"the API server is {text}",
-            f"Berth knows the API up to {_NEWEST[0]}.{_NEWEST[1]}",
-            "look for a newer Berth, and try this one on the trial overlay first",
+            f"Berth knows the API up to version {_NEWEST[0]}.{_NEWEST[1]}",
+            "look for a newer Berth, or try this one with the trial overlay first",
         )
 
 
@@ -141,13 +146,13 @@ def _no_configuration() -> Diagnosis:
     return Diagnosis(
         "warning",
         "no scheduler configuration was found",
-        "its traps cannot be looked for",
+        "doctor cannot check it for common mistakes",
         "berth doctor --scheduler-config FILE",
     )
 
 
 def configuration(content: bytes | str, where: str = "the scheduler configuration") -> Iterator[Diagnosis]:
-    """The traps of a KubeSchedulerConfiguration that can be seen from outside. Raises WireError where it is none."""
+    """Yield the mistakes in a KubeSchedulerConfiguration. Raises WireError if `content` is not one."""
     config = one_value(content, where, _MOST_CONFIGURATION)
     if type(config) is not dict or config.get("kind") != "KubeSchedulerConfiguration":
         raise WireError(where, "must be a KubeSchedulerConfiguration")
@@ -161,7 +166,7 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
         yield Diagnosis(
             "error",
             f"percentageOfNodesToScore is {one_line(str(share))}",
-            "the scheduler shows Berth a sample; nodes with the right GPUs are missed",
+            "kube-scheduler sends Berth a sample of the nodes, which may lack the nodes with the right GPUs",
             mend,
         )
     for profile in profiles:
@@ -176,44 +181,48 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
         if missing:
             yield Diagnosis(
                 "error",
-                f"DynamicResources is on at {', '.join(missing)}",
+                f"DynamicResources is enabled at {', '.join(missing)}",
                 "the in-tree plugin would allocate the claims before Berth",
                 mend,
             )
     extenders = [one for one, _ in _objects(config, "extenders", where)]
     if not any(e.get("filterVerb") for e in extenders) or not any(e.get("bindVerb") for e in extenders):
         yield Diagnosis(
-            "error", "no extender has filterVerb and bindVerb", "Berth is never asked, or never binds", mend
+            "error",
+            "no extender has filterVerb and bindVerb",
+            "kube-scheduler sends Berth no filter or bind calls",
+            mend,
         )
     for one in extenders:
         for field, wanted, why in (
-            ("nodeCacheCapable", True, "whole Node objects are sent: bodies of tens of megabytes"),
-            ("ignorable", False, "while Berth is away pods would be bound without devices"),
+            ("nodeCacheCapable", True, "kube-scheduler sends whole Node objects: bodies of tens of megabytes"),
+            ("ignorable", False, "kube-scheduler binds pods without devices while Berth is down"),
         ):
             if one.get(field, False) is not wanted:
                 yield Diagnosis(
-                    "error", f"extender {_told(one, 'urlPrefix')}: {field} is {_told(one, field)}", why, mend
+                    "error", f"extender {_text(one, 'urlPrefix')}: {field} is {_text(one, field)}", why, mend
                 )
         timeout = _seconds(one.get("httpTimeout"))
         if one.get("filterVerb") and timeout < _SHORT_SECONDS:
             yield Diagnosis(
                 "warning",
-                f"extender {_told(one, 'urlPrefix')}: httpTimeout is {_told(one, 'httpTimeout')}",
-                "a shape never seen takes Berth longer on thousands of nodes; the pod is then tried again",
+                f"extender {_text(one, 'urlPrefix')}: httpTimeout is {_text(one, 'httpTimeout')}",
+                "the first filter call for new pod requirements takes longer on thousands of nodes; "
+                "kube-scheduler then retries the pod",
                 mend,
             )
         if one.get("filterVerb") and not one.get("prioritizeVerb"):
             yield Diagnosis(
                 "warning",
-                f"extender {_told(one, 'urlPrefix')} has no prioritizeVerb",
-                "in-tree scores alone choose among Berth's short list",
+                f"extender {_text(one, 'urlPrefix')} has no prioritizeVerb",
+                "kube-scheduler chooses among the nodes of Berth's short list by in-tree scores alone",
                 mend,
             )
         if one.get("managedResources"):
             yield Diagnosis(
                 "error",
-                f"extender {_told(one, 'urlPrefix')} has managedResources",
-                "pods with claims name no resource and would skip Berth",
+                f"extender {_text(one, 'urlPrefix')} has managedResources",
+                "kube-scheduler does not call Berth for pods with claims, because they name no resource",
                 mend,
             )
 
@@ -227,52 +236,62 @@ def _disabled(plugins: Json, point: str, where: str) -> list[Json]:
     return [one for one, _ in _objects(plan, "disabled", f"{where}: profiles.plugins.{point}")]
 
 
-def _told(obj: Json, field: str) -> str:
+def _text(obj: Json, field: str) -> str:
     return one_line(str(obj.get(field)))
 
 
 def _seconds(text: object) -> float:
-    """A Go duration of seconds or milliseconds; kube-scheduler's default is 5 s."""
+    """Return a Go duration with one unit (m, s or ms) in seconds; kube-scheduler's default, 5 s, for any other text."""
     word = str(text or "5s")
-    unit, digits = (0.001, word[:-2]) if word.endswith("ms") else (60.0 if word.endswith("m") else 1.0, word[:-1])
-    plain = digits.isascii() and digits.replace(".", "", 1).isdecimal()
-    return float(digits) * unit if plain else 5.0
+    if word.endswith("ms"):
+        unit, digits = 0.001, word[:-2]
+    else:
+        unit, digits = 60.0 if word.endswith("m") else 1.0, word[:-1]
+    is_number = digits.isascii() and digits.replace(".", "", 1).isdecimal()
+    return float(digits) * unit if is_number else 5.0
 
 
 def webhooks(configurations: list[Json]) -> Iterator[Diagnosis]:
-    """Webhooks that every bind has to pass."""
+    """Yield the webhooks without which no bind succeeds."""
     for config in configurations:
         for hook in config.get("webhooks") or ():
-            asked = [
+            asked = {
                 resource
                 for rule in hook.get("rules") or ()
                 for group, resources in _WRITTEN.items()
                 for resource in resources
-                if {group, "*"} & set(rule.get("apiGroups") or ())
-                and {resource, "*/*", f"{resource.partition('/')[0]}/*", *(() if "/" in resource else ("*",))}
-                & set(rule.get("resources") or ())
-            ]
+                if _covers(rule, group, resource)
+            }
             if asked and hook.get("failurePolicy", "Fail") == "Fail":
                 yield Diagnosis(
                     "warning",
-                    f"webhook {hook.get('name')} is asked about {', '.join(sorted(set(asked)))}",
-                    "every bind waits for it, and fails while it is away",
+                    f"webhook {hook.get('name')} is asked about {', '.join(sorted(asked))}",
+                    "every bind waits for this webhook, and fails while the webhook is down",
                     f"kubectl edit {config.get('kind', 'webhookconfiguration').lower()} {config['metadata']['name']}",
                 )
 
 
+def _covers(rule: Json, group: str, resource: str) -> bool:
+    """Whether a webhook's rule applies to a resource, or to a subresource such as pods/binding."""
+    name, slash, _ = resource.partition("/")
+    wildcards = {"*/*", f"{name}/*"} if slash else {"*", "*/*", f"{name}/*"}
+    groups, resources = set(rule.get("apiGroups") or ()), set(rule.get("resources") or ())
+    return bool({group, "*"} & groups) and bool({resource, *wildcards} & resources)
+
+
 def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
-    """Quotas on devices that are used up, and pods that wait for claims nobody makes."""
+    """Yield the exhausted quotas on devices, and the waiting pods whose claims do not exist."""
     for quota in quotas:
         status = quota.get("status") or {}
         for name, hard in (status.get("hard") or {}).items():
             used = (status.get("used") or {}).get(name, "0")
             if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
-                where = quota["metadata"]["namespace"]
+                where, class_name = quota["metadata"]["namespace"], name.removesuffix(_QUOTA)
+                usage = f"{used} of {hard} devices of class {class_name} are used"
                 yield Diagnosis(
                     "warning",
-                    f"quota {where}/{quota['metadata']['name']}: {used} of {hard} devices of class {name.removesuffix(_QUOTA)} are used",
-                    "no further claim of the class is created there, and its pods wait without a reason from any scheduler",
+                    f"quota {where}/{quota['metadata']['name']}: {usage}",
+                    "no further claim of the class is created there; no scheduler says why the pods wait",
                     f"kubectl -n {where} edit resourcequota {quota['metadata']['name']}",
                 )
     waiting_for = sorted(
@@ -286,13 +305,13 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "warning",
             f"{len(waiting_for)} waiting pods have no claim yet: {some(waiting_for)}",
-            "a quota, a missing template or a controller manager that is away keeps it from being made",
+            "a quota, a missing template or a stopped kube-controller-manager prevents the claim",
             f"kubectl -n {waiting_for[0].partition('/')[0]} describe pod {waiting_for[0].partition('/')[2]}",
         )
 
 
 def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
-    """Pods with claims that another scheduler is asked to place."""
+    """Yield the waiting pods with claims whose schedulerName is not Berth's."""
     wrong = sorted(
         f"{p['metadata']['namespace']}/{p['metadata']['name']}"
         for p in pods
@@ -302,6 +321,6 @@ def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "warning",
             f"{len(wrong)} waiting pods with claims name another scheduler: {some(wrong)}",
-            "they are placed without regard to NVLink, beside Berth's picture",
+            "another scheduler places them without regard to NVLink, and races with Berth for devices",
             f"set schedulerName: {SCHEDULER} in their manifests",
         )

@@ -27,7 +27,7 @@ from extender.scheduling import Evaluator
 from extender.wire import hypothetical_pods
 
 Json = dict[str, Any]
-_BRIEF, _WIDE = 5, 1000  # groups shown
+_BRIEF, _WIDE = 5, 1000  # groups of nodes in the table
 Output = Literal["table", "wide", "json"]
 
 
@@ -42,22 +42,24 @@ def explain_command(
     server: Server = SERVER,
     token: Token = "",
     snapshot: Annotated[
-        Path | None, typer.Option(help="Ask a picture made by `berth snapshot` instead of a running Berth.")
+        Path | None, typer.Option(help="Use a file made by `berth snapshot` instead of a running Berth.")
     ] = None,
     policy: Annotated[Path | None, typer.Option(help="Decide by this policy instead of the active one.")] = None,
-    without: Annotated[list[str] | None, typer.Option(metavar="NODE", help="As if this node did not exist.")] = None,
-    free: Annotated[
-        list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="As if the devices of this pod were free.")
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="Explain as if this node did not exist.")
     ] = None,
-    narrate: Annotated[str, typer.Option(metavar="NODE", help="Tell the search on this node line by line.")] = "",
+    free: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="Explain as if the devices of this pod were free.")
+    ] = None,
+    narrate: Annotated[str, typer.Option(metavar="NODE", help="Print the steps of the search on this node.")] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Say why a pod waits, why it went where it is, or where it would go. Exit code 1 where it fits nowhere.
+    """Say why a pod waits, why Berth chose its node, or where it would go. Exit code 1 if no node fits.
 
     Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
     """
     objects = [obj for path in file or () for obj in documents(path)]
-    name = _name(words or [], imagined=bool(file))
+    name = _pod_name(words or [], has_file=bool(file))
     question: Json = {"objects": objects, "without": without or [], "free": free or [], "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
@@ -73,29 +75,32 @@ def explain_command(
 
 def snapshot_command(
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
 ) -> None:
-    """Print what Berth would see of a cluster, as one JSON list. Container environments and secrets are left out.
+    """Print the objects that Berth watches, as one JSON list. Container environments and secrets are left out.
 
-    Example: berth snapshot --kubeconfig ~/.kube/config > picture.json
+    Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
     """
     with Console(stderr=True).status("reading the cluster"):
         content = asyncio.run(take_dump(kubeconfig))
     sys.stdout.buffer.write(content + b"\n")
 
 
-def _name(words: list[str], *, imagined: bool) -> str | None:
-    """'namespace/name', or a bare name that must be unique."""
+def _pod_name(words: list[str], *, has_file: bool) -> str | None:
+    """Return 'namespace/name', or a bare name that must be unique; None if the pods come from a file.
+
+    Raises WireError.
+    """
     if words[:1] == ["pod"]:
         words = words[1:]
     if not words:
-        if imagined:
+        if has_file:
             return None
         raise WireError("NAMESPACE/NAME", "is missing: name a pod, or give -f FILE")
     parts = words[0].split("/")
     given = shown(" ".join(words))
-    if imagined:
+    if has_file:
         raise WireError("NAMESPACE/NAME", f"does not go with -f FILE, is {given}")
     if len(words) > 1 or len(parts) > 2 or not all(parts):  # noqa: PLR2004 - namespace and name
         raise WireError("NAMESPACE/NAME", f"must name one pod, is {given}")
@@ -124,7 +129,7 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
     key = explainer.named(name)
     pod = next((pod for pod in cache.store.pods.values() if pod.key == key), None)
     if pod is None:
-        raise UnknownPod(f"pod {one_line(name)} does not wait in this picture")
+        raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
     return [explainer.hypothetical(pod, (), scenario, policy, question["narrate"])]
 
 
@@ -151,17 +156,17 @@ def _show(found: Json, output: Output) -> None:
     if found.get("change"):
         console.print(f"since the last attempt: {escape(found['change'])}")
     for attempt in found.get("attempts", ()):
-        told = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
-        console.print(
-            f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes{f': {escape(told)}' if told else ''}"
-        )
+        reasons = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
+        line = f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes"
+        console.print(f"{line}: {escape(reasons)}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
 
 
 def _decided(pod: str, decision: Json) -> str:
     chosen = decision["chosen"]
-    found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {', '.join(chosen['devices']) or 'no new devices'}"
+    devices = ", ".join(chosen["devices"]) or "no new devices"
+    found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {devices}"
     if chosen["ring_gbps"]:
         found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
     if decision["runner_up"]:
@@ -181,8 +186,8 @@ def _best(candidates: list[Json]) -> Table:
 
 
 def _groups(groups: list[Json], limit: int) -> Table:
-    table = Table(title="refused nodes", title_justify="left")
-    for name in ("nodes", "reason", "such as", "devices there"):
+    table = Table(title="unschedulable nodes", title_justify="left")
+    for name in ("nodes", "reason", "examples", "devices on one of them"):
         table.add_column(name)
     for group in groups[:limit]:
         table.add_row(

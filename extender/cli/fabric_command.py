@@ -1,4 +1,4 @@
-"""`berth fabric`: the links of a machine or node, and the best set of GPUs for a count."""
+"""`berth fabric`: shows the links of a machine or node, and the best set of a given number of GPUs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ Json = dict[str, Any]
 
 def fabric_command(
     target: Annotated[
-        str, typer.Argument(help="A machine file, a machine that Berth carries, or (with --kubeconfig) a node.")
+        str, typer.Argument(help="A machine file, the name of a built-in machine, or (with --kubeconfig) a node.")
     ],
     count: Annotated[int, typer.Option(help="How many GPUs to choose.", min=1, max=16)] = 2,
-    free: Annotated[str | None, typer.Option(help="Free GPUs by position, e.g. 0,1,4; all where absent.")] = None,
-    kubeconfig: Annotated[Path | None, typer.Option(help="Read the node's fabric slice from this cluster.")] = None,
+    free: Annotated[str | None, typer.Option(help="Positions of the free GPUs, e.g. 0,1,4. Default: all.")] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Read the node's fabric slice from the cluster of this file.")
+    ] = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Show how GPUs are joined and which set is best.
+    """Show how the GPUs are joined and which set of them is best.
 
     Example: berth fabric dgx1-v100 --count 4 --free 0,1,2,3,5
     """
@@ -65,7 +67,7 @@ def _machine(target: str) -> tuple[str, Fabric, str]:
     is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
     machine = load_machine(path) if is_file else carried_machines().get(target)
     if machine is None:
-        raise WireError(one_line(target), "is neither a file nor a machine that Berth carries")
+        raise WireError(one_line(target), "is neither a file nor a built-in machine")
     fabric = fabric_of(SliceDecoder().decode(fabric_slice("machine", machine)).devices)
     if fabric is None:
         raise WireError(target, "describes no consistent fabric")
@@ -78,10 +80,10 @@ async def _node(node: str, kubeconfig: Path | None) -> tuple[str, Fabric, str]:
         try:
             obj = await client.get(f"/apis/resource.k8s.io/v1/resourceslices/{DRIVER}-{node}")
         except NotFound as error:
-            raise WireError(node, "has no fabric slice: is the agent running there?") from error
+            raise WireError(node, "has no fabric slice; check that the agent runs there") from error
     fabric = fabric_of(SliceDecoder().decode(obj).devices)
     if fabric is None:
-        raise WireError(node, "its fabric slice is stale or contradicts itself")
+        raise WireError(node, "has a fabric slice that is stale or contradicts itself")
     return node, fabric, fabric.source.value
 
 
@@ -92,7 +94,7 @@ def _mask(free: str | None, size: int) -> int:
     known = {str(position): position for position in range(size)}
     bad = next((p for p in positions if p.strip() not in known), None)
     if bad is not None:
-        raise WireError("--free", f"{shown(bad)} is no position below {size}")
+        raise WireError("--free", f"{shown(bad)} is not a position below {size}")
     return sum(1 << p for p in {known[p.strip()] for p in positions})
 
 

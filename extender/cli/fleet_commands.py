@@ -1,4 +1,4 @@
-"""`berth nodes`, `berth claims` and `berth top`: the fleet in a terminal, asked from a running Berth."""
+"""`berth nodes`, `berth claims` and `berth top`: show the fleet as a running `berth console` reports it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nodes_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """List nodes with the state of every GPU. Exit code 1 where no node has such a name.
+    """List nodes with the state of every GPU. Exit code 1 if no name matches.
 
     Example: berth nodes h100 --output wide
     """
@@ -61,11 +61,7 @@ def claims_command(
     for name in ("claim", "devices", "pods", *(["by", "problem"] if output == "wide" else [])):
         table.add_column(name)
     for one in rows:
-        more = (
-            ["berth" if one["ours"] else "another" if one["devices"] else "", escape(one["problem"])]
-            if output == "wide"
-            else []
-        )
+        more = [_allocator(one), escape(one["problem"])] if output == "wide" else []
         table.add_row(
             escape(one["claim"]), escape(" ".join(one["devices"])) or "-", escape(" ".join(one["pods"])) or "-", *more
         )
@@ -76,9 +72,9 @@ def top_command(
     *,
     server: Server = SERVER,
     token: Token = "",
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    output: Annotated[Output, typer.Option(help="How to print; json prints one picture and ends.")] = "table",
-    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two pictures.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the fleet once and end.")] = False,
+    output: Annotated[Output, typer.Option(help="How to print; json prints the fleet once and ends.")] = "table",
+    seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 2.0,
 ) -> None:
     """Watch free GPUs, waiting pods and decisions. Ctrl-C ends it.
 
@@ -98,6 +94,12 @@ def top_command(
                 live.update(_top(ask(server, token, "/v1/fleet", FleetReply)))
         except KeyboardInterrupt:
             return
+
+
+def _allocator(claim: Json) -> str:
+    if claim["ours"]:
+        return "berth"
+    return "another" if claim["devices"] else ""
 
 
 def _console() -> Console:

@@ -1,4 +1,4 @@
-"""`berth lint`: what is wrong with classes, claims and slices before a pod meets them."""
+"""`berth lint`: finds mistakes in classes, claims, slices and pods before they reach a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from extender.cli.old_manifests import Correction, corrected
 from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
-from extender.model import Device, WireError
+from extender.model import Device, Graph, WireError
 from extender.wire import HypotheticalPod, hypothetical_pods, objects_of_part
 
 Json = dict[str, Any]
@@ -27,7 +27,7 @@ _SUPPLY = ("DeviceClass", "ResourceSlice")
 
 
 class LintFinding(NamedTuple):
-    """One thing to look at. Errors keep pods from running; warnings may be meant."""
+    """One finding. An error keeps pods from running; a warning may be on purpose."""
 
     severity: str  # "error" or "warning"
     where: str  # the object and the field
@@ -40,17 +40,17 @@ def lint_command(
     *,
     as_new: Annotated[
         str | None,
-        typer.Option(help="Also check what the API server of this version would refuse, e.g. 1.36.", metavar="VERSION"),
+        typer.Option(help="Check selectors as the API server of this version does, e.g. 1.36.", metavar="VERSION"),
     ] = None,
     snapshot: Annotated[
-        Path | None, typer.Option(help="Classes and slices of a cluster, made by `berth snapshot`.")
+        Path | None, typer.Option(help="A file made by `berth snapshot`, for the classes and slices of a cluster.")
     ] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Print the corrected manifests; findings go to standard error.")
     ] = False,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Check classes, claims and pods against the schema and the slices at hand. Exit code 1 where there is an error.
+    """Check classes, claims and pods against the schema and the given slices. Exit code 1 if there is an error.
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
@@ -65,7 +65,7 @@ def lint_command(
     supply = objects_of([obj for obj, _ in made] + given, places, problems)
     found += findings(supply, dialect_of(as_new))
     found += [LintFinding("error", problem.path, problem.problem) for problem in problems]
-    with contextlib.suppress(WireError):  # what is wrong with pods and templates was said above
+    with contextlib.suppress(WireError):  # `problems` has the faults of pods and templates already
         found += impossible_topologies(hypothetical_pods([obj for obj, _ in made]), supply)
     _print(found, output, to_stderr=fix)
     if fix:
@@ -75,7 +75,7 @@ def lint_command(
 
 
 def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[LintFinding]]:
-    """Every document that can be read, with its place; the others as findings."""
+    """Return the (place, object) of every document that can be read, and findings for the others."""
     raw: list[tuple[str, Json]] = []
     found: list[LintFinding] = []
     for path in files:
@@ -103,11 +103,12 @@ def _corrected(obj: Json) -> tuple[Json, list[Correction]]:
 
 def _name(obj: Json) -> str:
     metadata = obj.get("metadata") or {}
-    return f"{obj.get('kind', 'object without kind')} {metadata.get('name') or metadata.get('generateName') or 'without name'}"
+    name = metadata.get("name") or metadata.get("generateName") or "without name"
+    return f"{obj.get('kind', 'object without kind')} {name}"
 
 
 def _collisions(raw: list[tuple[str, Json]]) -> Iterator[LintFinding]:
-    """Objects that overwrite each other when they are applied."""
+    """Yield the objects that overwrite another object of the files when they are applied."""
     seen: dict[tuple[str, str, str], str] = {}
     for where, obj in raw:
         metadata = obj.get("metadata") or {}
@@ -117,7 +118,7 @@ def _collisions(raw: list[tuple[str, Json]]) -> Iterator[LintFinding]:
                 "error",
                 f"{where}: {_name(obj)}",
                 f"has the same name as the one in {seen[key]}",
-                "give it a name of its own",
+                "give it another name",
             )
         seen[key] = where
 
@@ -137,7 +138,7 @@ def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
 
 
 def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
-    """All findings about what the objects mean, in the order of the files' objects."""
+    """Yield the findings about slices, classes, selectors and counts, in this order."""
     for slice_ in objects.slices:
         if slice_.problem:
             yield LintFinding("error", f"ResourceSlice {slice_.name}", slice_.problem)
@@ -152,7 +153,7 @@ def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
 
 
 def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iterator[LintFinding]:
-    """Pods that require NVLink between more GPUs than it joins on any node whose fabric slice is given."""
+    """Yield the pods that require NVLink between more GPUs than it joins on any node with a fabric slice."""
     graphs = [fabric.graph for slice_ in objects.fabric.values() if (fabric := fabric_of(slice_.devices)) is not None]
     if not graphs:
         return
@@ -160,19 +161,18 @@ def impossible_topologies(pods: list[HypotheticalPod], objects: Objects) -> Iter
         if pod.annotations.get("berth.dev/topology") != "required":
             continue
         for option in (o for claim in claims for r in claim.spec.requests for o in r.alternatives[:1]):
-            if (
-                option.mode == "ExactCount"
-                and option.count > 1
-                and not any(
-                    largest_joined(graph, (1 << graph.size) - 1, option.count) == option.count for graph in graphs
-                )
-            ):
-                yield LintFinding(
-                    "warning",
-                    f"Pod {pod.key}, annotation berth.dev/topology",
-                    f"no node joins {option.count} GPUs by NVLink",
-                    "ask for fewer GPUs, or topology: preferred",
-                )
+            if option.mode != "ExactCount" or option.count <= 1 or _is_joined_anywhere(graphs, option.count):
+                continue
+            yield LintFinding(
+                "warning",
+                f"Pod {pod.key}, annotation berth.dev/topology",
+                f"no node joins {option.count} GPUs by NVLink",
+                "ask for fewer GPUs, or topology: preferred",
+            )
+
+
+def _is_joined_anywhere(graphs: list[Graph], count: int) -> bool:
+    return any(largest_joined(graph, (1 << graph.size) - 1, count) == count for graph in graphs)
 
 
 def _selectors(objects: Objects) -> Iterator[tuple[str, str]]:
@@ -204,17 +204,15 @@ def _selector(
                 "warning",
                 where,
                 f"the API server would refuse it as new: {one_sentence(error)}",
-                "bound the lists it walks, or ask for less",
+                "shorten the lists that the expression iterates over, or check less",
             )
     if not devices:
         return
     for read in sorted(selector.reads):
         kind, _, name = read.partition(":")
-        if (
-            name
-            and not name.endswith("*")
-            and not any(_publishes(device, kind, name, driver) for device, driver in devices)
-        ):
+        if not name or name.endswith("*"):
+            continue
+        if not any(_publishes(device, kind, name, driver) for device, driver in devices):
             yield LintFinding("warning", where, f"`{name}` is published by 0 of {len(devices)} devices")
     matched, problem = _outcome(selector, devices)
     if not matched:
@@ -231,7 +229,7 @@ def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
 
 
 def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int, str]:
-    """How many devices match, and the first error."""
+    """Return (number of devices that match, first error or '')."""
     matched, problem = 0, ""
     for device, driver in devices:
         try:
@@ -242,7 +240,7 @@ def _outcome(selector: Selector, devices: list[tuple[Device, str]]) -> tuple[int
 
 
 def _unknown_classes(objects: Objects) -> Iterator[LintFinding]:
-    """Only where classes were given at all: claims alone may be meant."""
+    """Yield the requests whose class is not in the files. Files without any class are claims alone: no findings."""
     if not objects.classes:
         return
     for claim in objects.claims:
@@ -257,7 +255,7 @@ def _unknown_classes(objects: Objects) -> Iterator[LintFinding]:
 
 
 def _too_many(objects: Objects) -> Iterator[LintFinding]:
-    """Requests for more devices than match on any node."""
+    """Yield the requests for more devices than match on any one node."""
     if not objects.slices:
         return
     masks = Masks()
@@ -272,7 +270,7 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
                     "warning",
                     f"ResourceClaim {claim.key}, request {option.name}, count",
                     f"asks for {option.count} devices; the most that match on one node is {most}",
-                    f"ask for {most} at most, or split the claim",
+                    f"ask for at most {most} devices, or split the claim",
                 )
 
 

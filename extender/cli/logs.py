@@ -1,4 +1,4 @@
-"""What is logged and how it looks."""
+"""The format and the limits of log lines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from extender.model import cut
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["auto", "json", "pretty"]
 
-_VALUE_BYTES = 1024  # of one value of a line: a reason and an API server's message fit
+_VALUE_BYTES = 1024  # limit of one value of a line; a reason or an API server's message is shorter
 _TRACEBACK_BYTES = 8192
 _PLAIN = (bool, int, float, type(None))
 
 
 def set_up_logging(level: Level = "info", form: Form = "auto") -> None:
-    """Lines go to standard error: JSON for machines, colours for a terminal."""
+    """Log to standard error; `auto` means colours on a terminal and JSON lines elsewhere."""
     pretty = sys.stderr.isatty() if form == "auto" else form == "pretty"
     renderer = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -37,7 +37,7 @@ def set_up_logging(level: Level = "info", form: Form = "auto") -> None:
 
 
 def _limited(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The line with every value cut; lists and objects that are too long become their text, cut."""
+    """Cut every value of a line. A list or object that is too long is replaced by its text, cut."""
     for name, value in line.items():
         if isinstance(value, str):
             line[name] = cut(value, _TRACEBACK_BYTES if name == "exception" else _VALUE_BYTES)

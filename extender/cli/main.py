@@ -1,4 +1,7 @@
-"""`berth`: all commands in one place. Only the module of the command that is asked for is loaded: `berth serve` runs for months."""
+"""`berth`: the entry point of all commands.
+
+`commands` imports only the module of the command that runs, because `berth serve` keeps every import in memory.
+"""
 
 from __future__ import annotations
 
@@ -17,40 +20,50 @@ from extender import __version__
 from extender.cli.logs import set_up_logging
 from extender.model import BerthError, WireError, one_line, shown
 
-_COMMANDS = {  # where each is: module of extender.cli, and its function or group
-    "serve": ("serve_command", "serve_command"), "console": ("console_command", "console_command"), "agent": ("agent_command", "agent_command"), "fabric": ("fabric_command", "fabric_command"),
-    "run": ("run_command", "run_command"), "allocate": ("allocate_command", "allocate_command"), "select": ("select_command", "select_command"),
-    "lint": ("lint_command", "lint_command"), "explain": ("explain_command", "explain_command"), "doctor": ("doctor_command", "doctor_command"),
-    "nodes": ("fleet_commands", "nodes_command"), "claims": ("fleet_commands", "claims_command"), "top": ("fleet_commands", "top_command"),
-    "policy": ("policy_command", "policy_app"), "snapshot": ("explain_command", "snapshot_command"),
-}  # fmt: skip
+_COMMANDS = {  # command: (module of extender.cli, its function or typer group)
+    "serve": ("serve_command", "serve_command"),
+    "console": ("console_command", "console_command"),
+    "agent": ("agent_command", "agent_command"),
+    "fabric": ("fabric_command", "fabric_command"),
+    "run": ("run_command", "run_command"),
+    "allocate": ("allocate_command", "allocate_command"),
+    "select": ("select_command", "select_command"),
+    "lint": ("lint_command", "lint_command"),
+    "explain": ("explain_command", "explain_command"),
+    "doctor": ("doctor_command", "doctor_command"),
+    "nodes": ("fleet_commands", "nodes_command"),
+    "claims": ("fleet_commands", "claims_command"),
+    "top": ("fleet_commands", "top_command"),
+    "policy": ("policy_command", "policy_app"),
+    "snapshot": ("explain_command", "snapshot_command"),
+}
 _USAGE_BYTES = 1024
 
 
 class _Commands(TyperGroup):
-    """All commands. A wrong option or argument is told like every other unusable input, in one line."""
+    """The group of all commands. An unusable option or argument raises BerthError, as other unusable input does."""
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run the command of the arguments and exit. Raises BerthError."""
+        """Run the command that the arguments name, and exit. Raises BerthError."""
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
-            told = error.format_message()
-            if not told:  # the help was printed
+            message = error.format_message()
+            if not message:  # typer has printed the help
                 sys.exit(2)
-            raise BerthError(one_line(f"{told.rstrip('.')}{_value(error)}", _USAGE_BYTES)) from error
+            raise BerthError(one_line(f"{message.rstrip('.')}{_value(error)}", _USAGE_BYTES)) from error
         sys.exit(code)
 
 
 def _value(error: typer.TyperException) -> str:
-    """The value that pydantic refused, where the message does not show it."""
+    """Return the value that pydantic rejected, or '' if the message shows it already."""
     faults = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else ()
     found = [shown(fault["input"]) for fault in faults[:1]]
     return "".join(f" (is {text})" for text in found if text not in error.message)
 
 
 def commands(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The command that the arguments begin with; all of them where they begin otherwise."""
+    """Return an app with the command that is the first argument, or with all commands if the first is not one."""
     app = typer.Typer(
         name="berth",
         cls=_Commands,
@@ -86,7 +99,7 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
 
 
 def _all_commands(
-    version: Annotated[  # noqa: FBT002 - as typer reads it
+    version: Annotated[  # noqa: FBT002 - the form that typer reads
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
@@ -94,7 +107,7 @@ def _all_commands(
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 good, 1 findings or no place, 2 unusable input, told in one line on standard error."""
+    """Run a command and exit: 0 success, 1 findings or no node fits, 2 unusable input (one line on stderr)."""
     set_up_logging()
     try:
         for position, argument in enumerate(sys.argv[1:], 1):
@@ -104,7 +117,7 @@ def main() -> None:
     except (BerthError, OSError) as error:
         typer.echo(f"berth: {error}", err=True)
         sys.exit(2)
-    except Exception as error:  # noqa: BLE001 - a fault of Berth itself: people get its place, not its trace
+    except Exception as error:  # noqa: BLE001 - a bug in Berth: the user gets the line of code, not the traceback
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
         fault = f"{type(error).__name__} at {where}: {one_line(str(error))}"

@@ -1,4 +1,4 @@
-"""Kubernetes objects from files, as the offline commands need them."""
+"""Reads Kubernetes objects and policies from files for the offline commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ _MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
 
 @dataclass(slots=True)
 class Objects:
-    """What the files hold. `claims` are those still to allocate; the others count as usage."""
+    """The decoded objects of the files.
+
+    `claims` are the claims without an allocation. The devices of allocated claims are in `taken`; `shares` maps a
+    device to its consumed capacity in nanos, by name. `fabric` has the agent's slice of each node.
+    """
 
     slices: list[Slice] = field(default_factory=list)
     fabric: dict[str, Slice] = field(default_factory=dict)
@@ -46,13 +50,13 @@ class Objects:
     shares: dict[DeviceId, dict[str, int]] = field(default_factory=dict)
 
     def preference(self, node: Node, problem: Problem) -> Preference:
-        """The order that the scheduler would try devices in on this node."""
+        """Return the order in which `berth serve` would try the devices of this node."""
         found = problem.inventory
         gpus = [(bit, place.device) for bit, place in enumerate(found.places) if gpu_uuid(place.device)]
         devices = [device for _, device in gpus]
         live = self.fabric.get(node.name)
-        said, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
-        fabric = choose_fabric(said, devices, Graphs()) if gpus else None
+        agent_fabric, _ = live_fabric(live, devices, lambda _: "") if live is not None else (None, ())
+        fabric = choose_fabric(agent_fabric, devices, Graphs()) if gpus else None
         bits = {gpu_uuid(device): bit for bit, device in gpus}
         positions = tuple(bits.get(gpu.uuid, -1) for gpu in fabric.gpus) if fabric is not None else ()
         trouble = troubled(found, fabric, positions)
@@ -69,7 +73,7 @@ class Objects:
 
 
 def load_objects(paths: Iterable[Path]) -> Objects:
-    """Read files of one or many documents, lists included. Raises WireError naming file and document."""
+    """Read and decode files of one or more documents. Raises WireError that names file and document."""
     numbered = [(f"{path}, document {i}", obj) for path in paths for i, obj in enumerate(documents(path), 1)]
     return objects_of([obj for _, obj in numbered], [where for where, _ in numbered])
 
@@ -77,13 +81,15 @@ def load_objects(paths: Iterable[Path]) -> Objects:
 def objects_of(
     raw: Iterable[Json], places: Iterable[str] | None = None, problems: list[WireError] | None = None
 ) -> Objects:
-    """Objects that were read already. What cannot be decoded goes to `problems`; without such a list it is raised as
-    WireError, naming the place where places are given."""
+    """Decode raw objects. `places` has the place of each object for error messages.
+
+    A fault goes to the list `problems` if there is one. Without the list this raises WireError.
+    """
     found = Objects()
     decoder = SliceDecoder()
     pods: list[Json] = []
     templates: dict[tuple[str, str], Json] = {}
-    for obj, where in zip(raw, places or repeat("")):  # noqa: B905 - places may be endless
+    for obj, where in zip(raw, places or repeat("")):  # noqa: B905 - repeat() has no end
         try:
             _add(found, obj, decoder, pods, templates)
         except WireError as error:
@@ -104,7 +110,7 @@ def objects_of(
 
 
 def documents(path: Path) -> Iterator[Json]:
-    """The objects of a file, lists unfolded. Raises WireError where the file cannot be read, or holds no objects."""
+    """Yield the objects of a file and the items of its lists. Raises WireError if it is unreadable or has none."""
     is_empty = True
     for part in parts(path):
         for obj in objects_of_part(part):
@@ -115,13 +121,13 @@ def documents(path: Path) -> Iterator[Json]:
 
 
 def parts(path: Path) -> list[DocumentPart]:
-    """The documents of a file, each readable without the others. Raises WireError where the file cannot be read."""
+    """Return the documents of a file; a fault in one leaves the others readable. Raises WireError."""
     where = name_of(path)
     return parts_of(text_of(read_file(path), where), where)
 
 
 def policy_of(path: Path) -> Policy:
-    """The policy of a file. Raises WireError or PolicyError naming it."""
+    """Return the policy of a file. Raises WireError or PolicyError that names the file."""
     try:
         return load_policy(policy_text(path))
     except PolicyError as error:
@@ -129,7 +135,7 @@ def policy_of(path: Path) -> Policy:
 
 
 def policy_text(path: Path) -> str:
-    """The text of a policy file, or of the ConfigMap that carries it. Raises WireError."""
+    """Return the text of a policy file, or of the ConfigMap that contains the policy. Raises WireError."""
     where = name_of(path)
     text = text_of(read_file(path, _MOST_MANIFEST), where)
     found = [text]
@@ -170,7 +176,7 @@ def _add(
             pods.append(obj)
         case kind:
             if not kind:
-                raise WireError("kind", "is missing: this is no Kubernetes object")
+                raise WireError("kind", "is missing: this is not a Kubernetes object")
 
 
 def _add_claim(found: Objects, claim: Claim) -> None:
@@ -189,7 +195,7 @@ def _add_claim(found: Objects, claim: Claim) -> None:
 
 
 def _add_template_claims(found: Objects, pods: list[Json], templates: dict[tuple[str, str], Json]) -> None:
-    """A template counts as a claim for each pod that uses it, or once where no pod is given."""
+    """Add one claim for each pod that uses a template, or one claim for a template that no pod uses."""
     used = set()
     for obj in pods:
         pod = decode_pod(obj)

@@ -1,6 +1,6 @@
-"""Manifests in forms that articles still print: what is wrong with their shape, and the corrected object.
+"""Finds and corrects the fields of older versions of the DRA API in manifests.
 
-`corrected` works on raw objects, before anything is decoded. A fix is made only where the meaning is clear.
+`corrected` works on raw objects, before they are decoded. It changes an object only where the meaning is clear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)
 
 
 class Correction(NamedTuple):
-    """One thing about an object's shape. `fixed` says that the corrected object no longer has it."""
+    """One problem with the fields of an object. `fixed` says whether the corrected object is free of it."""
 
     severity: str
     field: str
@@ -31,7 +31,7 @@ class Correction(NamedTuple):
 
 
 def corrected(obj: Json) -> tuple[Json, list[Correction]]:
-    """(the object as it should be, what was found). Raises WireError where a field has a type that no version has."""
+    """Return (corrected copy of the object, corrections). Raises WireError if a field has a type of no API version."""
     made = copy.deepcopy(obj)
     found: list[Correction] = []
     kind, version = str(made.get("kind")), str(made.get("apiVersion"))
@@ -59,11 +59,10 @@ def _version(made: Json, version: str) -> Correction:
 
 def _resource_class(made: Json) -> Correction:
     driver, parameters = get(made, "driverName", str, "", ""), made.get("parametersRef")
-    problem = "ResourceClass was withdrawn with the first form of DRA"
+    problem = "the API removed ResourceClass (classic DRA)"
     if not driver or parameters:
-        return Correction(
-            "error", "kind", problem, "write a DeviceClass with CEL selectors; parameters become spec.config"
-        )
+        correction = "write a DeviceClass with CEL selectors; move the parameters to spec.config"
+        return Correction("error", "kind", problem, correction)
     made.pop("driverName")
     made["kind"] = "DeviceClass"
     made["spec"] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
@@ -80,7 +79,7 @@ def _claim(spec: Json, path: str) -> Iterator[Correction]:
         yield Correction(
             "error",
             f"{path}.resourceClassName",
-            "claims of the first form of DRA name a class and nothing else",
+            "the API removed this field (classic DRA)",
             "use spec.devices.requests[].exactly.deviceClassName",
         )
     devices = get(spec, "devices", dict, path, {})
@@ -92,13 +91,13 @@ def _claim(spec: Json, path: str) -> Iterator[Correction]:
             yield Correction(
                 "error",
                 f"{where}.{wrong[0]}",
-                "constraints know no CEL",
-                "use matchAttribute or distinctAttribute with a qualified name; CEL goes into selectors",
+                "a constraint cannot have CEL",
+                "use matchAttribute or distinctAttribute with a qualified name; write CEL in selectors",
             )
 
 
 def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
-    """The objects of a list, each with its path."""
+    """Return the (object, path) of each item of a list."""
     return many(obj, key, path, lambda item, where: (item, where))
 
 
@@ -111,7 +110,7 @@ def _request(request: Json, path: str) -> Iterator[Correction]:
         yield Correction(
             "error",
             f"{path}.{outside[0]}",
-            f"{', '.join(outside)} stand beside `exactly`",
+            f"{', '.join(outside)} must be inside `exactly`",
             f"move them into {path}.exactly",
             True,
         )
@@ -129,17 +128,17 @@ def _expression(text: str, where: str) -> Iterator[Correction]:
         yield Correction(
             "warning",
             where,
-            f'device.{kind}["{name}"] asks for a domain called {name!r}',
-            f'name the domain first: device.{kind}["gpu.nvidia.com"].{name}',
+            f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
+            f'write the domain first: device.{kind}["gpu.nvidia.com"].{name}',
         )
     old = _OLD_ACCESSOR.search(text)
     if old:
         hint = (
             "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
             if old[1] == "quantity"
-            else "values have their type already: leave it out"
+            else f"delete .{old[1]}: values have their type already"
         )
-        yield Correction("warning", where, f".{old[1]} is how the first form of DRA read a value", hint)
+        yield Correction("warning", where, f".{old[1]} is how classic DRA read a value", hint)
 
 
 def _pod(spec: Json, path: str) -> Iterator[Correction]:
@@ -152,20 +151,20 @@ def _pod(spec: Json, path: str) -> Iterator[Correction]:
             yield Correction(
                 "error",
                 f"{where}.source",
-                "the wrapper `source` is gone since Kubernetes 1.31",
-                "put resourceClaimName or resourceClaimTemplateName beside the name",
+                "Kubernetes 1.31 removed the field `source`",
+                "move resourceClaimName or resourceClaimTemplateName up, next to `name`",
                 True,
             )
     names = [need(claim, "name", where) for claim, where in claims]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield Correction(
-            "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each a name of its own"
+            "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each entry another name"
         )
     yield from _used(spec, names, path)
 
 
 def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
-    """Claims that no container uses stay invisible to all; containers can only use claims of the pod."""
+    """Yield the claims of the pod that no container uses, and the claims of containers that the pod lacks."""
     containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
     resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
     used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
@@ -179,15 +178,15 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
     for name in names:
         if name in used:
             continue
-        alone = len(spec.get("containers") or ()) == 1
-        if alone:
-            only = spec["containers"][0]
-            mended = only["resources"] = only.get("resources") or {}
-            mended["claims"] = [*(mended.get("claims") or ()), {"name": name}]
+        has_one_container = len(spec.get("containers") or ()) == 1
+        if has_one_container:
+            container = spec["containers"][0]
+            requirements = container["resources"] = container.get("resources") or {}
+            requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
         yield Correction(
             "warning",
             f"{path}.containers",
-            f"no container uses claim {name!r}: its devices are allocated and visible to nobody",
+            f"no container uses claim {name!r}: its devices are allocated, but no container can open them",
             f"resources: {{claims: [{{name: {name}}}]}}",
-            alone,
+            has_one_container,
         )

@@ -1,4 +1,4 @@
-"""`berth policy`."""
+"""`berth policy`: checks and prints policies, and asks a running console about them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from extender.files import name_of
 from extender.model import WireError
 from extender.policy import Policy, PolicyError, UnreadablePolicy
 
-policy_app = typer.Typer(no_args_is_help=True, help="Look at policies.")
+policy_app = typer.Typer(no_args_is_help=True, help="Check, print and compare policies.")
 
 
 @policy_app.command("check")
 def check_command(
     files: Annotated[
-        list[Path], typer.Argument(help="Policy files, or manifests with a ConfigMap that has policy.yaml.")
+        list[Path], typer.Argument(help="Policy files, or manifests of a ConfigMap with the key policy.yaml.")
     ],
 ) -> None:
-    """Check policies offline, as before a merge. Exit code 1 where one is wrong, 2 where one cannot be read.
+    """Check policy files offline. Exit code 1 if a policy is invalid, 2 if a file cannot be read.
 
     Example: berth policy check manifests/base/policy.yaml
     """
@@ -47,7 +47,7 @@ def check_command(
 
 @policy_app.command("show")
 def show_command(
-    file: Annotated[Path | None, typer.Argument(help="A policy file; without it, the default policy.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A policy file. Default: the default policy.")] = None,
 ) -> None:
     """Print a policy with every default filled in.
 
@@ -63,7 +63,7 @@ def status_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Say which policy a running Berth uses, and what is wrong with a newer one. Exit code 1 where one was refused.
+    """Say which policy a running Berth uses, and why it rejected a newer one. Exit code 1 if it rejected one.
 
     Example: berth policy status --server http://127.0.0.1:8889
     """
@@ -72,14 +72,13 @@ def status_command(
         typer.echo(orjson.dumps(found).decode())
     else:
         typer.echo(f"policy of generation {found['generation']} is in force")
-        for what, problem in (
-            ("a newer policy was refused", found["problem"]),
-            ("the candidate was refused", found["candidate_problem"]),
-        ):
+        for subject, problem in (("a newer policy", found["problem"]), ("the candidate", found["candidate_problem"])):
             if problem:
-                typer.echo(f"{what}: {problem}")
+                typer.echo(f"{subject} was refused: {problem}")
         typer.echo(
-            "a candidate is compared; see `berth policy diff`" if found["candidate"] else "no candidate is compared"
+            "the console compares a candidate; see `berth policy diff`"
+            if found["candidate"]
+            else "there is no candidate policy"
         )
         if output == "wide":
             typer.echo(yaml.safe_dump(found["policy"], sort_keys=False), nl=False)
@@ -93,7 +92,7 @@ def diff_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Show which recent decisions the candidate policy would have made otherwise. Exit code 1 where there is no candidate.
+    """Show the recent decisions that the candidate policy changes. Exit code 1 if there is no candidate.
 
     Example: berth policy diff --output wide
     """
@@ -107,10 +106,8 @@ def diff_command(
         missed = f", {found['left_out']} were not compared" if found["left_out"] else ""
         console.print(f"{len(found['changed'])} of the last {found['compared']} decisions would be others{missed}")
     if not found["candidate"]:
-        typer.echo(
-            f"no candidate policy: start berth console with --candidate FILE{'; ' + found['problem'] if found['problem'] else ''}",
-            err=True,
-        )
+        problem = f"; {found['problem']}" if found["problem"] else ""
+        typer.echo(f"no candidate policy: start berth console with --candidate FILE{problem}", err=True)
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`berth run`: the sandbox cluster, Berth, and the example workloads."""
+"""`berth run`: starts the sandbox cluster and Berth in one process, and places the example workloads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from extender.sandbox import (
 )
 
 Json = dict[str, Any]
-# How many of which machine: mixed, so that the choice of the node matters as much as that of the devices.
+# Number of nodes per machine. The fleet is mixed, so that the choice of the node matters as much as of the devices.
 FLEET = {
     "a100-pcie-8-bridged": 3,
     "dgx1-v100": 2,
@@ -41,29 +41,30 @@ FLEET = {
     "gb200-nvl72-tray": 2,
     "t4-4": 3,
 }
-_SETTLE_SECONDS = 30.0
+_SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
 _TABLE_WIDTH = 118  # columns the table needs; pipes and CI logs report 80
 
 
 def run_command(
     *,
     once: Annotated[
-        bool, typer.Option(help="End when the examples are placed: exit code 0 if all landed as their files say.")
+        bool,
+        typer.Option(help="End when the examples are placed. Exit code 0 if all are where their files expect them."),
     ] = False,
     examples: Annotated[Path, typer.Option(help="Folder of example workloads.")] = Path("examples"),
     listen: Annotated[
-        str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")
+        str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
     ] = "127.0.0.1:8888",
     console: Annotated[
-        str, typer.Option(help="Where the page and explain are.", metavar="HOST:PORT")
+        str, typer.Option(help="The address of the pages and of explain.", metavar="HOST:PORT")
     ] = "127.0.0.1:8889",
-    api_port: Annotated[int, typer.Option(help="Port of the sandbox's API server; 0 takes a free one.")] = 0,
+    api_port: Annotated[int, typer.Option(help="The port of the sandbox's API server; 0 takes a free one.")] = 0,
 ) -> None:
     """Run Berth on an embedded cluster and place the example workloads.
 
     Example: berth run --once
     """
-    set_up_logging("error")  # the table tells it; every decision is at /v1/explain
+    set_up_logging("error")  # the table shows the result, and /v1/explain every decision
     raise typer.Exit(asyncio.run(_run(examples, (listen, console), api_port, once=once)))
 
 
@@ -102,7 +103,7 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
 
 
 def add_fleet(cluster: Cluster) -> None:
-    """The nodes of the demonstration."""
+    """Add the nodes of FLEET to the cluster."""
     machines = carried_machines()
     for kind, count in FLEET.items():
         for number in range(1, count + 1):
@@ -124,7 +125,7 @@ async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[s
 
 
 def make_table(rows: list[Row]) -> Table:
-    """The result as people read it."""
+    """Return the result as a table, one row per pod. Bandwidths are in GB/s."""
     table = Table(title="Example workloads", title_justify="left")
     for name in ("pod", "node", "devices", "joined by", "GB/s", "first fit", "verdict"):
         table.add_column(name, justify="right" if name in ("GB/s", "first fit") else "left")

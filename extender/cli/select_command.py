@@ -1,4 +1,4 @@
-"""`berth select`: which devices a selector matches, and which term failed for the others."""
+"""`berth select`: shows which devices a selector matches, and the term that failed for the others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def select_command(
     file: Annotated[
         list[Path] | None, typer.Option("-f", "--file", help="ResourceSlices in YAML or JSON; - for standard input.")
     ] = None,
-    cases: Annotated[Path | None, typer.Option(help="Run a file of cases: one line of answer a case.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="A file of cases. Prints one line of JSON per case.")] = None,
     as_new: Annotated[
-        str | None, typer.Option(help="Validate as the API server of this version would, e.g. 1.36.", metavar="VERSION")
+        str | None, typer.Option(help="Check as the API server of this version does, e.g. 1.36.", metavar="VERSION")
     ] = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
@@ -59,18 +59,19 @@ def select_command(
 
 
 def dialect_of(as_new: str | None) -> Dialect:
+    """Return the dialect of stored expressions, or of new ones in version MAJOR.MINOR. Raises WireError."""
     if as_new is None:
         return Dialect()
     major, _, minor = as_new.partition(".")
     if not all(part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS for part in (major, minor)):
         raise WireError("--as-new", f"must be a version such as 1.36, is {shown(as_new)}")
-    # Consumable capacity is beta and on from 1.36; list types are alpha everywhere.
+    # DRAConsumableCapacity is beta and on by default from 1.36; DRAListTypeAttributes is alpha in every version.
     version = (int(major), int(minor))
     return Dialect(version, stored=False, consumable_capacity=version >= (1, 36))
 
 
 def one_sentence(error: CompileError) -> str:
-    """What the compiler found, in one line: each finding with its place."""
+    """Return the issues of the compiler in one line, each with line and column."""
     if not error.issues:
         return one_line(str(error), _SENTENCE_BYTES)
     places = [position(error.source, issue.offset) for issue in error.issues]
@@ -82,7 +83,7 @@ def one_sentence(error: CompileError) -> str:
 
 
 def answer(case: Json, where: str) -> Json:
-    """One case as the conformance form wants it. Raises WireError."""
+    """Return the answer to one case: `name`, `match`, `compile_error`, `runtime_error`. Raises WireError."""
     gates = string_list(case, "features", where)
     dialect = Dialect(
         stored=case.get("environment") != "NewExpressions",

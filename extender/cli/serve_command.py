@@ -1,4 +1,4 @@
-"""`berth serve`."""
+"""`berth serve`: its options."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from extender.extension import Traces
 from extender.model import WireError
 
 PAGE_FILE_HELP = (
-    "a file with the token that explain and the page ask for; read again when it changes. "
-    "Where they are not on loopback they are closed without one."
+    "The file with the token of explain and the pages. Berth reads it for every request. "
+    "Without a token Berth serves them on loopback only."
 )
-HOST_HELP = "a further name by which the pages may be asked for, such as that of a Service. May be repeated."
+HOST_HELP = "A further host name of the pages, such as that of a Service. May be repeated."
 
 
 def serve_command(
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Reach the cluster by this file; without it, from inside a pod.")
+        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
     listen: Annotated[
-        str, typer.Option(help="Where kube-scheduler finds Berth.", metavar="HOST:PORT")
+        str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
     ] = "127.0.0.1:8888",
     policy: Annotated[
-        Path | None, typer.Option(help="The policy's YAML file (the mounted ConfigMap); read again when it changes.")
+        Path | None, typer.Option(help="The policy file (the mounted ConfigMap). Berth reads it again when it changes.")
     ] = None,
     probes: Annotated[
         str | None,
-        typer.Option(help="An address of their own for probes and metrics, without TLS.", metavar="HOST:PORT"),
+        typer.Option(help="A separate address for probes and metrics, without TLS.", metavar="HOST:PORT"),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate of the verbs' address; read again when it changes.")
+        Path | None, typer.Option(help="The certificate of the verbs' address. Berth reads it again when it changes.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     client_ca: Annotated[
-        Path | None, typer.Option(help="Answer only clients with a certificate of this authority.")
+        Path | None, typer.Option(help="Answer only clients with a certificate of this certificate authority.")
     ] = None,
     client_name: Annotated[
-        str | None, typer.Option(help="Of those, only the one with this common name or DNS name.")
+        str | None, typer.Option(help="Answer only the client with this common name or DNS name.")
     ] = None,
     records: Annotated[
-        str | None, typer.Option(help="Send records of decisions to the berth console at this URL.", metavar="URL")
+        str | None, typer.Option(help="Send records of decisions to berth console at this URL.", metavar="URL")
     ] = None,
     records_token_file: Annotated[
-        Path | None, typer.Option(help="A file with the token for it; read again when it changes.")
+        Path | None, typer.Option(help="The file with the token for the console. Berth reads it again when it changes.")
     ] = None,
-    records_ca: Annotated[Path | None, typer.Option(help="The authority of its certificate, where it has one.")] = None,
+    records_ca: Annotated[Path | None, typer.Option(help="The authority of the console's certificate.")] = None,
     console: Annotated[
         str | None,
         typer.Option(
-            help="Run the console in this process, at this address: an explanation may then delay a filter request.",
+            help="Run the console in this process at this address. An explanation may then delay a filter request.",
             metavar="HOST:PORT",
         ),
     ] = None,
     candidate: Annotated[
-        Path | None, typer.Option(help="With --console: a policy that is compared with the active one.")
+        Path | None, typer.Option(help="With --console: a policy that the console compares with the active one.")
     ] = None,
     page_token_file: Annotated[Path | None, typer.Option(help=f"With --console: {PAGE_FILE_HELP}")] = None,
     page_host: Annotated[list[str] | None, typer.Option(help=f"With --console: {HOST_HELP}", metavar="NAME")] = None,
@@ -71,7 +71,7 @@ def serve_command(
             metavar="URL",
         ),
     ] = None,
-    log_level: Annotated[Level, typer.Option(help="The least that is logged; one line per decision is info.")] = "info",
+    log_level: Annotated[Level, typer.Option(help="The lowest level that is logged; decisions are info.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
     """Serve the extender's verbs for a cluster.
@@ -90,7 +90,7 @@ def serve_command(
     )
     needs(records, "--records", ("--records-token-file", records_token_file), ("--records-ca", records_ca))
     if records is not None and console is not None:
-        raise WireError("--records", "is for a console of its own, --console for one in this process: give one of them")
+        raise WireError("--records", "is for a separate console, --console for one in this process; give one of them")
     to: RecordsTo | Desk | None = None
     if records is not None:
         to = RecordsTo(parse_server(records, "--records"), records_token_file, records_ca)
@@ -101,7 +101,7 @@ def serve_command(
 
 
 def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
-    """Raises WireError where an option is given without the one that it belongs to."""
+    """Raise WireError if one of `others`, (option, value) pairs, is given without the option that they need."""
     for name, value in others:
         if value and chosen is None:
             raise WireError(name, f"goes with {option}")
@@ -110,7 +110,7 @@ def needs(chosen: object, option: str, *others: tuple[str, object]) -> None:
 def parse_tls(
     certificate: Path | None, key: Path | None, client_ca: Path | None, client_name: str | None
 ) -> Tls | None:
-    """Raises WireError where options are missing."""
+    """Return the TLS settings; None without a certificate. Raises WireError if an option lacks the one it needs."""
     needs(client_ca, "--client-ca", ("--client-name", client_name))
     needs(certificate, "--tls-cert", ("--tls-key", key), ("--client-ca", client_ca))
     needs(key, "--tls-key", ("--tls-cert", certificate))

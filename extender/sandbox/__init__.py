@@ -1,6 +1,6 @@
-"""A cluster in one process: an API server subset, the controllers that matter, a scheduler, fleets of machine files.
+"""A cluster in one process: a subset of the API server, a claim controller, a scheduler, and fleets of machine files.
 
-Production code has no branch for it: Berth meets it over HTTP like any other cluster.
+Production code has no branch for the sandbox: Berth talks to it over HTTP as to any cluster.
 """
 
 from extender.sandbox.apiserver.status_errors import ApiError

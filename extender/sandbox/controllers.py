@@ -1,4 +1,7 @@
-"""The parts of kube-controller-manager that claims need: templates become claims, reservations of gone pods end."""
+"""The parts of kube-controller-manager that claims need.
+
+ClaimController creates claims from templates, and ends the reservations of pods that are deleted or completed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _DONE = ("Succeeded", "Failed")
 
 
 class ClaimController:
-    """Reacts to every change of pods, claims and templates; acts at once, as a test cluster can."""
+    """Reacts to every change of pods and templates within the write that made it."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -30,7 +33,7 @@ class ClaimController:
                 self._make_claims(pod)
 
     def _make_claims(self, pod: Json) -> None:
-        """Each template of a pod becomes a claim, and the pod's status names it."""
+        """Create a claim for each template that a pod uses, and name the claim in the pod's status."""
         metadata, status = pod["metadata"], pod.get("status") or {}
         if metadata.get("deletionTimestamp") or _is_done(pod):
             return
@@ -72,7 +75,7 @@ class ClaimController:
         return str(self._registry.create(_CLAIMS, metadata["namespace"], claim)["metadata"]["name"])
 
     def _release(self, pod: Json) -> None:
-        """End the reservations of a pod that is gone; the last one takes the allocation and the finalizer along."""
+        """End the reservations of a pod. The last one ends the allocation and removes the finalizer too."""
         uid = pod["metadata"]["uid"]
         for claim in self._registry.store.all("resourceclaims", pod["metadata"]["namespace"]):
             reserved = (claim.get("status") or {}).get("reservedFor") or []

@@ -1,4 +1,4 @@
-"""Example workloads: files of Kubernetes objects whose pods say, by annotation, where they should land."""
+"""Example workloads: files of Kubernetes objects. Annotations of a pod state which placement is expected."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ EXPECT = "berth.dev/expect-"
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a pod's file says: machines it may land on, the least ring bandwidth, or that it must stay pending."""
+    """The expected placement of a pod."""
 
     pod: str
-    machines: tuple[str, ...]
-    min_gbps: float
-    pending: str  # part of the reason, or ""
+    machines: tuple[str, ...]  # the pod may be on one of these; empty: on any
+    min_gbps: float  # least ring bandwidth
+    pending: str  # part of the reason for which the pod must stay pending, or ""
 
 
 def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
-    """(file name, objects) of every example, in name order. Raises WireError naming file and field."""
+    """Return (file name, objects) of every example, in name order. Raises WireError that names file and field."""
     must_exist(folder)
     found = []
     for path in sorted(folder.glob("*.yaml")):
@@ -60,7 +60,7 @@ def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
 
 
 def _decodable(obj: Json, where: str) -> Json:
-    """The object, once Berth can read it: a cluster would not take another."""
+    """Return the object after decoding it. Raises WireError if Berth cannot decode it."""
     try:
         kind = obj.get("kind")
         need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
@@ -76,7 +76,7 @@ def _decodable(obj: Json, where: str) -> Json:
 
 
 def expectation(pod: Json) -> Expectation:
-    """What the annotations of a pod say. Raises WireError."""
+    """Return the expectation in the annotations of a pod. Raises WireError."""
     metadata = pod["metadata"]
     notes = metadata.get("annotations") or {}
     machines = tuple(filter(None, (notes.get(EXPECT + "machine") or "").split(",")))

@@ -1,4 +1,4 @@
-"""Machines as data: a file says how the GPUs of a server are joined; nodes and slices are made from it."""
+"""Machine files: a file states how the GPUs of a server are joined. This module makes nodes and slices from it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from extender.wire import Places, one_value
 Json = dict[str, Any]
 
 GPU_DRIVER = "gpu.nvidia.com"
-_NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # any fixed one: UUIDs repeat between runs
+_NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs
 _GA102 = "3-GA102"
 _MOST_FILE = 1024 * 1024  # bytes
 _Count = Annotated[int, Field(ge=0, le=1000)]
 _Number = Annotated[float, Field(ge=0, le=100_000)]
-_Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, working links, notes
+_Link = Annotated[list[_Number], Field(min_length=3)]  # GPU, GPU, number of working links; further entries are notes
 _ARCHITECTURES = (
     ("V100", "Volta", "7.0.0"),
     ("P100", "Pascal", "6.0.0"),
@@ -45,12 +45,12 @@ _ARCHITECTURES = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine file."""
+    """One decoded machine file. `readings` and `roots` (PCIe roots) have one entry per GPU."""
 
     name: str
     product: str
     memory_bytes: int
-    readings: tuple[Reading, ...]  # without identity: see `gpus_of`
+    readings: tuple[Reading, ...]  # without UUIDs: `fabric_slice` adds those of a node
     roots: tuple[str, ...]
 
     @property
@@ -59,7 +59,7 @@ class Machine:
 
 
 class MachineFile(BaseModel):
-    """What a machine file may say; other fields are notes. Lists have an entry for each GPU."""
+    """The fields of a machine file; all other fields are notes. Lists have one entry per GPU."""
 
     name: str = Field(min_length=1, max_length=64)
     gpu_product: str
@@ -67,7 +67,7 @@ class MachineFile(BaseModel):
     vram_bytes: int = Field(ge=0, lt=1 << 53)
     nvswitch: bool | None = None
     nvlink_generation: str | None = None
-    link_GBps_per_direction: _Number | None = None  # noqa: N815 - as files write it
+    link_GBps_per_direction: _Number | None = None  # noqa: N815 - the name in the files
     links: list[_Link] | None = None
     links_per_gpu: list[_Count] | None = None
     pci_bus_ids: list[str | None] | None = None
@@ -88,13 +88,13 @@ class MachineFile(BaseModel):
 
 
 def load_machine(path: Path) -> Machine:
-    """A machine from YAML or JSON. Raises WireError naming the file and the field."""
+    """Read a machine from a YAML or JSON file. Raises WireError that names the file and the field."""
     return _read(read_file(path, _MOST_FILE), name_of(path))
 
 
 @cache
 def carried_machines() -> Mapping[str, Machine]:
-    """The machines that come with Berth, by name: read once."""
+    """Return the built-in machines by name. The files are read once."""
     folder = resources.files("extender.sandbox") / "machines"
     found = (_read(f.read_bytes(), f.name) for f in folder.iterdir() if f.name.endswith(".yaml"))
     return MappingProxyType({machine.name: machine for machine in found})
@@ -104,9 +104,9 @@ def _read(content: bytes, where: str) -> Machine:
     places: Places = {}
     value = one_value(content, where, _MOST_FILE, places)
     if not isinstance(value, dict):
-        raise WireError(where, "a machine file holds a mapping")
+        raise WireError(where, "a machine file must be a mapping")
     if value.keys().isdisjoint(MachineFile.model_fields):
-        raise WireError(where, "has none of a machine file's fields: is it the right file?")
+        raise WireError(where, "has none of the fields of a machine file")
     try:
         return _machine(MachineFile.model_validate(value).model_dump(), where)
     except ValidationError as error:
@@ -139,7 +139,7 @@ def _machine(obj: Json, where: str) -> Machine:
 
 
 def _rates(obj: Json) -> tuple[int, int]:
-    """(nominal MB/s of a link, NVLink version)."""
+    """Return (nominal MB/s of a link, NVLink version)."""
     generation = str(obj.get("nvlink_generation") or "0")
     version = int(generation[0]) if generation[:1].isascii() and generation[:1].isdecimal() else 0
     nominal = float(obj.get("link_GBps_per_direction") or (14.06 if generation == _GA102 else 0))
@@ -164,7 +164,7 @@ def _distances(obj: Json, i: int, count: int) -> tuple[int, ...]:
 
 
 def _distance(word: str, obj: Json, i: int, j: int) -> int:
-    """`topo -m` shows NVLink in place of the PCIe class; NUMA nodes tell the rest."""
+    """Return the index in DISTANCES. `topo -m` shows NVLink in place of the PCIe class; then the NUMA nodes decide."""
     if word in DISTANCES:
         return DISTANCES.index(word)
     numa = obj.get("numa") or []
@@ -177,12 +177,12 @@ def _distance(word: str, obj: Json, i: int, j: int) -> int:
 
 
 def gpu_uuid(node: str, index: int) -> str:
-    """The same for a node and an index in every run."""
+    """Return the UUID of a GPU: the same in every run for a node and an index."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, f'{node}/{index}')}"
 
 
 def node_object(name: str, machine: Machine, labels: dict[str, str]) -> Json:
-    """A Node."""
+    """Return the Node object."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -195,7 +195,7 @@ def node_object(name: str, machine: Machine, labels: dict[str, str]) -> Json:
 
 
 def gpu_slice(name: str, machine: Machine) -> Json:
-    """What the NVIDIA driver publishes for a node: one device per GPU, nothing about NVLink."""
+    """Return the ResourceSlice of the NVIDIA driver: one device per GPU, without NVLink."""
     family, compute = next(((f, c) for word, f, c in _ARCHITECTURES if word in machine.product), ("Unknown", "1.0.0"))
     devices = []
     for i, reading in enumerate(machine.readings):
@@ -219,12 +219,12 @@ def gpu_slice(name: str, machine: Machine) -> Json:
 
 
 def fabric_slice(name: str, machine: Machine) -> Json:
-    """What the agent publishes: the same attributes, from the same readings."""
+    """Return the ResourceSlice of the agent, with the attributes that the agent makes from these readings."""
     devices = []
     for i, reading in enumerate(machine.readings):
-        facts = attributes_of(Reading(**{**_as_dict(reading), "uuid": gpu_uuid(name, i)}))
+        values = attributes_of(Reading(**{**_as_dict(reading), "uuid": gpu_uuid(name, i)}))
         taint = {"key": f"{DRIVER}/informational", "effect": "NoSchedule"}
-        devices.append({"name": f"gpu-{i}", "attributes": {k: _typed(v) for k, v in facts.items()}, "taints": [taint]})
+        devices.append({"name": f"gpu-{i}", "attributes": {k: _typed(v) for k, v in values.items()}, "taints": [taint]})
     return _slice(f"{DRIVER}-{name}", DRIVER, name, devices)
 
 

@@ -1,4 +1,4 @@
-"""What came of the examples: for each pod where it landed, how its GPUs are joined, and what first fit would have got."""
+"""The result of the examples: the node of each pod, how its GPUs are joined, and the bandwidth with first fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One pod of the table."""
+    """One row of the table. Bandwidths are ring bandwidths in GB/s; `good` says whether the expectation is met."""
 
     pod: str
     node: str
@@ -31,7 +31,7 @@ class Row:
 
 
 class Report:
-    """Reads the sandbox's objects; plays the same pods through first fit in the order they were bound."""
+    """Reads the sandbox's objects, and repeats the placement of the same pods with first fit."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Report:
         self._first_fit_taken: list[DeviceId] = []
 
     def rows(self, expectations: list[Expectation], pending: dict[str, dict[str, int]]) -> list[Row]:
-        """One row per expected pod, in the order given."""
+        """Return one row per expectation, in the same order. `pending` has the reasons of rejected pods."""
         return [self._row(expected, pending) for expected in expectations]
 
     def _row(self, expected: Expectation, pending: dict[str, dict[str, int]]) -> Row:
@@ -59,10 +59,10 @@ class Report:
             return Row(expected.pod, "(pending)", (), "", 0.0, before, good, reason)
         devices = [r.device for claim in claims if claim.allocation is not None for r in claim.allocation.results]
         gbps, joined = self._join(node, devices)
-        good, note = self._judge(expected, node, gbps, served=bool(devices) or not claims)
+        good, note = self._compare(expected, node, gbps, served=bool(devices) or not claims)
         return Row(expected.pod, node, tuple(d.device for d in devices), joined, gbps, before, good, note)
 
-    def _judge(self, expected: Expectation, node: str, gbps: float, *, served: bool) -> tuple[bool, str]:
+    def _compare(self, expected: Expectation, node: str, gbps: float, *, served: bool) -> tuple[bool, str]:
         machine = self._machines.get(node, "")
         if expected.pending:
             return False, f"should be pending: {expected.pending}"
@@ -92,7 +92,7 @@ class Report:
         return bandwidth(fabric.graph, mask), _words(fabric, mask)
 
     def _first_fit(self, claims: list[Claim]) -> float:
-        """Ring bandwidth of what the first node by name with the first devices by order would have given."""
+        """Return the ring bandwidth of the first devices that fit on the first node by name, and take them."""
         fresh = [(str(claim.key), claim.spec) for claim in claims]
         if not fresh:
             return 0.0
@@ -108,7 +108,7 @@ class Report:
 
 
 def _mask(fabric: Fabric, devices: list[DeviceId]) -> int:
-    """Sandbox devices are named by their position in the machine."""
+    """Return the bit mask of the devices. The sandbox names a device by its position in the machine."""
     positions = (int(device.device.rpartition("-")[2]) for device in devices)
     return sum(1 << p for p in positions if p < fabric.graph.size)
 

@@ -1,4 +1,4 @@
-"""The sandbox as a whole: store, API server, controllers and fleet, served on a port of this machine."""
+"""The sandbox cluster: store, API server, claim controller and nodes, served on a local port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ GPU_CLASS: Json = {
         "selectors": [
             {
                 "cel": {
-                    "expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
+                    "expression": (
+                        "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"
+                    )
                 }
             }
         ],
@@ -44,7 +46,7 @@ MARKER_CLASS: Json = {
 
 
 class Cluster:
-    """A cluster to write to directly; `serving` puts it on HTTP."""
+    """The sandbox cluster. Callers write to `store` directly, or over HTTP while `serving`."""
 
     def __init__(self, *, bookmark_seconds: float = 5.0, tokens: Mapping[str, TokenUser] | None = None) -> None:
         self.store = ObjectStore()
@@ -55,7 +57,7 @@ class Cluster:
         self.apply(MARKER_CLASS)
 
     def apply(self, obj: Json) -> Json:
-        """Create an object of any kind the sandbox serves."""
+        """Create an object. Raises ValueError for a kind that the sandbox does not serve, and ApiError."""
         resource = _KINDS.get(str(obj.get("kind")))
         if resource is None:
             raise ValueError(f"the sandbox does not serve kind {obj.get('kind')!r}")
@@ -63,14 +65,14 @@ class Cluster:
         return self.api.registry.create(resource, namespace, obj)
 
     def add_node(self, name: str, machine: Machine, labels: Mapping[str, str] | None = None) -> None:
-        """A node with its GPU slice and the fabric slice of the agent."""
+        """Add a node with its GPU slice and the agent's fabric slice."""
         self.apply(node_object(name, machine, dict(labels or {})))
         self.apply(gpu_slice(name, machine))
         self.apply(fabric_slice(name, machine))
 
     @asynccontextmanager
     async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-        """The API server's URL while it runs."""
+        """Serve the API over HTTP and yield its URL. Raises WireError if the address is in use."""
         async with listening(self.api, host, port, "--api-port") as url:
             try:
                 yield url
@@ -80,8 +82,10 @@ class Cluster:
 
 @asynccontextmanager
 async def listening(app: Any, host: str, port: int, option: str = "--listen") -> AsyncIterator[str]:
-    """Serve an ASGI application; the answer is its URL. Port 0 takes a free one. Raises WireError naming the option and
-    the address that cannot be had."""
+    """Serve an ASGI application and yield its URL. Port 0 takes a free port.
+
+    Raises WireError that names the option and the address if the address cannot be bound.
+    """
     listener, *others = listen_on(option, host, port)
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

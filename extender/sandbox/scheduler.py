@@ -1,5 +1,7 @@
-"""A scheduler loop that talks to Berth as kube-scheduler does: filter and prioritize one pod at a time, binds beside,
-back-off after failures, and the same events waking a rejected pod.
+"""A scheduler loop that calls Berth as kube-scheduler does.
+
+It filters and prioritizes one pod at a time, binds in the background, backs off after failures, and retries a rejected
+pod on the same events as kube-scheduler.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds
-_TURN_SECONDS = 0.02  # how often the queue is looked at when nothing wakes it
-# What wakes a pod that an extender rejected (1.34 to 1.36): not ResourceSlices.
+_POLL_SECONDS = 0.02  # the queue is checked this often without an event
 _JSON = {"Content-Type": "application/json"}
-_WAKING = frozenset({"resourceclaims", "deviceclasses", "nodes"})
+# Kinds whose changes requeue a pod that an extender rejected (1.34 to 1.36). ResourceSlices are not among them.
+_REQUEUING = frozenset({"resourceclaims", "deviceclasses", "nodes"})
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A pod that is not bound yet."""
+    """A pod that is not bound yet. `ready_at` is the time of the event loop at which its back-off ends."""
 
     key: tuple[str, str]
     ready_at: float = 0.0
@@ -41,7 +43,7 @@ class Scheduler:
         self._store = store
         self._url = extender_url
         self._name = name
-        self._random = random.Random(seed)  # noqa: S311 - ties, as the real one breaks them
+        self._random = random.Random(seed)  # noqa: S311 - breaks ties, as kube-scheduler does
         self._waiting: dict[str, _Waiting] = {}
         self._binding: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -53,20 +55,20 @@ class Scheduler:
             self._consider(pod)
 
     def pending(self) -> dict[str, dict[str, int]]:
-        """Pods that were rejected, with their reasons and how many nodes gave each."""
+        """Return the rejected pods as 'namespace/name', each with its reasons and the number of nodes per reason."""
         return {"/".join(w.key): w.reasons for w in self._waiting.values() if w.rejected}
 
     @property
     def idle(self) -> bool:
-        """Nothing to do but wait for events."""
+        """Whether no bind is in flight and every waiting pod is rejected."""
         return not self._binding and all(w.rejected for w in self._waiting.values())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Schedule pods until cancelled."""
         async with aiohttp.ClientSession() as session:
             try:
                 while True:
-                    if not await self._turn(session):
+                    if not await self._schedule_one(session):
                         self._wake.clear()
                         await self._sleep()
             finally:
@@ -76,7 +78,7 @@ class Scheduler:
     async def _sleep(self) -> None:
         # Not wait_for: on Python 3.11 it can swallow a cancellation that comes with the time-out.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TURN_SECONDS):
+            async with asyncio.timeout(_POLL_SECONDS):
                 await self._wake.wait()
 
     # -- the queue -------------------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ class Scheduler:
         if change.resource == "pods":
             self._consider(change.obj, gone=change.kind == "DELETED")
         assigned = change.resource == "pods" and (change.obj.get("spec") or {}).get("nodeName")
-        if change.resource in _WAKING or assigned:
+        if change.resource in _REQUEUING or assigned:
             for waiting in self._waiting.values():
                 waiting.rejected = False
         self._wake.set()
@@ -106,15 +108,15 @@ class Scheduler:
                 return uid, waiting
         return None
 
-    async def _turn(self, session: aiohttp.ClientSession) -> bool:
-        """Schedule one pod; False when there is none."""
+    async def _schedule_one(self, session: aiohttp.ClientSession) -> bool:
+        """Schedule one pod. Returns False if no pod is ready."""
         found = self._next()
         if found is None:
             return False
         uid, waiting = found
         pod = self._store.get("pods", waiting.key)
         if pod is None or not self._claims_exist(pod):
-            waiting.rejected = True  # PreEnqueue: its own update or a claim's wakes it
+            waiting.rejected = True  # as PreEnqueue: an update of the pod or of a claim requeues it
             return True
         try:
             node = await self._place(session, pod, waiting)
@@ -202,7 +204,7 @@ class Scheduler:
 
 
 class _ExtenderError(Exception):
-    """The extender answered with an error."""
+    """The extender returned an error."""
 
 
 def _histogram(reasons: dict[str, str]) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""An API server subset over HTTP, faithful where it counts: versions, conflicts, watches, subresources, validation."""
+"""A subset of the API server over HTTP: resource versions, conflicts, watches, subresources, validation of claims."""

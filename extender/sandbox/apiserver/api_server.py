@@ -25,8 +25,10 @@ _STRATEGIC = b"application/strategic-merge-patch+json"
 
 
 class ApiServer:
-    """Serves one ObjectStore. `intercept(method, path)` may delay or refuse a request: tests use it for failures.
-    TokenReviews know the accounts of `tokens` and no others."""
+    """Serves one ObjectStore.
+
+    Tests set `intercept(method, path)` to delay or reject requests. A TokenReview knows the accounts in `tokens` only.
+    """
 
     def __init__(
         self,
@@ -48,9 +50,9 @@ class ApiServer:
         method, path = scope["method"], scope["path"]
         try:
             body = await _read(receive)
-            refused = await self.intercept(method, path) if self.intercept is not None else None
-            if refused is not None:
-                raise refused
+            rejection = await self.intercept(method, path) if self.intercept is not None else None
+            if rejection is not None:
+                raise rejection
             await self._route(scope, body, send)
         except ApiError as error:
             await _respond(send, error.code, error.body())
@@ -97,7 +99,7 @@ class ApiServer:
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
 
     def _list(self, resource: Resource, namespace: str, query: dict[str, str]) -> Json:
-        """One page. A continue token holds the version of the first page, so that the watch starts there."""
+        """Return one page. A continue token has the version of the first page, so that the watch starts there."""
         selects = _field_selector(query.get("fieldSelector", ""))
         items = [obj for obj in self.store.all(resource.name, namespace) if selects(obj)]
         version, start = str(self.store.version), 0
@@ -129,7 +131,7 @@ class ApiServer:
             await self._follow(resource, watcher, stream, float(query.get("timeoutSeconds", "600")))
             await stream.close()
         except (OSError, asyncio.CancelledError):
-            pass  # the client hung up
+            pass  # the client closed the connection
         finally:
             self.store.unwatch(watcher)
 
@@ -149,7 +151,7 @@ class ApiServer:
 
 
 class _Stream:
-    """A watch's answer: one JSON object a line."""
+    """The response to a watch: one JSON object per line."""
 
     def __init__(self, send: Send, namespace: str, selects: Selector) -> None:
         self._send = send
@@ -167,7 +169,9 @@ class _Stream:
         now = change.kind != "DELETED" and self._selects(change.obj)
         before = change.old is not None and self._selects(change.old)
         if now or before:
-            kind = "DELETED" if not now else "MODIFIED" if before else "ADDED"
+            kind = "MODIFIED" if before else "ADDED"
+            if not now:
+                kind = "DELETED"
             await self._line({"type": kind, "object": change.obj})
 
     async def bookmark(self, resource: Resource, version: int) -> None:
@@ -182,7 +186,7 @@ class _Stream:
 
 
 def _parse(path: str) -> tuple[Resource, str, str, str]:
-    """(resource, namespace, name, subresource). Raises ApiError for a path that is not served."""
+    """Return (resource, namespace, name, subresource). Raises ApiError for a path that is not served."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:  # noqa: PLR2004 - /api/v1/resource
         group, rest = "", parts[2:]
@@ -200,7 +204,7 @@ def _parse(path: str) -> tuple[Resource, str, str, str]:
 
 
 def _field_selector(text: str) -> Selector:
-    """metadata.name=x, spec.nodeName= and their != forms, joined by commas."""
+    """Return a predicate for a field selector: metadata.name=x, spec.nodeName= and the like, also !=, with commas."""
     terms = []
     for term in filter(None, text.split(",")):
         field, _, value = term.partition("=")

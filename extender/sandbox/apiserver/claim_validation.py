@@ -1,4 +1,4 @@
-"""Validation of ResourceClaims as the real API server does it (pkg/apis/resource/validation; 1.36)."""
+"""Validates ResourceClaims as kube-apiserver 1.36 does (source: pkg/apis/resource/validation)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
 def check_spec_update(old: Json, new: Json) -> None:
-    """The spec of a claim is immutable."""
+    """Raise ApiError if the spec of a claim changes: it is immutable."""
     if old.get("spec") != new.get("spec"):
         raise _bad(new, "spec", "field is immutable")
 
 
 def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:
-    """What a write to the status subresource must keep to. Raises ApiError."""
+    """Raise ApiError if a write to the status subresource is invalid."""
     before, after = old.get("status") or {}, new.get("status") or {}
     allocation = after.get("allocation")
     if before.get("allocation") is not None and allocation is not None and before["allocation"] != allocation:

@@ -1,4 +1,4 @@
-"""JSON merge patch, and the one strategic merge patch that matters: lists keyed by uid, with $patch: delete."""
+"""JSON merge patch, and the part of strategic merge patch that claims need: lists keyed by uid, $patch: delete."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Return the target after a JSON merge patch (RFC 7396)."""
     return _merge(target, patch, lists_by_uid=False)
 
 
 def strategic(target: Any, patch: Any) -> Any:
-    """Merge patch in which lists of objects with a uid are merged by it."""
+    """Return the target after a strategic merge patch: lists of objects that have a uid are merged by uid."""
     return _merge(target, patch, lists_by_uid=True)
 
 

@@ -1,4 +1,4 @@
-"""What the sandbox serves, and the rules of writing that all resources share."""
+"""The resources that the sandbox serves, and the rules of writing that all of them share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vo
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object."""
+    """One kind of object. `name` is the plural in the path."""
 
     name: str
     group: str
@@ -53,7 +53,7 @@ RESOURCES = {
 
 
 class Registry:
-    """Create, update, patch, delete: one path for all resources, with the special rules of claims and pods."""
+    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -89,20 +89,20 @@ class Registry:
         return found
 
     def replace(self, resource: Resource, key: Key, obj: Json, subresource: str) -> Json:
-        """PUT. The stored half that the path does not address stays."""
+        """PUT. A write to an object keeps its status, and a write to its status keeps the rest."""
         old = self.get(resource, key)
         self._guard(resource, old, obj.get("metadata") or {})
         return self._write(resource, key, old, obj, subresource)
 
     def patch(self, resource: Resource, key: Key, change: Json, subresource: str, *, strategic: bool) -> Json:
-        """PATCH, by merge patch or strategic merge patch."""
+        """PATCH, by merge patch or by strategic merge patch."""
         old = self.get(resource, key)
         self._guard(resource, old, change.get("metadata") or {})
         new = patch.strategic(old, change) if strategic else patch.merge(old, change)
         return self._write(resource, key, old, new, subresource)
 
     def delete(self, resource: Resource, key: Key, preconditions: Json | None = None) -> Json:
-        """Objects with finalizers are marked, others go at once. `preconditions` are a uid and a resourceVersion."""
+        """Mark an object with finalizers as deleted; remove others. `preconditions` are a uid and a resourceVersion."""
         old = self.get(resource, key)
         self._guard(resource, old, preconditions or {})
         if old["metadata"].get("finalizers"):
@@ -113,16 +113,13 @@ class Registry:
         return self.store.remove(resource.name, key)
 
     def bind(self, key: Key, binding: Json) -> None:
-        """pods/binding: once, for the right UID, not while deleting; annotations reach the pod."""
+        """Bind a pod that is not bound and not being deleted, by its UID. The pod gets the Binding's annotations."""
         pods = RESOURCES["", "pods"]
         pod = self.get(pods, key)
         metadata = binding.get("metadata") or {}
         if metadata.get("uid") and metadata["uid"] != pod["metadata"]["uid"]:
-            raise conflict(
-                "pods/binding",
-                key[1],
-                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {pod['metadata']['uid']}",
-            )
+            uids = f"UID in precondition: {metadata['uid']}, UID in object meta: {pod['metadata']['uid']}"
+            raise conflict("pods/binding", key[1], f"Precondition failed: {uids}")
         if pod["metadata"].get("deletionTimestamp"):
             raise conflict("pods/binding", key[1], f"pod {key[1]} is being deleted, cannot be assigned to a host")
         spec = pod.get("spec") or {}
@@ -163,7 +160,7 @@ class Registry:
         return self.store.put(resource.name, key, written)
 
     def _guard(self, resource: Resource, old: Json, metadata: Json) -> None:
-        """resourceVersion and uid are preconditions where they are sent."""
+        """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one."""
         name, current = old["metadata"]["name"], old["metadata"]
         if metadata.get("uid") and metadata["uid"] != current["uid"]:
             raise conflict(resource.name, name, "Precondition failed: UID in precondition does not match")
@@ -181,7 +178,7 @@ class Registry:
     def _generated(self, prefix: str) -> str:
         if not prefix:
             return ""
-        number, suffix = next(self._names) * 7919 + 12345, ""  # any spread will do: names only need to differ
+        number, suffix = next(self._names) * 7919 + 12345, ""  # spreads the names; they only need to differ
         for _ in range(5):
             number, digit = divmod(number, len(_SUFFIX_ALPHABET))
             suffix += _SUFFIX_ALPHABET[digit]
@@ -189,7 +186,7 @@ class Registry:
 
 
 def _same(new: Json, old: Json) -> bool:
-    """A write that changes nothing makes no event."""
+    """Whether a write changes nothing; such a write makes no event."""
 
     def without_version(obj: Json) -> Json:
         metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}

@@ -1,4 +1,4 @@
-"""Refusals as the API server words them."""
+"""Errors with the messages of kube-apiserver."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from extender.sandbox.apiserver.versioned_store import Json
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path, no password
-_API = "https://kubernetes.default.svc"  # the audience of tokens and of reviews that name none
+_API = "https://kubernetes.default.svc"  # the default audience of tokens and of reviews
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class TokenUser:
 
 
 def review(tokens: Mapping[str, TokenUser], body: Json) -> Json:
-    """The TokenReview with its status, as kube-apiserver answers it."""
+    """Return the TokenReview with its status, as kube-apiserver does."""
     spec = body.get("spec") or {}
     user = tokens.get(spec.get("token", ""))
     common = [] if user is None else [a for a in spec.get("audiences") or [_API] if a in user.audiences]

@@ -1,4 +1,4 @@
-"""Objects with versions, and the history that watches read. Stored objects are never changed, only replaced."""
+"""Objects with versions, and the history for watches. A write replaces a stored object and never changes it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 Json = dict[str, Any]
 Key = tuple[str, str]  # namespace, name
 
-_HISTORY = 20_000  # events kept; a watch that asks for older ones gets 410
+_HISTORY = 20_000  # events; a watch from an older version gets 410
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One event. `old` lets a watch with a field selector see an object leave its selection."""
+    """One event. A watch with a field selector needs `old` to see that an object leaves its selection."""
 
     version: int
     resource: str
@@ -27,14 +27,14 @@ class Change:
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """A queue of changes of one resource."""
+    """A queue of the changes of one resource; None ends the watch."""
 
     resource: str
     queue: asyncio.Queue[Change | None] = field(default_factory=asyncio.Queue)
 
 
 class ObjectStore:
-    """All objects of the cluster; every write gets the next version."""
+    """All objects of the cluster. Every write increments `version`."""
 
     def __init__(self, history: int = _HISTORY) -> None:
         self._objects: dict[str, dict[Key, Json]] = {}
@@ -48,7 +48,7 @@ class ObjectStore:
         return self._objects.get(resource, {}).get(key)
 
     def all(self, resource: str, namespace: str = "") -> list[Json]:
-        """Objects in key order."""
+        """Return the objects in key order; those of one namespace if it is given."""
         table = self._objects.get(resource, {})
         return [table[key] for key in sorted(table) if not namespace or key[0] == namespace]
 
@@ -63,7 +63,7 @@ class ObjectStore:
         return stored
 
     def remove(self, resource: str, key: Key) -> Json:
-        """Delete an object for good."""
+        """Delete an object. Raises KeyError if it does not exist."""
         self.version += 1
         old = self._objects[resource].pop(key)
         last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
@@ -71,11 +71,11 @@ class ObjectStore:
         return last
 
     def listen(self, listener: Callable[[Change], None]) -> None:
-        """Call back on every change, in order; used by controllers."""
+        """Call `listener` with every change, in order."""
         self._listeners.append(listener)
 
     def watch(self, resource: str, since: int) -> tuple[Watcher, list[Change]] | None:
-        """A watcher and the changes it missed after `since`; None where those are forgotten."""
+        """Return a watcher and the changes after version `since`; None if the history does not reach back to it."""
         if since < self._forgotten:
             return None
         missed = [change for change in self._since(since) if change.resource == resource]
@@ -92,7 +92,7 @@ class ObjectStore:
             watcher.queue.put_nowait(None)
 
     def forget_history(self) -> None:
-        """Make every older version too old, as compaction does."""
+        """Drop the history, as compaction does: a watch from an older version gets 410."""
         self._history.clear()
         self._forgotten = self.version
 
