@@ -196,7 +196,8 @@ async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
         nvml.hang = threading.Event()
         await agent.step()
         await agent.step()
-        assert agent.stale and published(cluster) is None
+        assert agent.stale
+        assert published(cluster) is None
         nvml.hang.set()
         await eventually(fresh, "the agent reads again")
         assert published(cluster) is not None
@@ -265,7 +266,8 @@ async def test_xids_link_errors_and_mig_are_told() -> None:
             (5, "NVLink errors are rising"),
         ]
         facts = cluster.store.get("resourceslices", NAME)["spec"]["devices"]
-        assert facts[5]["attributes"]["nvlinkErrors"] == {"int": 512} and facts[3]["attributes"]["xid"] == {"int": 79}
+        assert facts[5]["attributes"]["nvlinkErrors"] == {"int": 512}
+        assert facts[3]["attributes"]["xid"] == {"int": 79}
         writes = agent.writes
         nvml.link_errors[5] = 1001
         await agent.step()
@@ -283,7 +285,8 @@ async def test_a_driver_without_events_or_mig_has_none(broken: str) -> None:
         await agent.step()
         await agent.step()
         found = published(cluster)
-        assert found is not None and all(gpu.healthy for gpu in found.gpus)
+        assert found is not None
+        assert all(gpu.healthy for gpu in found.gpus)
 
 
 async def test_mig_mode_is_published() -> None:

@@ -71,7 +71,8 @@ async def test_the_watch_may_be_behind_what_filter_was_shown() -> None:
         uid = b.pod("p")["metadata"]["uid"]
         store.pods[uid] = replace(store.pods[uid], claim_statuses={})
         assert await b.bind("p", node) == ""
-        assert b.node_of("p") == node and len(b.held()) == 1
+        assert b.node_of("p") == node
+        assert len(b.held()) == 1
 
 
 async def test_shared_claim_is_only_reserved() -> None:
@@ -112,7 +113,8 @@ async def test_failed_binding_is_taken_back() -> None:
 
         b.cluster.api.intercept = refuse
         assert "no" in await b.bind("p", node)
-        assert b.held() == [] and not b.claims()[0]["status"].get("reservedFor")
+        assert b.held() == []
+        assert not b.claims()[0]["status"].get("reservedFor")
         b.cluster.api.intercept = None
         await b.settled()
         node = (await b.filter("p"))["NodeNames"][0]
@@ -142,7 +144,8 @@ async def test_lost_replies(verb: str) -> None:
         b.cluster.api._act = act
         assert await b.bind("p", node) == ""
         assert lost == 1
-        assert b.node_of("p") == node and len(b.held()) == 1
+        assert b.node_of("p") == node
+        assert len(b.held()) == 1
 
 
 async def test_conflict_is_read_again() -> None:
@@ -237,7 +240,8 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
         b.cluster.api.intercept = move
         answer = await b.bind("mine", "n1")
-        assert "allocated to another claim first" in answer and moved
+        assert "allocated to another claim first" in answer
+        assert moved
         kept = b.cluster.store.get("resourceclaims", ("default", "mine"))["status"]
         assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2" and kept["reservedFor"], (
             "the other process's allocation stays"
@@ -261,7 +265,8 @@ async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, word
             return None
 
         b.cluster.api.intercept = refuse
-        assert "no" in await b.bind("p", node) and not b.held()
+        assert "no" in await b.bind("p", node)
+        assert not b.held()
         b.cluster.api.intercept = None
         if later == "moved":
             stored, uid = b.cluster.store.get("resourceclaims", ("default", "c")), b.pod("p")["metadata"]["uid"]
@@ -282,7 +287,9 @@ async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, word
         for args, more in kept:
             real(*args, **more)
         if later == "undone":
-            assert await b.bind("p", node) == "" and b.node_of("p") == node and len(b.held()) == 1
+            assert await b.bind("p", node) == ""
+            assert b.node_of("p") == node
+            assert len(b.held()) == 1
 
 
 async def test_two_binds_of_one_pod_never_run_at_once() -> None:
@@ -307,5 +314,8 @@ async def test_two_binds_of_one_pod_never_run_at_once() -> None:
         # Without HTTP: the second and the third wait before the first has written anything.
         calls = [bind(ObjectKey("default", "p"), uid, node) for node in ("n1", "n2", "n2")]
         answers = await asyncio.gather(*calls, return_exceptions=True)
-        assert "no" in str(answers[0]) and answers[1:] == [None, None]
-        assert most == 1 and b.node_of("p") == "n2" and len(b.held()) == 1
+        assert "no" in str(answers[0])
+        assert answers[1:] == [None, None]
+        assert most == 1
+        assert b.node_of("p") == "n2"
+        assert len(b.held()) == 1

@@ -60,11 +60,16 @@ def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None
     assert found["nodes"] == found["hardware"] == 4
     assert found["states"] <= 4 + vacant_states
     assert found["signatures"] <= found["states"] + found["grants"]
-    assert found["looks"] <= 4 and found["appearances"] <= 4 + vacant_states
+    assert found["looks"] <= 4
+    assert found["appearances"] <= 4 + vacant_states
     assert found["verdicts"] <= 6 * (4 + 4 * vacant_verdicts)
-    assert found["counters"] <= 4 and found["silent"] <= 4 and found["agents"] <= 4
-    assert found["selectors"] <= 6 + 2 and found["masks"] <= (6 + 2) * 4 * 3
-    assert found["shortlists"] <= 11 and found["rejected"] <= 11
+    assert found["counters"] <= 4
+    assert found["silent"] <= 4
+    assert found["agents"] <= 4
+    assert found["selectors"] <= 6 + 2
+    assert found["masks"] <= (6 + 2) * 4 * 3
+    assert found["shortlists"] <= 11
+    assert found["rejected"] <= 11
 
 
 def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
@@ -112,7 +117,8 @@ def test_agents_are_forgotten_with_their_nodes() -> None:
         go("node" if slice_first else "slice")
         cache.expire(2001.0)
         cache.expire(9000.0)
-        assert not cache.store.silent_agents and not cache.oldest_agent(9000.0)
+        assert not cache.store.silent_agents
+        assert not cache.oldest_agent(9000.0)
         cache.apply_slice(agent.name, agent)
         cache.apply_node("n", Node("n"))
         cache.expire(9001.0)
@@ -195,7 +201,9 @@ def test_masks_are_bounded_as_a_product_by_bytes() -> None:
         for one in slices:
             assert masks.of(f"'{expression}' != ''", one).match
     found = masks.remembered()
-    assert found["selectors"] <= 5 and 10 <= found["masks"] <= 23 and found["mask_bytes"] <= 20 * 300
+    assert found["selectors"] <= 5
+    assert 10 <= found["masks"] <= 23
+    assert found["mask_bytes"] <= 20 * 300
     assert masks.of("x" * 30_000, slices[0]).error, "an expression too large to be remembered is still judged"
     for one in slices:
         masks.forget(one.name)
@@ -214,14 +222,16 @@ def test_the_decision_history_is_bounded_by_pods_and_by_bytes() -> None:
     few = DecisionHistory(pods=3)
     for number in range(5):
         few.record_attempt(refused(f"p{number}", f"u{number}", "why"))
-    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"] and few.newest(ObjectKey("x", "p1")) is None
+    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"]
+    assert few.newest(ObjectKey("x", "p1")) is None
     small = DecisionHistory(limit_bytes=100_000)
     for number in range(20):
         for attempt in range(10):
             small.record_attempt(refused(f"p{number}", f"u{number}", f"{attempt}" * 1000))
         small.record_decision(Bound(ObjectKey("x", f"p{number}"), f"u{number}", Decision("", candidate("y" * 500))))
     kept = small.recent(99)
-    assert 5 <= len(kept) <= 9 and sum(entry.size for entry in kept) <= 100_000
+    assert 5 <= len(kept) <= 9
+    assert sum(entry.size for entry in kept) <= 100_000
     assert {len(entry.attempts) for entry in kept} == {8}
     small.record_attempt(refused("large", "large", "z" * 200_000))
     assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
@@ -238,7 +248,8 @@ def test_graphs_are_bounded_and_equal_ones_are_one() -> None:
     assert graphs.intern(graph(4)) is first
     graphs.intern(graph(5))
     graphs.intern(graph(6))
-    assert graphs.intern(graph(4)) is not first and graphs.intern(graph(4)) == first
+    assert graphs.intern(graph(4)) is not first
+    assert graphs.intern(graph(4)) == first
 
 
 def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
@@ -297,7 +308,8 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
     for number in range(60):
         assert cache.decode(content(number, 10_000)).config
-    assert 1 < len(cache) <= 5 and cache.content_bytes <= 50_000
+    assert 1 < len(cache) <= 5
+    assert cache.content_bytes <= 50_000
     before = len(cache)
     assert cache.decode(content(1, 640_000)).config and len(cache) == before, "too large to be remembered"
 
@@ -348,7 +360,8 @@ def test_a_function_remembers_no_more_than_its_bound(name: str) -> None:
     function.cache_clear()
     for number in range(most + 3):
         function(*REMEMBER[name](number))
-    assert function.cache_info().currsize == most and function.cache_info().misses >= most + 3
+    assert function.cache_info().currsize == most
+    assert function.cache_info().misses >= most + 3
     function.cache_clear()
 
 
@@ -369,7 +382,8 @@ def test_a_policy_remembers_few_sets_of_overrides() -> None:
     subsets = [frozenset(f"c{i}" for i in range(10) if number >> i & 1) for number in range(1, MOST_EFFECTIVE + 3)]
     found = [policy.effective("n", subset) for subset in subsets]
     assert policy.effective("n", subsets[-1]) is found[-1], "the last is remembered"
-    assert policy.effective("n", subsets[0]) is not found[0] and policy.effective("n", subsets[0]) == found[0]
+    assert policy.effective("n", subsets[0]) is not found[0]
+    assert policy.effective("n", subsets[0]) == found[0]
 
 
 def test_names_whose_place_is_remembered_are_bounded() -> None:
@@ -378,7 +392,8 @@ def test_names_whose_place_is_remembered_are_bounded() -> None:
     names = NodeNames(text, slice(0, len(text)), offsets)
     for _ in range(2):
         for name in "abcde":
-            assert names.has_all([name]) and 1 <= len(offsets) <= 3
+            assert names.has_all([name])
+            assert 1 <= len(offsets) <= 3
 
 
 def test_expected_demand_is_that_of_the_last_claims() -> None:

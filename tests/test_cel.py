@@ -156,7 +156,9 @@ arithmetic = st.recursive(
     max_leaves=6,
 )
 predicates = st.recursive(
-    st.tuples(arithmetic, st.sampled_from("== != < <= > >=".split()), arithmetic).map(lambda p: f"({' '.join(p)})"),
+    st.tuples(arithmetic, st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), arithmetic).map(
+        lambda p: f"({' '.join(p)})"
+    ),
     lambda inner: st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(lambda p: f"({' '.join(p)})"),
     max_leaves=4,
 )
@@ -251,7 +253,8 @@ def test_masks_follow_slices_and_stay_bounded() -> None:
     raw = gpu_slice("n", carried_machines()["t4-4"])
     slice_ = decoder.decode(raw)
     text = 'device.attributes["gpu.nvidia.com"].productName == "Tesla T4"'
-    assert masks.of(text, slice_) == (0b1111, 0) and masks.of(text, slice_) is masks.of(text, slice_)
+    assert masks.of(text, slice_) == (0b1111, 0)
+    assert masks.of(text, slice_) is masks.of(text, slice_)
     raw["spec"]["devices"][1]["attributes"].pop("productName")
     assert masks.of(text, decoder.decode(raw)) == (0b1101, 0b0010)
     assert "no such key: productName" in masks.error(text, decoder.decode(raw).devices[1], "gpu.nvidia.com")

@@ -18,7 +18,8 @@ from tests.running_berth import claim, pod
 
 async def test_killed_before_and_after_every_write() -> None:
     done = await killed_at_every_write(seed=7, times=1)
-    assert len(done) == 10 and set(done.values()) == {1}
+    assert len(done) == 10
+    assert set(done.values()) == {1}
 
 
 async def test_two_replicas_at_once() -> None:

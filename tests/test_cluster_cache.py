@@ -42,7 +42,8 @@ def test_usage_ends_where_it_began(sequence: list) -> None:
         book.put(("claim", holder), held)
     for holder in "123":
         book.drop(("claim", holder))
-    assert book.pool(POOL) == UNUSED and not book.pools()
+    assert book.pool(POOL) == UNUSED
+    assert not book.pools()
 
 
 @given(steps, st.randoms(use_true_random=False))
@@ -82,7 +83,8 @@ def test_only_touched_views_are_built_again() -> None:
     cache.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-1"))))
     after = cache.snapshot()
     assert after.changed_since(version) == ["n1"]
-    assert after.node_infos["n2"] is node_infos["n2"] and after.node_infos["n1"] is not node_infos["n1"]
+    assert after.node_infos["n2"] is node_infos["n2"]
+    assert after.node_infos["n1"] is not node_infos["n1"]
     assert after.node_infos["n1"].busy == 0b10
     cache.apply_claim(ObjectKey("x", "c"), None)
     assert cache.snapshot().node_infos["n1"].state.allocation_class == node_infos["n1"].state.allocation_class
@@ -104,7 +106,8 @@ def test_hold_and_bind_and_confirmation() -> None:
     assert cache.snapshot().node_infos["n1"].held == 1
     cache.assume("u1", "pod", "n1", held("gpu-0"))
     cache.release("pod")
-    assert cache.snapshot().node_infos["n1"].busy == 1 and cache.snapshot().node_infos["n1"].held == 0
+    assert cache.snapshot().node_infos["n1"].busy == 1
+    assert cache.snapshot().node_infos["n1"].held == 0
     cache.apply_claim(ObjectKey("x", "c"), Claim(ObjectKey("x", "c"), "u1", "5", allocation=Allocation(held("gpu-0"))))
     assert not cache.reservations.in_flight
     assert cache.snapshot().node_infos["n1"].busy == 1
@@ -144,7 +147,8 @@ def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
         assert len(reservations._deadlines) < 100
     assert reservations.next_deadline == 5.0
     reservations.expire(5.0)
-    assert reservations.holds == 0 and reservations.next_deadline == float("inf")
+    assert reservations.holds == 0
+    assert reservations.next_deadline == float("inf")
 
 
 def test_every_state_has_a_way_out() -> None:
@@ -219,7 +223,8 @@ def test_order_of_events_does_not_matter(order: list[int]) -> None:
         events[position]()
         cache.snapshot()
     node_info = cache.snapshot().node_infos["n"]
-    assert node_info.busy == 0b1000 and len(node_info.gpu_bits) == 8
+    assert node_info.busy == 0b1000
+    assert len(node_info.gpu_bits) == 8
 
 
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), max_size=30), st.integers(1, 8), st.integers(0, 30))

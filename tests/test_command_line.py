@@ -145,7 +145,8 @@ def test_no_error_shows_what_a_file_of_others_holds(
 def test_what_is_wrong_in_a_file_of_ours_is_shown(tmp_path: Path) -> None:
     (tmp_path / "policy").write_text("weights: {lnk: 3}\nwrong: yes\n")
     code, _, told = berth(["policy", "show", str(tmp_path / "policy")])
-    assert code == 2 and "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in told
+    assert code == 2
+    assert "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in told
     assert "wrong: Extra inputs are not permitted (is True, line 2, column 1)" in told
 
 
@@ -155,7 +156,8 @@ def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> No
     code, out, told = berth(
         ["policy", "check", str(tmp_path / "nowhere"), str(tmp_path / "good"), str(tmp_path / "wrong")]
     )
-    assert code == 2 and out == f"{tmp_path}/good: good\n"
+    assert code == 2
+    assert out == f"{tmp_path}/good: good\n"
     assert [line.split(": ")[1] for line in told.splitlines()] == ["does not exist", "candidates"]
 
 

@@ -143,16 +143,19 @@ async def test_what_serve_does_is_seen_in_the_console(tmp_path: Path) -> None:
         await sees(people, "ffffffhh")
         assert await one.filter("late") == []
         waiting = await explained(people, "late", "attempts")
-        assert (
-            waiting["outcome"] == "refused" and waiting["attempts"][0]["fitting"] == 0 and waiting["remembered_since"]
-        )
+        assert waiting["outcome"] == "refused"
+        assert waiting["attempts"][0]["fitting"] == 0
+        assert waiting["remembered_since"]
         assert await one.bind("p", node) == ""
         await sees(people, "ffffffuu")
         found = await explained(people, "p", "decision")
-        assert found["outcome"] == "bound" and found["decision"]["chosen"]["node"] == node
-        assert found["decision"]["runner_up"] in {"n1", "n2"} - {node} and found["decision"]["chosen"]["parts"]
+        assert found["outcome"] == "bound"
+        assert found["decision"]["chosen"]["node"] == node
+        assert found["decision"]["runner_up"] in {"n1", "n2"} - {node}
+        assert found["decision"]["chosen"]["parts"]
         fleet = (await people.get("/v1/fleet")).json()
-        assert [decided["pod"] for decided in fleet["decisions"]] == ["default/p"] and fleet["remembered_since"]
+        assert [decided["pod"] for decided in fleet["decisions"]] == ["default/p"]
+        assert fleet["remembered_since"]
         assert [waits["pod"] for waits in fleet["pending"]] == ["default/late"]
 
 
@@ -186,7 +189,8 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
                 reply = await people.get("/v1/explain/default/p")
                 known = reply.json()
                 assert known["outcome"] == "bound" and "decision" not in known, known
-                assert "pod default/p was bound to" in known["sentence"] and "score " in known["sentence"]
+                assert "pod default/p was bound to" in known["sentence"]
+                assert "score " in known["sentence"]
                 since = (await people.get("/v1/fleet")).json()["remembered_since"]
                 assert since >= first["remembered_since"]
                 nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
@@ -222,7 +226,8 @@ async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
                 await eventually(lambda: outbox.failures)
                 assert outbox.sent == 0
                 text = (await one.client.get("/metrics")).text
-                assert "berth_records_failures_total" in text and "berth_records_failures_total 0.0" not in text
+                assert "berth_records_failures_total" in text
+                assert "berth_records_failures_total 0.0" not in text
     third = len(chosen) // 3
     assert chosen[:third] == chosen[third : 2 * third] == chosen[2 * third :]
     assert [found[1:] for found in chosen[:third] if found[0] == "late"] == [([], "")]
@@ -245,7 +250,8 @@ async def test_two_replicas_are_one_history(tmp_path: Path) -> None:
             """Both may choose one device: then the one that wrote later gives way, and the pod is tried again."""
             return await by.bind(name, (await by.filter(name))[0]) == ""
 
-        assert await one.filter("late") == [] and await other.filter("late") == []
+        assert await one.filter("late") == []
+        assert await other.filter("late") == []
         await asyncio.gather(eventually(lambda: placed(one, "p")), eventually(lambda: placed(other, "q")))
         for name in ("p", "q"):
             await explained(people, name, "decision")
@@ -274,7 +280,8 @@ async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
         (found,) = await eventually(heard, "serve's first batch")
         assert set(found) == {"replica", "epoch", "heard_seconds", "last", "lost", "policy", "mix"}
         assert set(found["policy"]) == {"generation", "digest", "problem"}
-        assert found["mix"] and set(found["mix"][0][0]) == {"cpu", "memory", "gpus", "milli", "models"}
+        assert found["mix"]
+        assert set(found["mix"][0][0]) == {"cpu", "memory", "gpus", "milli", "models"}
         status = (await people.get("/v1/policy")).json()
         assert set(status) == {
             "generation",
@@ -285,7 +292,8 @@ async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
             "candidate",
             "candidate_problem",
         }
-        assert status["policy"] == Policy().model_dump(mode="json") and status["digest"] == found["policy"]["digest"]
+        assert status["policy"] == Policy().model_dump(mode="json")
+        assert status["digest"] == found["policy"]["digest"]
         diff = (await people.get("/v1/policy/diff")).json()
         assert set(diff) == {"candidate", "problem", "compared", "left_out", "changed"}
 

@@ -71,7 +71,8 @@ def test_a_plugin_that_fails_is_named_with_its_reason(tmp_path: Path, script: st
     with pytest.raises(ClusterError) as raised:
         load_credentials(kubeconfig(tmp_path, script, "--token", "s3cret"))
     assert str(raised.value).startswith(f"credential plugin {sys.executable} failed: ")
-    assert words in str(raised.value) and "s3cret" not in str(raised.value)
+    assert words in str(raised.value)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_a_plugin_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -127,7 +128,8 @@ async def test_one_plugin_runs_at_a_time_beside_the_loop_and_ahead_of_expiry() -
     while "t2" not in found:
         found.append(await cache.get())
         await asyncio.sleep(0)
-    assert set(found) <= {"t1", "t2"} and plugin.reads == 2
+    assert set(found) <= {"t1", "t2"}
+    assert plugin.reads == 2
 
 
 async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> None:
@@ -208,7 +210,8 @@ STATUSES = {
 def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
     found = error_for(status, "words", 1.0)
     assert type(found) is STATUSES[status]
-    assert "words" in str(found) and (type(found) is not Unexpected or str(status) in str(found))
+    assert "words" in str(found)
+    assert type(found) is not Unexpected or str(status) in str(found)
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,16 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
 )
 def test_traps_of_the_configuration(edit, words: str) -> None:
     (found,) = configuration(changed(edit))
-    assert words in found.what and found.why and found.mend
+    assert words in found.what
+    assert found.why
+    assert found.mend
 
 
 def test_pods_that_name_another_scheduler() -> None:
     mine, other = pod("a", "c"), pod("b", "c", schedulerName="default-scheduler")
     (found,) = waiting([mine, other])
-    assert "default/b" in found.what and "default/a" not in found.what
+    assert "default/b" in found.what
+    assert "default/a" not in found.what
 
 
 @pytest.mark.parametrize(
@@ -89,10 +92,8 @@ def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     assert [f.what for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
     assert full.what == "quota team/q: 8 of 8 devices of class gpu.nvidia.com are used"
-    assert (
-        claimless.what == "1 waiting pods have no claim yet: default/p"
-        and claimless.mend == "kubectl -n default describe pod p"
-    )
+    assert claimless.what == "1 waiting pods have no claim yet: default/p"
+    assert claimless.mend == "kubectl -n default describe pod p"
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
     assert list(quota_blocks([], [waits])) == []
 
@@ -184,7 +185,5 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     assert process.returncode == 1, err
     assert len(found) == 3, found
     assert "1 of 2 GPU nodes have no fresh agent: n2" in found[0]
-    assert (
-        "2 claims were allocated by another scheduler" in found[1]
-        and "gpu-0 is allocated to default/x, default/y" in found[2]
-    )
+    assert "2 claims were allocated by another scheduler" in found[1]
+    assert "gpu-0 is allocated to default/x, default/y" in found[2]

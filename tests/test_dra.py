@@ -59,7 +59,8 @@ async def test_node_with_device_plugin_needs_no_claim() -> None:
         b.cluster.apply(legacy("old"))
         await b.settled()
         assert (await b.filter("old"))["NodeNames"] == ["n1"]
-        assert await b.bind("old", "n1") == "" and b.claims() == []
+        assert await b.bind("old", "n1") == ""
+        assert b.claims() == []
 
 
 async def test_failed_bind_removes_the_special_claim() -> None:
@@ -101,7 +102,8 @@ async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None
         b.cluster.apply(left)
         await b.settled()
         assert await b.bind("old", (await b.filter("old"))["NodeNames"][0]) == ""
-        assert len(b.held()) == 1 and len(b.claims()) == 2
+        assert len(b.held()) == 1
+        assert len(b.claims()) == 2
 
 
 async def test_implicit_name() -> None:
@@ -109,7 +111,8 @@ async def test_implicit_name() -> None:
         resources = {"requests": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}
         b.cluster.apply(pod("p", containers=[{"name": "m", "image": "pause", "resources": resources}]))
         await b.settled()
-        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == "" and len(b.held()) == 1
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        assert len(b.held()) == 1
 
 
 def test_init_containers_reuse_later_devices() -> None:
@@ -214,7 +217,8 @@ async def test_a_binding_condition_is_seen_when_it_changes(condition: str, answe
         b.cluster.apply(pod("p", "p"))
         bind = asyncio.create_task(place(b, "p"))
         await eventually(lambda: b.held() or bind.done())
-        assert b.node_of("p") == "" and not bind.done()
+        assert b.node_of("p") == ""
+        assert not bind.done()
         report(b, "p", condition)
         assert await bind == answer
         assert (b.node_of("p"), len(b.held())) == (("n1", 1) if not answer else ("", 0))
@@ -235,7 +239,8 @@ async def test_pods_that_share_a_claim_with_failed_conditions_give_it_up_togethe
         await eventually(lambda: len(b.claims()[0]["status"].get("reservedFor") or ()) == len(names))
         report(b, "c", "Broken")
         assert set(await asyncio.gather(*binds)) == {"binding conditions of claim default/c failed"}
-        assert not b.held() and not b.claims()[0]["status"].get("reservedFor")
+        assert not b.held()
+        assert not b.claims()[0]["status"].get("reservedFor")
 
 
 @pytest.mark.parametrize(("writer", "held"), [("", 0), ("berth-of-another-process", 1)])
@@ -266,7 +271,8 @@ async def test_an_allocation_that_was_found_and_failed_is_freed_unless_another_p
 
         b.cluster.api.intercept = take_over
         assert await place(b, "p") == "binding conditions of claim default/p failed"
-        assert len(b.held()) == held and reads >= 2
+        assert len(b.held()) == held
+        assert reads >= 2
 
 
 async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
@@ -287,7 +293,8 @@ async def test_one_call_waits_for_drivers_as_long_as_the_policy_says() -> None:
         assert await place(b, "p") == "waiting for binding conditions of claim default/p"
         assert len(b.held()) == 1
         report(b, "p", "Attached")
-        assert await place(b, "p") == "" and b.node_of("p") == "n1"
+        assert await place(b, "p") == ""
+        assert b.node_of("p") == "n1"
 
 
 async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> None:
@@ -337,7 +344,8 @@ async def test_burst_of_shares_stays_within_capacity() -> None:
             b.cluster.apply(pod(f"p{i}", f"c{i}"))
         await b.settled()
         outcome = await asyncio.gather(*(b.bind(f"p{i}", "n1") for i in range(8)))
-        assert outcome.count("") == 4 and len(b.held()) == 4
+        assert outcome.count("") == 4
+        assert len(b.held()) == 4
 
 
 def mig(name: str, slices: list[int], memory: int) -> dict:
@@ -389,7 +397,8 @@ async def test_taints_and_taint_rules() -> None:
             b.cluster.apply(pod(name, name))
         b.cluster.apply(asks("t", tolerations=[{"operator": "Exists"}]))
         b.cluster.apply(pod("t", "t"))
-        assert await place(b, "p") == "" and b.held()[-1][1] == "well"
+        assert await place(b, "p") == ""
+        assert b.held()[-1][1] == "well"
         rule = {
             "kind": "DeviceTaintRule",
             "metadata": {"name": "maintenance"},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -99,7 +97,8 @@ async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
             for name in ("unknown", "broken", "fails", "good")
         }
         assert reasons["unknown"] == "claim default/unknown, request gpu: device class nope does not exist"
-        assert "selector #0: CEL compile error" in reasons["broken"] and "1:19" in reasons["broken"]
+        assert "selector #0: CEL compile error" in reasons["broken"]
+        assert "1:19" in reasons["broken"]
         assert "no such key: nope" in reasons["fails"]
         assert reasons["good"] is None
 
@@ -117,7 +116,8 @@ async def test_malformed_slice_breaks_only_its_pool() -> None:
         await b.settled()
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         reason = (await b.filter("p", ["n1"]))["FailedAndUnresolvableNodes"]["n1"]
-        assert "spec.devices[0].capacity[memory].value" in reason and "'lots'" in reason
+        assert "spec.devices[0].capacity[memory].value" in reason
+        assert "'lots'" in reason
 
 
 async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_device() -> None:
@@ -129,7 +129,9 @@ async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_devi
         )
         await b.settled()
         answer = await b.filter("legacy")
-        assert answer["NodeNames"] == [] or await b.bind("legacy", answer["NodeNames"][0]) == "" and len(b.held()) == 1
+        assert answer["NodeNames"] == [] or (
+            await b.bind("legacy", answer["NodeNames"][0]) == "" and len(b.held()) == 1
+        )
         assert (await b.filter("other"))["NodeNames"] == ["n1"]
 
 
@@ -141,7 +143,9 @@ async def test_best_node_gets_ten_and_order_follows_the_links() -> None:
         names = (await b.filter("p"))["NodeNames"]
         assert names[0] == "switched"
         found = await b.prioritize("p", names)
-        assert found["switched"] == 10 and found["bridged"] < 10 and found["pcie"] < 10
+        assert found["switched"] == 10
+        assert found["bridged"] < 10
+        assert found["pcie"] < 10
 
 
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:
@@ -217,7 +221,8 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         for _ in range(3):
             ranking.update(snapshot, context)
         fresh.update(snapshot, context)
-        assert not ranking.stale and ranking.best(None, 9) == fresh.best(None, 9)
+        assert not ranking.stale
+        assert ranking.best(None, 9) == fresh.best(None, 9)
 
 
 _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]
@@ -271,7 +276,8 @@ def test_names_are_counted_and_only_estimated_for_people() -> None:
     offsets = names_module.NameOffsets()
     two, one = (names_module.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
     assert [names_module.estimated_len(names) for names in (two, one)] == [2, 2]
-    assert (len(two), len(one)) == (2, 1) and names_module.estimated_len(one) == 1
+    assert (len(two), len(one)) == (2, 1)
+    assert names_module.estimated_len(one) == 1
 
 
 _TEXTS = st.sampled_from(["u", "u-1", '"uid":"x"', '","uid":"y","resourceVersion":"9', "\\", "{}", "é"])
@@ -303,7 +309,8 @@ def test_nobody_can_make_looking_for_them_take_long() -> None:
     assert wire.decode_args(body).identity == ("", "")
     body = b'{"Pod":{"metadata":{"name":"\xff","uid":"\xff","resourceVersion":"1"}},"Nodes":null,"NodeNames":["n"]}'
     with pytest.raises(WireError, match="not JSON"):
-        assert wire.decode_args(body).identity == ("", "") and wire.decode_args(body).pod
+        assert wire.decode_args(body).identity == ("", "")
+        assert wire.decode_args(body).pod
 
 
 async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is() -> None:
@@ -409,10 +416,8 @@ class World:
             ranking.update(*self.newest())
         fresh, node_infos = NodeRanking(self.demand), self.mirror.snapshot().node_infos
         fresh.update(*self.newest())
-        assert (
-            ranking.best(None, 99) == fresh.best(None, 99)
-            and ranking.unschedulable_counts() == fresh.unschedulable_counts()
-        )
+        assert ranking.best(None, 99) == fresh.best(None, 99)
+        assert ranking.unschedulable_counts() == fresh.unschedulable_counts()
         assert [ranking.status(node_info) for node_info in node_infos.values()] == [
             fresh.status(node_info) for node_info in node_infos.values()
         ]
@@ -470,5 +475,6 @@ def test_places_of_names_are_remembered_from_the_first_body_on() -> None:
     body = b'{"Pod":{"metadata":{"name":"p","namespace":"d","uid":"u"}},"Nodes":null,"NodeNames":["n1","n2"]}'
     offsets = names_module.NameOffsets()
     names = wire.decode_args(body, offsets).names
-    assert isinstance(names, names_module.NodeNames) and names.has_all(["n2"])
+    assert isinstance(names, names_module.NodeNames)
+    assert names.has_all(["n2"])
     assert len(offsets) == 1

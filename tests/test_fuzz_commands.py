@@ -146,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def takes_file(words: tuple[str, ...], parameter: Any) -> bool:
     annotation = inspect.signature(COMMANDS[words].callback).parameters.get(parameter.name)
-    return annotation is not None and "Path" in str(annotation) or (words, parameter.name) == (("fabric",), "target")
+    return (annotation is not None and "Path" in str(annotation)) or (words, parameter.name) == (("fabric",), "target")
 
 
 def held_by(words: tuple[str, ...], parameter: Any) -> str:

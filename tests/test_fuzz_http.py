@@ -25,7 +25,7 @@ HEAD = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GOOD = b"POST /filter" + HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 REQUESTS = [
     GOOD,
-    b"POST /prioritize" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{\"Po\r\n3\r\nd\":\r\n0\r\n\r\n",
+    b"POST /prioritize" + HEAD + b'Transfer-Encoding: chunked\r\n\r\n4\r\n{"Po\r\n3\r\nd":\r\n0\r\n\r\n',
     b"GET /livez" + HEAD + b"\r\nGET /readyz" + HEAD + b"\r\n",
     b"POST /bind" + HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
     b"GET /v1/explain/default/p?without=n1" + HEAD + b"Authorization: Bearer x\r\nAccept-Encoding: gzip\r\n\r\n",

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from extender.cluster import NotFound

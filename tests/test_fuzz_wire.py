@@ -76,7 +76,8 @@ class World:
         """Once the time of all holds is over."""
         service = self.berth.app.service
         service.cache.expire(service.clock() + 3600)
-        assert service.cache.reservations.holds == 0 and not service.cache.reservations.in_flight
+        assert service.cache.reservations.holds == 0
+        assert not service.cache.reservations.in_flight
 
 
 def names_in(body: bytes) -> bytes:
@@ -92,7 +93,8 @@ def _filter_result(found: Any) -> None:
     assert found["NodeNames"] is None or all(type(name) is str for name in found["NodeNames"])
     assert found["Nodes"] is None or all(type(node) is dict for node in found["Nodes"]["items"])
     assert all(type(text) is str for text in found["FailedAndUnresolvableNodes"].values())
-    assert found["FailedNodes"] == {} and type(found["Error"]) is str
+    assert found["FailedNodes"] == {}
+    assert type(found["Error"]) is str
     assert found["Error"] or (found["NodeNames"] is None) != (found["Nodes"] is None)
 
 
@@ -102,13 +104,15 @@ def _scores(found: Any) -> None:
 
 
 def _binding_result(found: Any) -> None:
-    assert list(found) == ["Error"] and type(found["Error"]) is str
+    assert list(found) == ["Error"]
+    assert type(found["Error"]) is str
 
 
 def _preemption_result(found: Any) -> None:
     assert list(found) == ["NodeNameToMetaVictims"]
     for victims in found["NodeNameToMetaVictims"].values():
-        assert set(victims) == {"Pods", "NumPDBViolations"} and type(victims["NumPDBViolations"]) is int
+        assert set(victims) == {"Pods", "NumPDBViolations"}
+        assert type(victims["NumPDBViolations"]) is int
         assert all(list(one) == ["UID"] and type(one["UID"]) is str for one in victims["Pods"])
 
 

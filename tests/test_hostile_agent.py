@@ -66,8 +66,12 @@ IMPOSSIBLE = [
 def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str) -> None:
     honest = fabric_of(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
     found, problems = read_fabric(DECODER.decode(said("dgx1-v100", **attributes)).devices)
-    assert problems and word in problems[0] and "gpu-0" in problems[0] and len(problems[0]) < 200
-    assert found is not None and honest is not None
+    assert problems
+    assert word in problems[0]
+    assert "gpu-0" in problems[0]
+    assert len(problems[0]) < 200
+    assert found is not None
+    assert honest is not None
     assert all(ring_gbps(found.graph, mask) <= ring_gbps(honest.graph, mask) for mask in (3, 15, 255))
 
 
@@ -86,13 +90,15 @@ names = st.sampled_from(
 @settings(max_examples=150)
 def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int) -> None:
     found, problems = read_fabric(DECODER.decode(said("dgx1-v100", position, **attributes)).devices)
-    assert len(problems) <= MAX_PROBLEMS and all(len(problem) < 200 for problem in problems)
+    assert len(problems) <= MAX_PROBLEMS
+    assert all(len(problem) < 200 for problem in problems)
     if found is not None:
         assert all(
             sum(row) + switched <= MAX_LINKS
             for row, switched in zip(found.graph.links, found.graph.switch_links, strict=True)
         )
-        assert found.graph.link_gbps <= 200 and all(0 <= numa < 1024 for numa in found.graph.numa)
+        assert found.graph.link_gbps <= 200
+        assert all(0 <= numa < 1024 for numa in found.graph.numa)
 
 
 def test_real_machines_have_no_problem() -> None:
@@ -118,12 +124,17 @@ def test_gpus_of_another_node_are_refused() -> None:
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
     put(cache, said("dgx1-v100", 3, uuid=other))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n1"].fabric is not None and node_infos["n1"].fabric.source is not Source.LIVE
-    assert node_infos["n2"].fabric is not None and node_infos["n2"].fabric.source is Source.LIVE
+    assert node_infos["n1"].fabric is not None
+    assert node_infos["n1"].fabric.source is not Source.LIVE
+    assert node_infos["n2"].fabric is not None
+    assert node_infos["n2"].fabric.source is Source.LIVE
     (problem,) = cache.agent_problems["n1"]
-    assert other in problem and "node n2" in problem and "n2" not in cache.agent_problems
+    assert other in problem
+    assert "node n2" in problem
+    assert "n2" not in cache.agent_problems
     put(cache, fabric_slice("n1", MACHINES["dgx1-v100"]))
-    assert cache.snapshot().node_infos["n1"].fabric.source is Source.LIVE and not cache.agent_problems
+    assert cache.snapshot().node_infos["n1"].fabric.source is Source.LIVE
+    assert not cache.agent_problems
 
 
 def test_pool_is_named_after_the_node() -> None:
@@ -134,11 +145,9 @@ def test_pool_is_named_after_the_node() -> None:
         lie["spec"]["pool"] |= {"name": "n2", "generation": 999}
         put(cache, lie)
     node_info = cache.snapshot().node_infos["n1"]
-    assert (
-        node_info.fabric is not None
-        and node_info.fabric.source is Source.LIVE
-        and not any(node_info.fabric.graph.switch_links)
-    )
+    assert node_info.fabric is not None
+    assert node_info.fabric.source is Source.LIVE
+    assert not any(node_info.fabric.graph.switch_links)
     assert all("lie-" in problem and "'n2'" in problem for problem in cache.agent_problems["n1"])
     assert len(cache.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
     for number in range(20):
@@ -169,7 +178,8 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
     for node in ("n1", "n2"):
         put(cache, fabric_slice(node, MACHINES["t4-4"]))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n1"].fabric.source is Source.LIVE and node_infos["n2"] is before
+    assert node_infos["n1"].fabric.source is Source.LIVE
+    assert node_infos["n2"] is before
     assert cache.failed_nodes == {"n2": "ValueError: no view of n2"}
     builder.failing = frozenset()
     put(cache, fabric_slice("n3", MACHINES["t4-4"]))
@@ -203,9 +213,11 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         for _ in range(2):
             await b.console.auditor.round()
         found = {(finding["kind"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}
-        assert ("agent", "n1") in found and ("unbuilt", "n2") in found
+        assert ("agent", "n1") in found
+        assert ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")
-        assert ready.status_code == 200 and "the view of node n2 cannot be built: ValueError: made up" in ready.text
+        assert ready.status_code == 200
+        assert "the view of node n2 cannot be built: ValueError: made up" in ready.text
 
 
 def test_admission_policy_has_the_same_bounds() -> None:

@@ -104,7 +104,8 @@ def test_why_not(case: Json) -> None:
     snapshot = cache.snapshot()
     context = EvaluationContext(Masks(), features_of(case), snapshot.baseline)
     status = evaluate(snapshot.node_infos["n"], requirements, context)
-    assert isinstance(status, Unschedulable) and status.text == case["reason"]
+    assert isinstance(status, Unschedulable)
+    assert status.text == case["reason"]
     told = explain(waiting, snapshot, Policy(), context)
     assert [group.reason for group in told.groups] == [case["reason"]]
     assert case.get("why", "") in "\n".join(told.groups[0].causes)
@@ -119,10 +120,8 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None
         spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
         cache.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
     node_infos = cache.snapshot().node_infos
-    assert (
-        node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class
-        and node_infos["n"].state != node_infos["m"].state
-    )
+    assert node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class
+    assert node_infos["n"].state != node_infos["m"].state
 
 
 def test_groups_declared_later_are_noticed() -> None:
@@ -161,7 +160,8 @@ async def test_a_filter_tells_the_field() -> None:
         assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]
         told = (await b.client.get("/v1/explain/default/p")).json()
         group = told["groups"][0]
-        assert group["code"] == "NODE_ALLOCATABLE" and "nodeAllocatableResources" in group["causes"][0]
+        assert group["code"] == "NODE_ALLOCATABLE"
+        assert "nodeAllocatableResources" in group["causes"][0]
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,5 @@ def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
     gpus = decoder.decode(published).devices
     said = live_fabric(decoder.decode(live), gpus, lambda _: "")[0] if agent else None
     found = choose_fabric(said, gpus, Graphs())
-    assert found is not None and found.graph.numa == wanted
+    assert found is not None
+    assert found.graph.numa == wanted

@@ -124,7 +124,9 @@ def test_every_pin_has_hashes() -> None:
 
 def test_what_is_fetched_is_named_by_digest() -> None:
     images = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert images and all(re.search(r"@sha256:[0-9a-f]{64}$", image) for image in images)
+    assert images
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", image) for image in images)
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     actions = re.findall(r"uses: (\S+)", workflow)
-    assert actions and all(re.search(r"@[0-9a-f]{40}$", action) for action in actions)
+    assert actions
+    assert all(re.search(r"@[0-9a-f]{40}$", action) for action in actions)

@@ -68,7 +68,8 @@ async def test_a_claim_made_for_the_group_is_reserved_once_for_it() -> None:
         assert await bound_together(b, "g-0", "g-1", "g-2") == ["", "", ""]
         entry_of_group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": uid}
         assert reserved(b, "made") == [entry_of_group]
-        assert len(b.held()) == 1 and len({b.node_of(name) for name in ("g-0", "g-1", "g-2")}) == 1
+        assert len(b.held()) == 1
+        assert len({b.node_of(name) for name in ("g-0", "g-1", "g-2")}) == 1
 
 
 async def test_a_named_claim_is_the_groups_where_the_group_lists_it_with_equal_fields() -> None:
@@ -114,7 +115,8 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
         assert "no" in (await bound_together(b, "g-0"))[0]
         held = b.held()
         assert await bound_together(b, "g-1") == [""]
-        assert b.held() == held and [entry["uid"] for entry in reserved(b, "made")] == [uid]
+        assert b.held() == held
+        assert [entry["uid"] for entry in reserved(b, "made")] == [uid]
 
 
 async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice() -> None:
@@ -179,7 +181,8 @@ async def test_a_groups_claim_is_freed_where_a_member_cannot_go_and_none_is_boun
         await b.settled()
         others = [other for other in THREE if other != node]
         (elsewhere, *_) = (await b.filter("g-1", others))["NodeNames"]
-        assert await b.bind("g-1", elsewhere) == "" and b.held()[0][0] == elsewhere
+        assert await b.bind("g-1", elsewhere) == ""
+        assert b.held()[0][0] == elsewhere
 
 
 @pytest.mark.parametrize(("phase", "stays"), [("Running", True), ("Succeeded", False)])
@@ -213,10 +216,13 @@ async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_k
         b.cluster.api.intercept = meanwhile
         await cannot_go(b, "g-1", node)
         await eventually(lambda: binds)
-        assert await binds[0] == "" and b.node_of("g-0") == node
+        assert await binds[0] == ""
+        assert b.node_of("g-0") == node
         orphans = b.app.service.orphans
         await eventually(lambda: not orphans.busy)
-        assert reserved(b, "made") and b.held()[0][0] == node and orphans.deallocated == 0
+        assert reserved(b, "made")
+        assert b.held()[0][0] == node
+        assert orphans.deallocated == 0
 
 
 async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> None:
@@ -280,7 +286,9 @@ async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_th
         assert await bind == ""
         orphans = b.app.service.orphans
         await eventually(lambda: orphans.skipped)
-        assert reserved(b, "made") and b.held()[0][0] == node and orphans.deallocated == 0
+        assert reserved(b, "made")
+        assert b.held()[0][0] == node
+        assert orphans.deallocated == 0
 
 
 @pytest.mark.parametrize(("groups", "bound"), [((["x"], ["", "g"]), True), ((["x"], ["y"]), False), (([], []), False)])
@@ -289,7 +297,8 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
         """An API client that lists pods of these groups, a page for each list of groups."""
 
         async def get(self, path: str, params: dict[str, str]) -> Json:
-            assert path == "/api/v1/namespaces/default/pods" and params["fieldSelector"].startswith("spec.nodeName!=")
+            assert path == "/api/v1/namespaces/default/pods"
+            assert params["fieldSelector"].startswith("spec.nodeName!=")
             number = int(params.get("continue", "0"))
             items = [{**pod("p", schedulingGroup={"podGroupName": name} if name else {})} for name in groups[number]]
             return {"items": items, "metadata": {"continue": str(number + 1) if number + 1 < len(groups) else ""}}

@@ -233,7 +233,8 @@ def bound_to(account: str) -> set[str]:
 def test_each_program_has_an_account_of_its_own() -> None:
     assert bound_to("berth") == {"berth"}
     assert bound_to("berth-console") == {"berth-console"}
-    assert "berth" not in bound_to("berth-scheduler") and "system:kube-scheduler" in bound_to("berth-scheduler")
+    assert "berth" not in bound_to("berth-scheduler")
+    assert "system:kube-scheduler" in bound_to("berth-scheduler")
 
 
 def objects_of(file: str, kind: str) -> dict[str, dict]:
@@ -258,7 +259,8 @@ def option(container: dict, name: str) -> str:
 
 def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
     spec = spec_of("base/scheduler.yaml", "berth-scheduler")
-    assert spec["serviceAccountName"] == "berth" and spec["automountServiceAccountToken"] is False
+    assert spec["serviceAccountName"] == "berth"
+    assert spec["automountServiceAccountToken"] is False
     tokens = {
         container["name"]: [mount["name"] for mount in container["volumeMounts"] if mount["name"].endswith("-token")]
         for container in spec["containers"]
@@ -344,7 +346,7 @@ def test_kustomizations_name_files_that_exist(path: Path) -> None:
         *(p["path"] for p in found.get("patches", []) if "path" in p),
     ]:
         target = path.parent / name
-        assert target.is_dir() and (target / "kustomization.yaml").exists() or target.exists(), name
+        assert (target.is_dir() and (target / "kustomization.yaml").exists()) or target.exists(), name
         if target.is_file():
             assert all(o["kind"] and o["metadata"]["name"] for o in yaml.safe_load_all(target.read_text()))
 
@@ -362,7 +364,8 @@ def test_scheduler_configurations_are_one() -> None:
             for o in yaml.safe_load_all((MANIFESTS / "overlays" / overlay / "scheduler-config.yaml").read_text())
         ]
         for extender in secured["extenders"]:
-            assert extender.pop("enableHTTPS") and extender.pop("tlsConfig")["caFile"]
+            assert extender.pop("enableHTTPS")
+            assert extender.pop("tlsConfig")["caFile"]
             extender["urlPrefix"] = extender["urlPrefix"].replace("https", "http").replace(host, "127.0.0.1")
         assert secured == written
 
@@ -379,7 +382,7 @@ def test_no_key_stands_twice(path: Path) -> None:
             )
             return super().construct_mapping(node, deep)
 
-    for document in yaml.load_all(path.read_text(), Strict):  # noqa: S506 - a safe loader
+    for document in yaml.load_all(path.read_text(), Strict):
         assert document
 
 
@@ -445,16 +448,13 @@ def test_every_container_is_confined() -> None:
             spec = obj["spec"]["template"]["spec"]
             for container in spec["containers"]:
                 confined = {**spec.get("securityContext", {}), **container["securityContext"]}
-                assert (
-                    confined["runAsNonRoot"]
-                    and confined["readOnlyRootFilesystem"]
-                    and not confined["allowPrivilegeEscalation"]
-                )
-                assert (
-                    confined["capabilities"] == {"drop": ["ALL"]}
-                    and confined["seccompProfile"]["type"] == "RuntimeDefault"
-                )
-                assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
+                assert confined["runAsNonRoot"]
+                assert confined["readOnlyRootFilesystem"]
+                assert not confined["allowPrivilegeEscalation"]
+                assert confined["capabilities"] == {"drop": ["ALL"]}
+                assert confined["seccompProfile"]["type"] == "RuntimeDefault"
+                assert container["resources"]["requests"]
+                assert container["resources"]["limits"]["memory"]
 
 
 def test_dashboard_and_alerts_use_metrics_that_exist() -> None:

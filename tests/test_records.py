@@ -104,12 +104,14 @@ def test_texts_of_users_are_cut() -> None:
     (got,) = decode(encode(batch(1, Attempted(ObjectKey("n" * 999, "p"), "u" * 999, attempt)))).records
     assert isinstance(got, Attempted)
     assert len(got.attempt.reasons[0][0].encode()) <= 1024
-    assert len(got.pod.namespace) <= 256 and len(got.uid) <= 128
+    assert len(got.pod.namespace) <= 256
+    assert len(got.uid) <= 128
 
 
 def test_devices_are_limited() -> None:
     (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (RESULT,) * 2000, ReservationState.HELD, 1.0)))).records
-    assert isinstance(got, Reserved) and len(got.results) == MAX_DEVICES
+    assert isinstance(got, Reserved)
+    assert len(got.results) == MAX_DEVICES
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, True, 1.0, "1", None, [], 2**62, "x" * 10_000])
@@ -283,11 +285,13 @@ def test_a_restarted_process_ends_the_one_before() -> None:
     fleet = Fleet()
     fleet.ingest.take(numbered(1, 3, epoch="old"))
     fleet.ingest.take(numbered(1, 1, epoch="new"))
-    assert not fleet.reserved["old"] and fleet.reserved["new"] == {1}
+    assert not fleet.reserved["old"]
+    assert fleet.reserved["new"] == {1}
     for _ in range(3):
         with pytest.raises(StaleEpoch, match="epoch old of berth-0 has ended"):
             fleet.ingest.take(numbered(4, 1, epoch="old"))
-    assert fleet.reserved["new"] == {1} and fleet.ingest.counts["stale"] == 3
+    assert fleet.reserved["new"] == {1}
+    assert fleet.ingest.counts["stale"] == 3
     assert [s.epoch for s in fleet.ingest.streams()] == ["new"]
 
 
@@ -313,7 +317,8 @@ def test_streams_are_limited_and_the_one_heard_of_longest_ago_goes() -> None:
     for name in ("a", "b", "c", "a", "d"):
         fleet.ingest.take(numbered(1, 1, replica=name, epoch=name))
     assert [s.epoch for s in fleet.ingest.streams()] == ["d", "a", "c"]
-    assert not fleet.reserved["b"] and fleet.reserved["a"] == {1}
+    assert not fleet.reserved["b"]
+    assert fleet.reserved["a"] == {1}
     assert fleet.ingest.counts["evicted"] == 1
 
 
@@ -332,7 +337,8 @@ def test_a_silent_process_loses_its_reservations_and_its_clock_does_not_matter()
     fleet.ingest.take(numbered(1, 1, replica="b", epoch="b"))
     fleet.now = 31.0
     fleet.ingest.drop_silent()
-    assert not fleet.reserved["a"] and fleet.reserved["b"] == {1}
+    assert not fleet.reserved["a"]
+    assert fleet.reserved["b"] == {1}
     assert [(s.epoch, s.heard_seconds, s.last) for s in fleet.ingest.streams()] == [("b", 11.0, 1), ("a", 31.0, 1)]
     fleet.ingest.take(numbered(2, 1, replica="a", epoch="a"))
     assert fleet.reserved["a"] == {2}

@@ -60,7 +60,8 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
     for fits in fleet.judge.queueing_hints.find_schedulable():
         judged.append(fleet.judge.rankings.evaluations)
         assert not fits
-    assert len(judged) > 100 and max(after - before for before, after in pairwise(judged)) == 1
+    assert len(judged) > 100
+    assert max(after - before for before, after in pairwise(judged)) == 1
     assert [ranking.requirements.key for ranking in fleet.judge.rankings] == order
 
 
@@ -128,7 +129,8 @@ def test_a_pod_that_has_gone_wakes_nobody() -> None:
     fleet.apply("pods", "x/p", None)
     assert fleet.filter(pod).passed == [] and fleet.judge.unschedulable_count == 1, "filtered after it had gone"
     fleet.apply("resourceclaims", "held/h0", None)
-    assert not answer(fleet.judge) and not fleet.judge.unschedulable_count
+    assert not answer(fleet.judge)
+    assert not fleet.judge.unschedulable_count
 
 
 _EVENTS = st.lists(
@@ -180,12 +182,15 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     pods = UnschedulablePods(limit=2)
     for uid, ranking in zip(uids, demands, strict=True):
         pods.add(uid, ranking.requirements)
-    assert pods.uids() == uids[1:] and len(pods.classes()) == 2
+    assert pods.uids() == uids[1:]
+    assert len(pods.classes()) == 2
     pods.add("other", demands[1].requirements)
-    assert pods.uids() == [uids[2], "other"] and len(pods.classes()) == 2
+    assert pods.uids() == [uids[2], "other"]
+    assert len(pods.classes()) == 2
     for uid in ("other", "other", uids[2]):
         pods.remove(uid)
-    assert not len(pods) and not pods.classes()
+    assert not len(pods)
+    assert not pods.classes()
 
 
 class _Writer:
@@ -223,7 +228,8 @@ async def test_a_touch_that_failed_is_made_up_for() -> None:
     requeuer.supply_changed()
     await eventually(lambda: writer.touched)
     task.cancel()
-    assert requeuer.touches == 1 and looks.asked == 1
+    assert requeuer.touches == 1
+    assert looks.asked == 1
 
 
 async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:

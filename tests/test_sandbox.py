@@ -32,7 +32,8 @@ def cluster() -> Cluster:
 def refused(cluster: Cluster, change: dict, code: int, words: str, sub: str = "status") -> None:
     with pytest.raises(ApiError) as caught:
         patch(cluster, change, sub)
-    assert caught.value.code == code and words in caught.value.message
+    assert caught.value.code == code
+    assert words in caught.value.message
 
 
 def test_versions_guard_writes(cluster: Cluster) -> None:
@@ -69,7 +70,8 @@ def test_status_writes_leave_the_rest(cluster: Cluster) -> None:
     """Finalizers cannot be set through /status, status not through the object."""
     patch(cluster, {"metadata": {"finalizers": ["x"]}, "status": {"allocation": allocation()}})
     found = patch(cluster, {"metadata": {"labels": {"a": "b"}}, "status": {}}, "")
-    assert "finalizers" not in found["metadata"] and found["status"]["allocation"] == allocation()
+    assert "finalizers" not in found["metadata"]
+    assert found["status"]["allocation"] == allocation()
 
 
 def test_admin_access_needs_the_namespace_label(cluster: Cluster) -> None:
@@ -97,7 +99,8 @@ def test_template_becomes_a_claim_and_goes_with_the_pod() -> None:
     status = cluster.store.get("pods", ("default", "p"))["status"]
     name = status["resourceClaimStatuses"][0]["resourceClaimName"]
     found = cluster.store.get("resourceclaims", ("default", name))
-    assert name.startswith("p-gpu-") and found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    assert name.startswith("p-gpu-")
+    assert found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
     cluster.api.registry.delete(PODS, ("default", "p"))
     assert cluster.store.get("resourceclaims", ("default", name)) is None
 

@@ -238,7 +238,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
             await answers(f"{told}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
         (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
-        assert changed["pod"] == "default/next" and changed["active"]["node"] != changed["candidate"]["node"]
+        assert changed["pod"] == "default/next"
+        assert changed["active"]["node"] != changed["candidate"]["node"]
         done = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -250,7 +251,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             stdout=subprocess.PIPE,
         )
         text = (await done.communicate())[0].decode()
-        assert "1 of the last 2 decisions would be others" in text and "default/next" in text
+        assert "1 of the last 2 decisions would be others" in text
+        assert "default/next" in text
         done = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -261,7 +263,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             f"http://127.0.0.1:{pages}",
             stdout=subprocess.PIPE,
         )
-        assert "a candidate is compared" in (await done.communicate())[0].decode() and done.returncode == 0
+        assert "a candidate is compared" in (await done.communicate())[0].decode()
+        assert done.returncode == 0
         candidate.unlink()
         await answers(f"{told}/diff", 200, '"candidate":false')
 
@@ -284,7 +287,8 @@ async def test_pages_that_the_network_reaches_are_closed_without_a_token(tmp_pat
     async with serving as (_, pages), httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{pages}"
         reply = await client.get(f"{url}/v1/fleet")
-        assert reply.status_code == 403 and "--page-token-file" in reply.text
+        assert reply.status_code == 403
+        assert "--page-token-file" in reply.text
         for path in ("/livez", "/readyz", "/metrics"):
             assert (await client.get(url + path)).status_code == 200
         assert (await client.get(f"{url}/metrics", headers={"Host": "berth.example"})).status_code == 200
@@ -456,16 +460,18 @@ def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: p
         )
     )
     found = load_credentials(tmp_path / "kubeconfig").tls
-    assert (
-        found is not None and found.verify_mode is ssl.CERT_REQUIRED and not found.verify_flags & ssl.VERIFY_X509_STRICT
-    )
+    assert found is not None
+    assert found.verify_mode is ssl.CERT_REQUIRED
+    assert not found.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_policies_are_checked_offline(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("weights: {links: 3}")
     found = CliRunner().invoke(cli, ["policy", "check", str(ROOT / "manifests" / "base" / "policy.yaml"), str(bad)])
-    assert found.exit_code == 1 and "good" in found.output and "weights.links" in found.output
+    assert found.exit_code == 1
+    assert "good" in found.output
+    assert "weights.links" in found.output
     shown = CliRunner().invoke(cli, ["policy", "show", str(ROOT / "manifests" / "base" / "policy.yaml")])
     assert load_policy(shown.output) == Policy(), "the manifest says what the default says"
 

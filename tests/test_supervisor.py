@@ -98,7 +98,8 @@ async def test_what_a_task_raises_is_logged_with_its_trace_and_it_starts_again()
     with capture_logs() as lines:
         supervisor.start("it", task)
         await eventually(lambda: len(runs) == 3)
-    assert supervisor.failures == {"it": 2} and supervisor.failing == {}
+    assert supervisor.failures == {"it": 2}
+    assert supervisor.failing == {}
     assert [(line["event"], line["task"], line["problem"], line["log_level"]) for line in lines] == [
         ("task failed", "it", "KeyError: 'a bug'", "error")
     ] * 2
@@ -126,7 +127,8 @@ async def test_a_task_that_ends_without_being_told_to_has_failed(
     supervisor = Supervisor(QUICK)
     supervisor.start("it", task)
     await eventually(lambda: "it" in supervisor.failing)
-    assert supervisor.failing == {"it": words} and supervisor.failures["it"] >= 3
+    assert supervisor.failing == {"it": words}
+    assert supervisor.failures["it"] >= 3
     await supervisor.stop()
 
 
@@ -162,7 +164,9 @@ async def test_work_that_ends_is_counted_only_where_it_fails_unexpectedly() -> N
             with pytest.raises(type(error)):
                 await supervisor.spawn("bind", work(error), expected=BerthError)
         await eventually(lambda: bool(lines))
-    assert supervisor.failures == {"bind": 1} and supervisor.names == [] and supervisor.failing == {}
+    assert supervisor.failures == {"bind": 1}
+    assert supervisor.names == []
+    assert supervisor.failing == {}
     assert [(line["task"], line["problem"]) for line in lines] == [("bind", "KeyError: 'a bug'")]
 
 
@@ -184,7 +188,8 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
     once = supervisor.spawn("once", task("once"))
     await eventually(lambda: len(began) == 3)
     await supervisor.stop()
-    assert sorted(ended) == ["a", "once", "returns"] and once.cancelled()
+    assert sorted(ended) == ["a", "once", "returns"]
+    assert once.cancelled()
     assert not any(supervisor.failures.values())
 
 
@@ -210,7 +215,9 @@ async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.Async
             supervisor.break_(name)
             await eventually(lambda: supervisor.runs[name] > before)
         told = [line for line in lines if line.get("task") == name]
-        assert told and told[0]["event"] == "task failed" and told[0]["problem"] == f"RuntimeError: a bug in {name}"
+        assert told
+        assert told[0]["event"] == "task failed"
+        assert told[0]["problem"] == f"RuntimeError: a bug in {name}"
         assert told[0]["exc_info"].__traceback__ is not None
         assert supervisor.failures[name] == 1
     wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
@@ -417,9 +424,8 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
                 await eventually(lambda: name in supervisor.failing)
                 reply = await client.get("/readyz")
                 supervisor.mend()
-            assert (
-                reply.status_code == 200 and f"task {name} keeps failing: RuntimeError: a bug in {name}" in reply.text
-            )
+            assert reply.status_code == 200
+            assert f"task {name} keeps failing: RuntimeError: a bug in {name}" in reply.text
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error == "pod d/p: claim d/c is not known yet", "calls are answered nevertheless"
 

@@ -5,7 +5,6 @@ SECURITY.md names these tests beside the writes that they are about. `tenant` wr
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -146,7 +145,8 @@ async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
         patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
         before = stored(b, name)["status"]
         assert await place(b, "p1") == ""
-        assert stored(b, name)["status"] == before and b.app.service.orphans.removed == 0
+        assert stored(b, name)["status"] == before
+        assert b.app.service.orphans.removed == 0
 
 
 async def leftover(b: Berthing, *finalizers: str, writer: str = "") -> str:
@@ -168,9 +168,12 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
         assert await place(b, "p1") == "the extended-resource claim of an earlier attempt is being removed"
         await eventually(lambda: b.app.service.orphans.removed == 1)
         kept = stored(b, name)
-        assert kept["metadata"]["finalizers"] == ["tenant.example/keep"] and kept["metadata"]["deletionTimestamp"]
-        assert not kept["status"].get("allocation") and not kept["status"].get("reservedFor")
-        assert await place(b, "p1") == "" and len(b.held()) == 1
+        assert kept["metadata"]["finalizers"] == ["tenant.example/keep"]
+        assert kept["metadata"]["deletionTimestamp"]
+        assert not kept["status"].get("allocation")
+        assert not kept["status"].get("reservedFor")
+        assert await place(b, "p1") == ""
+        assert len(b.held()) == 1
 
 
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
@@ -186,7 +189,8 @@ async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
         await b.client.post("/filter", json=old)
         orphans = b.app.service.orphans
         await eventually(lambda: orphans.skipped == 1)
-        assert stored(b, name)["status"]["reservedFor"] and orphans.removed == 0
+        assert stored(b, name)["status"]["reservedFor"]
+        assert orphans.removed == 0
 
 
 async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
@@ -208,7 +212,8 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
         eager.remove_stale_special(ObjectKey("default", name))
         eager.sweep()
         assert await place(b, "p1") == ""
-        assert stored(b, name) == before and eager.removed == 0
+        assert stored(b, name) == before
+        assert eager.removed == 0
 
 
 @pytest.mark.parametrize("length", [1, 35, 36, 37, 57, 58, 63])
@@ -249,7 +254,8 @@ async def test_undo_leaves_a_claim_that_has_the_name_of_the_special_claim() -> N
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
         assert kept["metadata"].get("deletionTimestamp") is None
-        assert b.held() == [("n1", "gpu-3")] and kept["status"]["reservedFor"][0]["name"] == "p2"
+        assert b.held() == [("n1", "gpu-3")]
+        assert kept["status"]["reservedFor"][0]["name"] == "p2"
 
 
 async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reservation_only() -> None:
@@ -270,10 +276,12 @@ async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reserv
         intercept(b, share)
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
-        assert kept["metadata"].get("deletionTimestamp") is None and len(b.held()) == 1
+        assert kept["metadata"].get("deletionTimestamp") is None
+        assert len(b.held()) == 1
         assert [entry["name"] for entry in kept["status"]["reservedFor"]] == ["p2"]
         b.cluster.api.intercept = None
-        assert await place(b, "p1") == "" and len(set(b.held())) == 2
+        assert await place(b, "p1") == ""
+        assert len(set(b.held())) == 2
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "shared", "special"])
@@ -299,7 +307,8 @@ async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind
         intercept(b, bind_first)
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
-        assert kept["metadata"].get("deletionTimestamp") is None and len(b.held()) == 1
+        assert kept["metadata"].get("deletionTimestamp") is None
+        assert len(b.held()) == 1
         assert "p1" in [entry["name"] for entry in kept["status"]["reservedFor"]]
 
 
@@ -369,7 +378,9 @@ async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None
         intercept(b, touch)
         assert await place(b, "p1") == ""
         status = b.pod("p1")["status"]
-        assert touched and status["extendedResourceClaimStatus"]["requestMappings"] and status["conditions"]
+        assert touched
+        assert status["extendedResourceClaimStatus"]["requestMappings"]
+        assert status["conditions"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -393,8 +404,10 @@ async def test_a_lost_device_is_taken_back_though_the_tenant_changes_the_mark(ti
 
         intercept(b, mark)
         assert "was allocated to another claim first" in await b.bind("p-mine", "n1")
-        assert not marks and b.held() == [("n1", "gpu-0")]
-        assert stored(b, "first")["status"]["allocation"] and not stored(b, "mine")["status"].get("reservedFor")
+        assert not marks
+        assert b.held() == [("n1", "gpu-0")]
+        assert stored(b, "first")["status"]["allocation"]
+        assert not stored(b, "mine")["status"].get("reservedFor")
 
 
 async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided_on() -> None:
@@ -413,7 +426,8 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
 
         intercept(b, lose)
         assert "was taken back" in await place(b, "p1")
-        assert len(sent) == 1 and not b.node_of("p1")
+        assert len(sent) == 1
+        assert not b.node_of("p1")
 
 
 # -- what the orphan collector takes back ----------------------------------------------------------------------------------
@@ -430,7 +444,8 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         await b.settled()
         await b.client.post("/filter", json=old)
         await eventually(lambda: b.app.service.orphans.skipped == 1)
-        assert len(b.held()) == 1 and b.app.service.orphans.deallocated == 0
+        assert len(b.held()) == 1
+        assert b.app.service.orphans.deallocated == 0
 
 
 @pytest.mark.parametrize("path", ["unsuitable", "unreserved", "leftover"])
@@ -476,7 +491,8 @@ async def test_a_claim_is_reserved_only_for_a_pod_group_that_exists(wrong: str) 
         b.cluster.apply(made)
         b.cluster.apply(pod("p1", "c", schedulingGroup={"podGroupName": "g"}))
         assert "PodGroup g with UID forged does not exist" in await place(b, "p1")
-        assert not b.held() and not b.node_of("p1")
+        assert not b.held()
+        assert not b.node_of("p1")
 
 
 async def test_groups_end_at_the_namespace() -> None:

@@ -56,7 +56,8 @@ async def test_pages_events_and_deletions(monkeypatch) -> None:
         cluster.apply(node(f"n{i}"))
     async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
         await eventually(lambda: found.listed)
-        assert len(seen) == 20 and cluster.api.requests["GET nodes"] >= 3
+        assert len(seen) == 20
+        assert cluster.api.requests["GET nodes"] >= 3
         cluster.apply(node("late"))
         cluster.api.registry.delete(NODES, ("", "n3"))
         await eventually(lambda: "late" in seen and seen["n3"] is None)
@@ -108,7 +109,8 @@ async def test_a_gap_hides_no_deletion() -> None:
         cluster.store.forget_history()
         down = False
         await eventually(lambda: seen["goes"] is None)
-        assert seen["stays"] is not None and found.relists == 2
+        assert seen["stays"] is not None
+        assert found.relists == 2
 
 
 async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
@@ -255,7 +257,8 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
         cluster.apply(node("odd"))
         cluster.apply(node("next"))
         await eventually(lambda: seen.get("next") is not None)
-        assert seen["odd"] is not None and found.relists == 2
+        assert seen["odd"] is not None
+        assert found.relists == 2
         assert supervisor.failures == {"watch-nodes": 1}
         await supervisor.stop()
 
@@ -267,7 +270,8 @@ def test_delays_double_with_jitter_and_start_anew_after_a_quiet_while() -> None:
         assert whole / 2 <= backoff.next() <= whole
     assert backoff.failures == 6
     now[0] = 61.0
-    assert backoff.failures == 0 and backoff.next() <= 1.0
+    assert backoff.failures == 0
+    assert backoff.next() <= 1.0
     assert len({backoff.next() for _ in range(20)}) > 1, "jitter"
 
 

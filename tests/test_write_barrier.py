@@ -137,5 +137,7 @@ async def test_partitions_of_one_gpu_are_devices_of_their_own_and_share_its_coun
         for gate in gates:
             gate.open()
         answers = {name: await bind for name, bind in binds.items()}
-        assert answers["mine"] == "" and "was allocated to another claim first" in answers["other"]
-        assert a.node_of("mine") == "n1" and not a.node_of("other")
+        assert answers["mine"] == ""
+        assert "was allocated to another claim first" in answers["other"]
+        assert a.node_of("mine") == "n1"
+        assert not a.node_of("other")

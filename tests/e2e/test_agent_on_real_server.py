@@ -120,7 +120,8 @@ def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:
         assert agent.writes == 1, "three rounds without a change write once"
         (found,) = slices(plane)
         fabric = fabric_of(SliceDecoder().decode(found).devices)
-        assert fabric is not None and fabric.graph.size == machine.count
+        assert fabric is not None
+        assert fabric.graph.size == machine.count
         degraded = FakeNvml(machine)
         degraded.down.add((0, 0))
         assert asyncio.run(rounds(plane, token, degraded, 1)).writes == 1, "a link that went down is written"

@@ -266,7 +266,8 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
         for r in c["status"].get("allocation", {}).get("devices", {}).get("results", [])
         if r["device"] == "shared"
     ]
-    assert len(results) == 2 and all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)
+    assert len(results) == 2
+    assert all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)
 
 
 def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
