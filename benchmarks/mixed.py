@@ -128,8 +128,13 @@ def drawn(rows: list[dict]) -> str:
     width, height, left, bottom = 640, 400, 70, 50
     xs, ys = [r["allocated"] for r in rows], [r["bandwidth"] for r in rows]
     low_x, high_x, low_y, high_y = min(xs) - 0.01, max(xs) + 0.01, min(ys) - 0.02, max(ys) + 0.02
-    x = lambda v: left + (v - low_x) / (high_x - low_x) * (width - left - 30)
-    y = lambda v: height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
+
+    def x(v):
+        return left + (v - low_x) / (high_x - low_x) * (width - left - 30)
+
+    def y(v):
+        return height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
+
     points = [(x(r["allocated"]), y(r["bandwidth"]), r["link"]) for r in rows]
     line = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)
     dots = "".join(

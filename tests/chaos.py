@@ -307,7 +307,8 @@ async def many_pending(pods: int) -> dict[str, int]:
                         return None if found["Error"] else found
 
                     answer = await eventually(judged, "a filter without an error")
-                    assert not answer["NodeNames"] and len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
+                    assert not answer["NodeNames"], answer
+                    assert len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
                 grown.append(berths.memory_mib(port))
                 for one in cluster.store.all("pods"):
                     key = (one["metadata"]["namespace"], one["metadata"]["name"])

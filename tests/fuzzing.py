@@ -24,7 +24,7 @@ CASES = Path(__file__).parent / "cases"
 OBJECTS: dict[str, dict[str, Json]] = yaml.safe_load((CASES / "objects.yaml").read_text())
 CRASHES: dict[str, list[Json]] = yaml.safe_load((CASES / "crashes.yaml").read_text())
 EXAMPLES = int(os.environ.get("BERTH_FUZZ", "25"))
-IS_LONG = EXAMPLES > 25  # noqa: PLR2004 - the default above
+IS_LONG = EXAMPLES > 25
 
 # JSON texts in place of a field, all of which the API server can send.
 BAD_FIELDS: tuple[bytes, ...] = (

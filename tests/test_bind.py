@@ -243,9 +243,8 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
         assert "allocated to another claim first" in answer
         assert moved
         kept = b.cluster.store.get("resourceclaims", ("default", "mine"))["status"]
-        assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2" and kept["reservedFor"], (
-            "the other process's allocation stays"
-        )
+        assert kept["allocation"]["devices"]["results"][0]["pool"] == "n2", "the other process's allocation stays"
+        assert kept["reservedFor"], "the other process's allocation stays"
 
 
 @pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])

@@ -311,7 +311,8 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     assert 1 < len(cache) <= 5
     assert cache.content_bytes <= 50_000
     before = len(cache)
-    assert cache.decode(content(1, 640_000)).config and len(cache) == before, "too large to be remembered"
+    assert cache.decode(content(1, 640_000)).config, "too large to be remembered"
+    assert len(cache) == before, "too large to be remembered"
 
 
 # -- functions that remember --------------------------------------------------------------------------------------

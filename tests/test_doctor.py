@@ -83,10 +83,13 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
 
 def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-    quota = lambda used: {
-        "metadata": {"name": "q", "namespace": "team"},
-        "status": {"hard": {name: "8"}, "used": {name: used}},
-    }
+
+    def quota(used):
+        return {
+            "metadata": {"name": "q", "namespace": "team"},
+            "status": {"hard": {name: "8"}, "used": {name: used}},
+        }
+
     waits = pod("p")
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     assert [f.what for f in quota_blocks([quota("7")], [])] == []

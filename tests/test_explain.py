@@ -127,9 +127,10 @@ def test_a_selector_that_does_not_compile_names_claim_request_and_place() -> Non
             await _run(b, "broken", [claim("broken", 1, "device.driver == 1")])
             found = await _why(b, "broken")
             text = found["sentence"]
-            assert (
-                found["outcome"] == "refused" and "default/broken" in text and "request gpu" in text and "1:15" in text
-            ), text
+            assert found["outcome"] == "refused", text
+            assert "default/broken" in text, text
+            assert "request gpu" in text, text
+            assert "1:15" in text, text
             assert await _run(b, "fine", [claim("fine", 1)]), "other claims are unaffected"
 
     asyncio.run(body())
@@ -200,7 +201,8 @@ def test_bad_questions_get_exact_answers() -> None:
                 (b'{"objects": [{"kind": "Service"}]}', "Service"),
             ):
                 reply = await b.client.post("/v1/explain", content=bad)
-                assert reply.status_code == 400 and named in reply.json()["error"], reply.text
+                assert reply.status_code == 400, reply.text
+                assert named in reply.json()["error"], reply.text
 
     asyncio.run(body())
 
@@ -254,7 +256,8 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
             answers.extend(reply.json())
 
     asyncio.run(body())
-    assert answers[0]["outcome"] == "fits" and answers[0]["best"][0]["node"] == "n2", answers
+    assert answers[0]["outcome"] == "fits", answers
+    assert answers[0]["best"][0]["node"] == "n2", answers
     offline = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(picture), "--output", "json"])
     assert offline.exit_code == 0, offline.output
     assert orjson.loads(offline.output) == answers[0]
@@ -304,7 +307,10 @@ def test_a_bare_name_must_be_unique() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "p", [claim("p", 9)])
-            ask = lambda name: b.client.post("/v1/explain", content=orjson.dumps({"pod": name}))
+
+            def ask(name):
+                return b.client.post("/v1/explain", content=orjson.dumps({"pod": name}))
+
             assert (await ask("p")).json()[0]["pod"] == "default/p"
             b.cluster.apply({"kind": "Namespace", "metadata": {"name": "other"}})
             twin = pod("p", "p")
@@ -370,7 +376,8 @@ async def test_extended_resources_that_no_node_has_are_explained() -> None:
         await b.settled()
         assert not (await b.filter("many"))["NodeNames"]
         reply = await b.client.get("/v1/explain/default/many")
-        assert reply.status_code == 200 and reply.json()["outcome"] == "refused", reply.text
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["outcome"] == "refused", reply.text
 
 
 async def test_a_selector_that_does_not_compile_is_named() -> None:

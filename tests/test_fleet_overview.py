@@ -92,4 +92,5 @@ def test_every_command_has_help_with_an_example() -> None:
     ]
     for name in commands:
         found = CliRunner().invoke(cli, [*name.split(), "--help"])
-        assert found.exit_code == 0 and "Example" in found.output, name
+        assert found.exit_code == 0, name
+        assert "Example" in found.output, name

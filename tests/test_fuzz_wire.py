@@ -70,7 +70,9 @@ class World:
             return
         assert 400 <= status < 500, (status, answer)
         problem = orjson.loads(answer)["error"]
-        assert problem and problem.isprintable() and len(problem.encode()) <= MOST_TOLD, problem
+        assert problem, problem
+        assert problem.isprintable(), problem
+        assert len(problem.encode()) <= MOST_TOLD, problem
 
     def nothing_is_held(self) -> None:
         """Once the time of all holds is over."""

@@ -83,7 +83,8 @@ def test_nothing_to_find(tmp_path: Path) -> None:
 )
 def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, exit_code: int, words: str) -> None:
     result = RUNNER.invoke(app, ["lint", world(tmp_path, **changes)])
-    assert words in result.output and result.exit_code == exit_code, result.output
+    assert words in result.output, result.output
+    assert result.exit_code == exit_code, result.output
 
 
 def test_cost_is_judged_for_new_expressions_only(tmp_path: Path) -> None:

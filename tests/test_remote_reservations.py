@@ -114,7 +114,8 @@ def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
         claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
         w.mirror.apply_claim(claim.key, claim)
         w.remote.apply("e", one)
-        assert w.states() == {} and len(w.remote) == 0, "else the devices would be used twice"
+        assert w.states() == {}, "else the devices would be used twice"
+        assert len(w.remote) == 0, "else the devices would be used twice"
         w.remote.apply("e", Released("a"))
 
 

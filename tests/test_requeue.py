@@ -127,7 +127,8 @@ def test_a_pod_that_has_gone_wakes_nobody() -> None:
     fleet.fill(1, 1.0)
     pod = fleet.pod("p", 1, 2)
     fleet.apply("pods", "x/p", None)
-    assert fleet.filter(pod).passed == [] and fleet.judge.unschedulable_count == 1, "filtered after it had gone"
+    assert fleet.filter(pod).passed == [], "filtered after it had gone"
+    assert fleet.judge.unschedulable_count == 1, "filtered after it had gone"
     fleet.apply("resourceclaims", "held/h0", None)
     assert not answer(fleet.judge)
     assert not fleet.judge.unschedulable_count
@@ -165,9 +166,8 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
             uid = f"p{which}"
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
-        elif what == "look":
-            if any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
-                fitting = set()
+        elif what == "look" and any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
+            fitting = set()
     waiting = [uid for uid in fleet.judge.unschedulable_pods() if uid in fitting]
     helped = answer(fleet.judge)
     now = [uid for uid in waiting if fleet.filter(fleet.mirror.store.pods[uid]).passed]

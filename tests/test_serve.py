@@ -314,7 +314,10 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
 def certificate(folder: Path, name: str) -> None:
     """A key and a certificate signed by the folder's authority, made by openssl."""
     ca = folder / "ca.crt"
-    run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)
+
+    def run(*args):
+        return subprocess.run(["openssl", *args], check=True, capture_output=True)
+
     if not ca.exists():
         run(
             "req",

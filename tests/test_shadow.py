@@ -121,4 +121,5 @@ async def test_without_a_candidate_nothing_is_remembered() -> None:
         assert len(shadow.comparisons()) == 1
         assert not shadow.comparisons()[0].differs
         shadow.use_policy(SPREAD)
-        assert shadow.comparisons() == [] and shadow.problem == "", "another candidate begins anew"
+        assert shadow.comparisons() == [], "another candidate begins anew"
+        assert shadow.problem == "", "another candidate begins anew"

@@ -42,14 +42,17 @@ def test_documented_commands_in_their_order(tmp_path: Path) -> None:
                 if "port-forward" in command
                 else []
             )
-            run = lambda: subprocess.run(
-                [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *words[1:], *limit],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+
+            def run():
+                return subprocess.run(
+                    [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *words[1:], *limit],
+                    cwd=ROOT,
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+
             if expected is not None:
                 done = run()
                 assert re.search(expected, done.stdout + done.stderr), (command, done)

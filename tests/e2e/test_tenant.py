@@ -142,7 +142,8 @@ def test_what_a_tenant_may_write(plane: ControlPlane) -> None:
     """What the proofs in SECURITY.md rest on: everything but the status of claims and pods, and bindings."""
     assert all(may(plane, verb, kind) for verb in ("create", "patch", "delete") for kind in ("resourceclaims", "pods"))
     for kind, sub in (("resourceclaims", "status"), ("resourceclaims", "binding"), ("pods", "status")):
-        assert not may(plane, "update", kind, sub) and not may(plane, "patch", kind, sub), (kind, sub)
+        assert not may(plane, "update", kind, sub), (kind, sub)
+        assert not may(plane, "patch", kind, sub), (kind, sub)
     assert not may(plane, "create", "pods", "binding")
     assert not may(plane, "create", "bindings")
     assert not may(plane, "get", "pods", where=VICTIMS)
@@ -182,7 +183,7 @@ def test_a_leftover_with_a_finalizer_of_the_tenants_stops_nothing(plane: Control
     name = "crashed-extended-resources-abcde"
     metadata = forged(owner, "tests.example/keep") | {"annotations": {SPECIAL: "true"}}
     create(plane, claim(name, **metadata))
-    free = sorted({(node, f"gpu-{i}") for node in ("n1", "n2") for i in range(4)} - set(held(plane)))[0]
+    free = min({(node, f"gpu-{i}") for node in ("n1", "n2") for i in range(4)} - set(held(plane)))
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": free[0], "device": free[1]}
     entry = {"resource": "pods", "name": "crashed", "uid": owner["metadata"]["uid"]}
     status = {"status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [entry]}}
