@@ -1,9 +1,8 @@
 """Pods per second of a real control plane: Berth over all nodes against the in-tree plugin at its default sample.
 
-`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), both systems
-drain the same pods on the same empty fleet in one run, and what counts is the time from the first to the last Binding as
-a watch shows them. Prints a table and keeps it as JSON under bench-results/.
-"""
+`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), both
+systems drain the same pods on the same empty fleet in one run, and what counts is the time from the first to the last
+Binding as a watch shows them. Prints a table and keeps it as JSON under bench-results/."""
 
 from __future__ import annotations
 
@@ -259,7 +258,8 @@ def show(row: dict) -> None:
         if row[key] < row["pods"]
     )
     print(
-        f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth {row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}",
+        f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth "
+        f"{row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}",
         flush=True,
     )
 
@@ -275,7 +275,8 @@ def main() -> None:
     if missing():
         raise SystemExit(missing())
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
     rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods)]

@@ -110,7 +110,8 @@ def run(policy: Policy, seed: int) -> tuple[float, float]:
 
 def report(picture: Path) -> list[dict]:
     print(
-        f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth over the fleet's best"
+        f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth "
+        "over the fleet's best"
     )
     rows = []
     for link in LINKS:
@@ -149,10 +150,13 @@ def drawn(rows: list[dict]) -> str:
         f'<text x="{left - 8}" y="{y(v):.1f}" text-anchor="end">{v:.0%}</text>' for v in (min(ys), max(ys))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
-        f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="22" font-size="15">Weight of link in a mixed fleet: what it costs and what it brings</text>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        'font-size="13">'
+        f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="22" font-size="15">Weight of link '
+        "in a mixed fleet: what it costs and what it brings</text>"
         f'<path d="M{left},{height - bottom} H{width - 20} M{left},{height - bottom} V30" stroke="#666" fill="none"/>'
         f'<text x="{(width + left) / 2}" y="{height - 8}" text-anchor="middle">GPUs allocated at 100 % arrival</text>'
-        f'<text transform="translate(16,{height / 2}) rotate(-90)" text-anchor="middle">ring bandwidth over the best</text>'
+        f'<text transform="translate(16,{height / 2}) rotate(-90)" text-anchor="middle">ring bandwidth over the '
+        "best</text>"
         f'<polyline points="{line}" stroke="#93c5fd" fill="none"/>{dots}{ticks}</svg>\n'
     )

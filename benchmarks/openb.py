@@ -1,9 +1,8 @@
 """Packing on Alibaba's 2023 GPU trace, as a library run: FGD's gradient in steps, then models that nobody insists on,
 then best fit.
 
-kube-scheduler breaks ties at random, so ties are random here too. `--traces` names the folder with the node and pod lists
-and the published results.
-"""
+kube-scheduler breaks ties at random, so ties are random here too. `--traces` names the folder with the node and pod
+lists and the published results."""
 
 from __future__ import annotations
 
@@ -149,7 +148,8 @@ def published(folder: Path) -> dict[str, float]:
 def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
     nodes, rows = read_nodes(folder), []
     print(
-        f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} {'FGD':>7} {'diff':>6} {'s/run':>6}"
+        f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} "
+        f"{'FGD':>7} {'diff':>6} {'s/run':>6}"
     )
     for workload_name, theirs in sorted(published(folder).items()):
         if only and only not in workload_name:
@@ -160,7 +160,8 @@ def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
         seconds = (time.perf_counter() - start) / seeds
         rows.append({"workload": workload_name, "berth": mine, "fgd": theirs})
         print(
-            f"{workload_name.removeprefix('openb_pod_list_'):14} {mine:7.2f} {theirs:7.2f} {mine - theirs:+6.2f} {seconds:6.1f}",
+            f"{workload_name.removeprefix('openb_pod_list_'):14} {mine:7.2f} {theirs:7.2f} {mine - theirs:+6.2f} "
+            f"{seconds:6.1f}",
             flush=True,
         )
     if rows:

@@ -61,7 +61,8 @@ def predictions() -> list[dict]:
         off = found / measured - 1
         rows.append({"machine": name, "gpus": count, "predicted": found, "measured": measured, "off": off})
         print(
-            f"{name:22} {count:4} {found:9.0f} {measured:9.0f} {off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}"
+            f"{name:22} {count:4} {found:9.0f} {measured:9.0f} "
+            f"{off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}"
         )
     return rows
 
@@ -201,7 +202,8 @@ def mapa(folder: Path) -> list[dict]:
     }
     best = {k: max(v for m, v in quality.items() if m.bit_count() == k) for k in range(2, 6)}
     print(
-        "\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on an idle server"
+        "\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on "
+        "an idle server"
     )
     print(f"{'policy':16} {'p25':>6} {'p50':>6} {'mean':>6} {'sensitive':>10}")
     rows = []

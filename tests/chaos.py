@@ -26,7 +26,8 @@ Json = dict[str, Any]
 
 
 async def killed_at_every_write(seed: int, times: int) -> dict[str, int]:
-    """A pod with two claims: finalizer and status of each, then the Binding; killed before and after each of the five."""
+    """A pod with two claims: finalizer and status of each, then the Binding; killed before and after each of the
+    five."""
     points = [(when, write) for when in ("before", "after") for write in range(5)]
     done: dict[str, int] = {}
     async with chaotic(seed) as (cluster, faults, berths):
@@ -124,8 +125,9 @@ def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
 async def _drive(
     cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0
 ) -> dict[str, int]:
-    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to bind, until
-    no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all watches are cut."""
+    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to
+    bind, until no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all
+    watches are cut."""
     counts, left = {"bound": 0, "refused": 0, "errors": 0}, iter(range(attempts))
     names = [n["metadata"]["name"] for n in cluster.store.all("nodes")]
     async with aiohttp.ClientSession() as session:
@@ -261,11 +263,11 @@ async def outages(seed: int, pods: int, times: int) -> dict[str, int]:
                     cluster.apply(claim(f"c{i}"))
                     cluster.apply(pod(f"p{i}", f"c{i}"))
                 written = faults.writes
-                await eventually(lambda: faults.writes > written, "a bind has begun")
+                await eventually(lambda written=written: faults.writes > written, "a bind has begun")
                 faults.down = True
                 cluster.store.cut_watches()
                 turned_away = faults.turned_away
-                await eventually(lambda: faults.turned_away > turned_away + 2, "Berth has met the outage")
+                await eventually(lambda before=turned_away: faults.turned_away > before + 2, "Berth has met the outage")
                 faults.down = False
             wrong = await settled(cluster)
         finally:

@@ -173,7 +173,8 @@ class Berths:
         await asyncio.gather(*(self.end(port) for port in list(self._processes)))
 
     async def end(self, port: int) -> None:
-        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are finished."""
+        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are
+        finished."""
         process = self._processes.pop(port)
         process.terminate()
         await eventually(lambda: process.poll() is not None, "berth ends")
@@ -203,7 +204,7 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
                 cluster.store.cut_watches()
 
 
-# -- the filter service: objects only ---------------------------------------------------------------------------------------
+# -- the filter service: objects only -----------------------------------------------------------------------------
 
 
 def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:

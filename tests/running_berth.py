@@ -31,7 +31,8 @@ class Serving:
     api: str  # the sandbox's address
 
     async def filter(self, pod: str, names: list[str] | None = None) -> Json:
-        """Berth's answer for these nodes, or for all. As kube-scheduler does, ask again where Berth says that it needs longer."""
+        """Berth's answer for these nodes, or for all. As kube-scheduler does, ask again where Berth says that it needs
+        longer."""
         names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
 
         async def judged() -> Json | None:

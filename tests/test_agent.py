@@ -254,7 +254,8 @@ def test_numa_is_what_the_kernel_says_of_the_pci_device(
 
 
 async def test_xids_link_errors_and_mig_are_told() -> None:
-    """A critical XID makes a GPU sick until the agent restarts, one of the application's does not; rising errors speak up."""
+    """A critical XID makes a GPU sick until the agent restarts, one of the application's does not; rising errors speak
+    up."""
     nvml = FakeNvml(MACHINES["hgx-h100-8"])
     nvml.xids = [(3, 79), (4, 31)]
     async with publishing(nvml) as (cluster, agent):

@@ -59,7 +59,8 @@ async def test_bind_twice_is_success() -> None:
 
 
 async def test_the_watch_may_be_behind_what_filter_was_shown() -> None:
-    """kube-scheduler saw the claim that was made from a template, and asks to bind before Berth's watch shows the pod so."""
+    """kube-scheduler saw the claim that was made from a template, and asks to bind before Berth's watch shows the pod
+    so."""
     async with berthing(NODES) as b:
         template = {"spec": claim("t")["spec"]}
         b.cluster.apply(
@@ -249,8 +250,8 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
 @pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])
 async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, words: str) -> None:
-    """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found by
-    `make chaos`, two replicas, twice in forty runs."""
+    """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found
+    by `make chaos`, two replicas, twice in forty runs."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")

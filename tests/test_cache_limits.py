@@ -159,11 +159,11 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
     rankings.peek(requirements[1])
     for which in (3, 4):
         rankings.get_or_create(requirements[which]).update(snapshot, context)
-    assert [rankings.has(requirements) for requirements in requirements] == [False, False, True, True, True, False]
+    assert [rankings.has(one) for one in requirements] == [False, False, True, True, True, False]
     assert rankings.evaluations == 10, "those of rankings that are gone count"
     tiny = RankingCache(limit_bytes=1)
-    for requirements in requirements:
-        ranking = tiny.get_or_create(requirements)
+    for one in requirements:
+        ranking = tiny.get_or_create(one)
         ranking.update(snapshot, context)
         assert ranking.best(None, 1), "the one asked for is there, however large"
     assert len(tiny) == 2

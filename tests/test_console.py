@@ -1,4 +1,5 @@
-"""Serve and console over real HTTP, each with its own watches: what serve decides is seen, and serve needs no console."""
+"""Serve and console over real HTTP, each with its own watches: what serve decides is seen, and serve needs no
+console."""
 
 from __future__ import annotations
 
@@ -177,27 +178,29 @@ async def test_holds_that_end_vanish_from_the_console(tmp_path: Path) -> None:
 async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) -> None:
     """What serve decided before is explained by what the Binding wrote, and serve's next records are taken."""
     cluster, pages, records = sandbox(), free_port(), free_port()
-    async with cluster.serving() as api:
-        async with serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one:
-            for name in ("p", "q"):
-                cluster.apply(claim(name))
-                cluster.apply(pod(name, name))
-            async with console(api, pages, records) as people:
-                assert await one.bind("p", (await one.filter("p"))[0]) == ""
-                first = await explained(people, "p", "decision")
-            async with console(api, pages, records) as people:
-                reply = await people.get("/v1/explain/default/p")
-                known = reply.json()
-                assert known["outcome"] == "bound", known
-                assert "decision" not in known, known
-                assert "pod default/p was bound to" in known["sentence"]
-                assert "score " in known["sentence"]
-                since = (await people.get("/v1/fleet")).json()["remembered_since"]
-                assert since >= first["remembered_since"]
-                nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
-                assert nobody.endswith(f"no decision about it is remembered since {since}")
-                assert await one.bind("q", (await one.filter("q"))[0]) == ""
-                assert (await explained(people, "q", "decision"))["remembered_since"] == since
+    async with (
+        cluster.serving() as api,
+        serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
+    ):
+        for name in ("p", "q"):
+            cluster.apply(claim(name))
+            cluster.apply(pod(name, name))
+        async with console(api, pages, records) as people:
+            assert await one.bind("p", (await one.filter("p"))[0]) == ""
+            first = await explained(people, "p", "decision")
+        async with console(api, pages, records) as people:
+            reply = await people.get("/v1/explain/default/p")
+            known = reply.json()
+            assert known["outcome"] == "bound", known
+            assert "decision" not in known, known
+            assert "pod default/p was bound to" in known["sentence"]
+            assert "score " in known["sentence"]
+            since = (await people.get("/v1/fleet")).json()["remembered_since"]
+            assert since >= first["remembered_since"]
+            nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
+            assert nobody.endswith(f"no decision about it is remembered since {since}")
+            assert await one.bind("q", (await one.filter("q"))[0]) == ""
+            assert (await explained(people, "q", "decision"))["remembered_since"] == since
 
 
 async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
@@ -224,7 +227,7 @@ async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
             outbox = one.service.outbox
             assert (outbox is None) == (where == "none")
             if outbox is not None:
-                await eventually(lambda: outbox.failures)
+                await eventually(lambda box=outbox: box.failures)
                 assert outbox.sent == 0
                 text = (await one.client.get("/metrics")).text
                 assert "berth_records_failures_total" in text

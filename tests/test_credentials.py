@@ -78,7 +78,7 @@ def test_a_plugin_that_fails_is_named_with_its_reason(tmp_path: Path, script: st
 def test_a_plugin_that_does_not_exist_is_named(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, "")
     path.write_text(path.read_text().replace(sys.executable, "/nowhere/plugin"))
-    with pytest.raises(ClusterError, match="credential plugin /nowhere/plugin failed: .*No such file"):
+    with pytest.raises(ClusterError, match=r"credential plugin /nowhere/plugin failed: .*No such file"):
         load_credentials(path)
 
 
@@ -88,7 +88,7 @@ def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
         kubeconfig(tmp_path, answering({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"}))
     )
     (tmp_path / "plugin.py").write_text("import sys; sys.exit('revoked')")
-    with pytest.raises(ClusterError, match="credential plugin .* failed: process returned 1. revoked"):
+    with pytest.raises(ClusterError, match=r"credential plugin .* failed: process returned 1. revoked"):
         found.token()
 
 

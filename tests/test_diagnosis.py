@@ -107,8 +107,8 @@ def test_an_observed_search_gives_the_verdict_of_one_that_is_not(
 def test_an_imagined_cluster_is_explained_as_one_that_is_so(
     held: list[tuple[int, int]], back: list[tuple[int, int]], without: frozenset[str], asked: tuple[int, str, str]
 ) -> None:
-    """Devices given back and nodes gone: the same nodes fit with the same devices, and others fail for the same reasons.
-    Scores are relative to the fleet, which stays that of the real cluster."""
+    """Devices given back and nodes gone: the same nodes fit with the same devices, and others fail for the same
+    reasons. Scores are relative to the fleet, which stays that of the real cluster."""
     real, wished = cluster(held, asked), cluster([one for one in held if one not in back], asked, without)
     given = tuple(result(*one) for one in back if one in held)
     imagined = apply_scenario(real.snapshot(), (), Scenario(without, given))

@@ -1,4 +1,5 @@
-"""The rest of DRA, over real HTTP: extended resources, binding conditions, shares, taints, partitions, escape routes."""
+"""The rest of DRA, over real HTTP: extended resources, binding conditions, shares, taints, partitions, escape
+routes."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ async def test_implicit_name() -> None:
 
 
 def test_init_containers_reuse_later_devices() -> None:
-    """Sidecars and regular containers have requests of their own; init containers only what is missing, the largest once."""
+    """Sidecars and regular containers have requests of their own; init containers only what is missing, the largest
+    once."""
     gpu = "nvidia.com/gpu"
     containers = (
         Container("init-1", ((gpu, 3),), init=True),
@@ -418,7 +420,8 @@ async def test_taints_and_taint_rules() -> None:
 
 
 async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
-    """Allocated, reserved by nobody, pinned to a node that is not offered: deallocated in the background, then served."""
+    """Allocated, reserved by nobody, pinned to a node that is not offered: deallocated in the background, then
+    served."""
     async with berthing({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as b:
         b.cluster.apply(claim("c"))
         b.cluster.apply(pod("p", "c"))

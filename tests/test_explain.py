@@ -108,8 +108,8 @@ def test_selector_terms_say_what_devices_have_instead() -> None:
             await _run(b, "p", [claim("p", 1, selector)])
             found = await _why(b, "p")
             assert (
-                "`device.attributes['gpu.nvidia.com'].productName == 'H100'` matches none of 16 devices; 16 have 'NVIDIA H100 80GB HBM3'"
-                in found["sentence"]
+                "`device.attributes['gpu.nvidia.com'].productName == 'H100'` matches none of 16 devices; 16 have "
+                "'NVIDIA H100 80GB HBM3'" in found["sentence"]
             )
             await _run(b, "q", [claim("q", 1, f"device.capacity['{DRIVER}'].memory.compareTo(quantity('90Gi')) >= 0")])
             assert (
@@ -248,8 +248,12 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
             assert await _run(b, "a", [claim("a", 6, hopper)]) == "n1"
             assert not await _run(b, "stuck", [claim("stuck", 8, hopper)])
             api = str(b.app.service.informers.reflectors["nodes"]._client._credentials.url)
-            context = {"clusters": [{"name": "c", "cluster": {"server": api}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                       "current-context": "c", "users": [{"name": "u", "user": {}}]}  # fmt: skip
+            context = {
+                "clusters": [{"name": "c", "cluster": {"server": api}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "c",
+                "users": [{"name": "u", "user": {}}],
+            }
             kubeconfig.write_text(yaml.safe_dump(context))
             picture.write_bytes(await take_dump(kubeconfig))
             reply = await b.client.post("/v1/explain", content=orjson.dumps({"objects": [JOB, TEMPLATE]}))

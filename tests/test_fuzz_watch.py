@@ -1,6 +1,6 @@
-"""Every field of every kind that Berth watches, made wrong, through the real watch: nothing but WireError comes out of a
-decoder, other objects go on, filter answers, and once the object is good again everything is as before.
-`make fuzz` runs it for long."""
+"""Every field of every kind that Berth watches, made wrong, through the real watch: nothing but WireError comes out of
+a decoder, other objects go on, filter answers, and once the object is good again everything is as before. `make fuzz`
+runs it for long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.web import serve_metrics
-from extender.web.console import console_metrics as console_metrics
+from extender.web.console import console_metrics
 from extender.web.metrics import scrape
 from extender.wire import decode_pod
 from extender.wire import lenient_loads

@@ -88,10 +88,10 @@ def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, exi
 
 
 def test_cost_is_judged_for_new_expressions_only(tmp_path: Path) -> None:
-    path = world(
-        tmp_path,
-        selector=f"{ATTRIBUTES}.all(a, {ATTRIBUTES}.all(b, {ATTRIBUTES}.all(c, {ATTRIBUTES}.all(d, a != b || c != d))))",
-    )
+    nested = "a != b || c != d"
+    for variable in "dcba":
+        nested = f"{ATTRIBUTES}.all({variable}, {nested})"
+    path = world(tmp_path, selector=nested)
     stored = RUNNER.invoke(app, ["lint", path])
     assert stored.exit_code == 0
     assert "the API server would refuse it as new" in stored.output
@@ -108,7 +108,10 @@ spec:
   spec:
     devices:
       requests:
-      - {name: gpu, deviceClassName: gpu, count: 2, selectors: [{cel: {expression: 'device.capacity["memory"].memory.quantity > 1'}}]}
+      - name: gpu
+        deviceClassName: gpu
+        count: 2
+        selectors: [{cel: {expression: 'device.capacity["memory"].memory.quantity > 1'}}]
       constraints: [{cel: {expression: "true"}}]
 ---
 this: is: broken

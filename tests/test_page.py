@@ -26,12 +26,17 @@ from tests.running_berth import berthing, claim, pod
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
+UNNAMED = (
+    "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter("
+    "e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
+)
 
 
 async def opened(page: Page, title: str) -> str:
     """The text of the dialog with this title."""
     await page.until(
-        f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} && document.getElementById('detail-body').innerText.length > 20"
+        f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} "
+        "&& document.getElementById('detail-body').innerText.length > 20"
     )
     return str(await page.run("document.getElementById('detail-body').innerText"))
 
@@ -113,8 +118,7 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
         for width in (360, 768, 1920):
             await page.size(width, 800)
             await page.until("document.documentElement.scrollWidth <= window.innerWidth")
-        unnamed = "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter(e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
-        assert await page.run(unnamed) == 0, "every control has a name for a screen reader"
+        assert await page.run(UNNAMED) == 0, "every control has a name for a screen reader"
         assert page.errors == []
 
 
@@ -134,7 +138,8 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
                 "document.getElementById('grouping').value = 'zone'; document.getElementById('grouping').onchange()"
             )
             await page.run(
-                "moveTo(0); document.getElementById('search').value = '<'; find(); document.querySelector('#found button').click()"
+                "moveTo(0); document.getElementById('search').value = '<'; find(); "
+                "document.querySelector('#found button').click()"
             )
             await page.until("document.getElementById('detail').open")
             await page.run(

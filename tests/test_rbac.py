@@ -103,7 +103,8 @@ def attributes(folders: tuple[str, ...]) -> set[str]:
 
 
 def paths(folders: tuple[str, ...]) -> set[Call]:
-    """Calls of the API client that a package makes without a Writer: those of ApiClient's methods on a constant path."""
+    """Calls of the API client that a package makes without a Writer: those of ApiClient's methods on a constant
+    path."""
     found: set[Call] = set()
     for path in (path for folder in folders for path in (CODE / folder).rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -277,7 +278,8 @@ def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
     ("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")]
 )
 def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: str) -> None:
-    """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the console."""
+    """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the
+    console."""
     spec, berth = spec_of(file, name), container_of(file, name, "berth")
     console = container_of("base/console.yaml", "berth-console", "console")
     (service,) = objects_of("base/console.yaml", "Service").values()
@@ -375,7 +377,7 @@ def test_no_key_stands_twice(path: Path) -> None:
     """PyYAML takes the last one silently."""
 
     class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node, deep=False):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT002 - as PyYAML has it
             keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
             assert len(keys) == len(set(keys)), (
                 f"{path}: {[k for k in keys if keys.count(k) > 1]} twice, line {node.start_mark.line + 1}"

@@ -361,7 +361,7 @@ async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> 
         async with Poster(url, ca_file=tmp_path / "ca.crt") as post:
             await post(b"{}")
         async with Poster(url) as post:
-            with pytest.raises(NotDelivered, match="(?i)certificate"):
+            with pytest.raises(NotDelivered, match=r"(?i)certificate"):
                 await post(b"{}")
 
 

@@ -1,4 +1,5 @@
-"""`berth serve` as a process: its addresses, TLS with client certificates, a policy that changes, a console beside it."""
+"""`berth serve` as a process: its addresses, TLS with client certificates, a policy that changes, a console beside
+it."""
 
 from __future__ import annotations
 
@@ -480,13 +481,19 @@ def test_policies_are_checked_offline(tmp_path: Path) -> None:
 
 
 WRONG_OPTIONS = [
-    ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"), ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
-    ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"), ("serve --candidate x", "--console"),
-    ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"), ("serve --records-token-file x", "--records"),
-    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"), ("serve --records c:1", "--records"),
+    ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"),
+    ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
+    ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"),
+    ("serve --candidate x", "--console"),
+    ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"),
+    ("serve --records-token-file x", "--records"),
+    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"),
+    ("serve --records c:1", "--records"),
     ("serve --records http://user@c:1", "--records"),
-    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"), ("console --records-from x", "--records"),
-    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"), ("console --policy-configmap x", "--policy-configmap"),
+    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"),
+    ("console --records-from x", "--records"),
+    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"),
+    ("console --policy-configmap x", "--policy-configmap"),
 ]  # fmt: skip
 
 
@@ -512,6 +519,6 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
             "--probes",
             address,
         ]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert ended.returncode == 2
     assert f"berth: --probes: cannot listen on {address}: Address already in use" in ended.stderr

@@ -1,4 +1,5 @@
-"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give up."""
+"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give
+up."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
         finally:
             ended.append(name)
             if name == "returns":
-                return  # swallows the cancellation
+                return  # noqa: B012 - swallows the cancellation, which is what this test is about
             await asyncio.sleep(0)
 
     supervisor.start("a", lambda: task("a"))
@@ -213,7 +213,7 @@ async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.Async
         before = supervisor.runs[name]
         with capture_logs() as lines:
             supervisor.break_(name)
-            await eventually(lambda: supervisor.runs[name] > before)
+            await eventually(lambda name=name, before=before: supervisor.runs[name] > before)
         told = [line for line in lines if line.get("task") == name]
         assert told
         assert told[0]["event"] == "task failed"
@@ -421,7 +421,7 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
         for name in supervisor.names:
             with capture_logs():
                 supervisor.break_(name, again=True)
-                await eventually(lambda: name in supervisor.failing)
+                await eventually(lambda name=name: name in supervisor.failing)
                 reply = await client.get("/readyz")
                 supervisor.mend()
             assert reply.status_code == 200
@@ -434,11 +434,14 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
 async def with_clock(now: list[float]) -> AsyncIterator[tuple[Cluster, Service, httpx.AsyncClient]]:
     """A service whose clock the test moves; the API server sends no bookmarks."""
     cluster = Cluster(bookmark_seconds=600)
-    async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
-        async with Service(client, Policy(), clock=lambda: now[0]) as service:
-            await eventually(lambda: not service.informers.not_ready)
-            async with client_of(ServeApp(service, Probes(service))) as probes:
-                yield cluster, service, probes
+    async with (
+        cluster.serving() as api,
+        ApiClient(Credentials(api, None, lambda: None)) as client,
+        Service(client, Policy(), clock=lambda: now[0]) as service,
+    ):
+        await eventually(lambda: not service.informers.not_ready)
+        async with client_of(ServeApp(service, Probes(service))) as probes:
+            yield cluster, service, probes
 
 
 async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:

@@ -430,7 +430,7 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
         assert not b.node_of("p1")
 
 
-# -- what the orphan collector takes back ----------------------------------------------------------------------------------
+# -- what the orphan collector takes back -------------------------------------------------------------------------
 
 
 async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() -> None:

@@ -209,7 +209,8 @@ async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
 
 
 ODD_OBJECTS: list[Any] = [
-    None, 7, "x", [], [{}], {}, {"metadata": None}, {"metadata": [1]}, {"metadata": {"name": {}}}, {"metadata": {"name": None}},
+    None, 7, "x", [], [{}], {}, {"metadata": None}, {"metadata": [1]}, {"metadata": {"name": {}}},
+    {"metadata": {"name": None}},
     {"metadata": {"name": "n", "namespace": 7}}, {"metadata": {"name": "n", "resourceVersion": {"a": 1}}},
 ]  # fmt: skip
 

@@ -197,8 +197,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_every_failure_of_a_watch_is_followed_by_a_delay(fault: str) -> None:
-    """One list and one watch, then nothing until the delay, which never ends here, is over. A loop without a delay would
-    ask again while another reflector lists, watches and fails."""
+    """One list and one watch, then nothing until the delay, which never ends here, is over. A loop without a delay
+    would ask again while another reflector lists, watches and fails."""
     server, problem, _ = FAULTS[fault]
     server.lists = server.watches = 0
     async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}, timing=NEVER) as found:

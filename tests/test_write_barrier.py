@@ -74,8 +74,9 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         for name in order:
             binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
             holder = owner["uid"] if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
-            await eventually(lambda: reserved(a, holder) or binds[name].done())
-            assert not binds[name].done(), f"{binds[name].result()!r} before the watch showed the write"
+            bind = binds[name]
+            await eventually(lambda holder=holder, bind=bind: reserved(a, holder) or bind.done())
+            assert not bind.done(), f"{bind.result()!r} before the watch showed the write"
 
         gate_b.open()
         answers = {"other": await binds["other"]}

@@ -1,4 +1,5 @@
-"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler as child processes."""
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler as child
+processes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def needs(*more: str) -> pytest.MarkDecorator:
-    """Skip, saying what is missing, where BERTH_KUBE_BIN does not lead to the binaries of a control plane and `more`."""
+    """Skip, saying what is missing, where BERTH_KUBE_BIN does not lead to the binaries of a control plane and
+    `more`."""
     reason = missing(*more)
     return pytest.mark.skipif(bool(reason), reason=reason)
 
@@ -266,7 +268,7 @@ class ControlPlane:
     ) -> object:
         return lenient_loads(self._send(method, path, body, content, token))
 
-    def get(self, path: str, raw: bool = False) -> object:
+    def get(self, path: str, *, raw: bool = False) -> object:
         found = self._send("GET", path, None, "application/json")
         return found.decode() if raw else lenient_loads(found)
 

@@ -61,7 +61,8 @@ async def rounds(plane: ControlPlane, token: str, nvml: FakeNvml, count: int) ->
 
 
 async def refused_elsewhere(plane: ControlPlane, token: str, machine) -> bool:
-    """Whether the agent's token cannot write the slice of another node. (A new policy takes a moment to be in force.)"""
+    """Whether the agent's token cannot write the slice of another node. (A new policy takes a moment to be in
+    force.)"""
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
         agent = SlicePublisher(client, "other", Reader(FakeNvml(machine), FakeNvml(machine).numa_of).read)
@@ -96,10 +97,9 @@ def hostile(machine) -> dict[str, dict]:
 async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine) -> None:
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
-        for what, body in hostile(machine).items():
+        for body in hostile(machine).values():
             with pytest.raises(ClusterError, match="berth-agent-own-slice"):
                 await client.post("/apis/resource.k8s.io/v1/resourceslices?dryRun=All", body)
-                pytest.fail(f"a slice with a hostile {what} was admitted")
 
 
 def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:

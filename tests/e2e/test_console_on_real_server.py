@@ -121,7 +121,10 @@ def test_the_account_reads_and_changes_nothing(
     attributes = {"verb": verb, "resource": plural, "group": api, "subresource": sub, "namespace": "default"}
     review = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-        "spec": {"user": ACCOUNT, "groups": ["system:serviceaccounts", "system:authenticated"], "resourceAttributes": attributes},
+        "spec": {
+            "user": ACCOUNT, "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": attributes,
+        },
     })  # fmt: skip
     assert review["status"]["allowed"] is allowed, review
 

@@ -130,7 +130,9 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
                                     "selectors": [
                                         {
                                             "cel": {
-                                                "expression": "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+                                                "expression": (
+                                                    "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+                                                )
                                             }
                                         }
                                     ],
@@ -183,7 +185,8 @@ def test_examples_are_accepted_by_the_real_server(plane: ControlPlane) -> None:
 
 
 def test_manifest_of_device_plugin_days_runs_unchanged(plane: ControlPlane) -> None:
-    """nvidia.com/gpu: 2 on nodes without the device plugin: the special claim is accepted by the real server (1.36 on)."""
+    """nvidia.com/gpu: 2 on nodes without the device plugin: the special claim is accepted by the real server (1.36
+    on)."""
     minor = int(plane.get("/version")["minor"].rstrip("+"))
     if minor < 36:
         pytest.skip("DRAExtendedResource is alpha and off before 1.36")
