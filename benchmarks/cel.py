@@ -9,6 +9,8 @@ import statistics
 import time
 import timeit
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 
 import celpy
 
@@ -36,7 +38,7 @@ OURS_ONLY = {
 }
 
 
-def best(action, *args, repeat: int, number: int) -> float:
+def best(action: Callable[..., object], *args: object, repeat: int, number: int) -> float:
     """Microseconds of action(*args): the least of several rounds."""
     timer = timeit.Timer(
         f"action({', '.join(f'a{i}' for i in range(len(args)))})",
@@ -45,13 +47,13 @@ def best(action, *args, repeat: int, number: int) -> float:
     return min(timer.repeat(repeat, number)) / number * 1e6
 
 
-def celpy_program(text: str, compiled: bool):
+def celpy_program(text: str, *, compiled: bool) -> celpy.Runner:
     runner = celpy.CompiledRunner if compiled else celpy.InterpretedRunner
     environment = celpy.Environment(runner_class=runner)
     return environment.program(environment.compile(text))
 
 
-def evaluation(device) -> None:
+def evaluation(device: Device) -> None:
     activation = {
         "device": celpy.json_to_cel(
             {
@@ -85,7 +87,7 @@ def evaluation(device) -> None:
     print(f"median ratio {medians[0]:.0f}x, {medians[1]:.0f}x to cel-python's transpiled code")
 
 
-def timed(program, activation) -> float:
+def timed(program: celpy.Runner, activation: celpy.Context) -> float:
     return best(program.evaluate, activation, repeat=9, number=100)
 
 
@@ -101,6 +103,11 @@ def fleet(count: int) -> list:
     devices = sum(len(s.devices) for s in slices)
     print(f"{devices} devices: {used / devices:.0f} bytes each (with their share of the slice)")
     return slices
+
+
+def again_after_forgetting(store: Masks, text: str, slice_: ResourceSlice) -> None:
+    store.forget(slice_.name)
+    store.of(text, slice_)
 
 
 def masks(slices: list) -> None:

@@ -130,10 +130,10 @@ def drawn(rows: list[dict]) -> str:
     xs, ys = [r["allocated"] for r in rows], [r["bandwidth"] for r in rows]
     low_x, high_x, low_y, high_y = min(xs) - 0.01, max(xs) + 0.01, min(ys) - 0.02, max(ys) + 0.02
 
-    def x(v):
+    def x(v: float) -> float:
         return left + (v - low_x) / (high_x - low_x) * (width - left - 30)
 
-    def y(v):
+    def y(v: float) -> float:
         return height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
 
     points = [(x(r["allocated"]), y(r["bandwidth"]), r["link"]) for r in rows]

@@ -146,12 +146,6 @@ def mapa_bandwidth(graph: Graph, mask: int) -> float:
     return _regression(*best[1])
 
 
-def permutations_of(rest: list[int]):
-    from itertools import permutations
-
-    return permutations(rest)
-
-
 def _regression(x: int, y: int, z: int) -> float:
     terms = (
         (16.39670455, x),

@@ -13,6 +13,7 @@ import sys
 import time
 
 import uvicorn
+from extender.web.asgi import Receive, Scope, Send
 
 from benchmarks.allocation import mig_slices
 from extender.cli.console_command import AUDIENCE, SENDER
@@ -130,7 +131,7 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGUSR1, churning.set)
 
-    async def slow(scope, receive, send) -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "GET":
             await asyncio.sleep(BIND_SECONDS)
         await cluster.api(scope, receive, send)
@@ -147,7 +148,7 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
         cluster.store.cut_watches()
 
 
-async def noop(scope, receive, send) -> None:
+async def noop(scope: Scope, receive: Receive, send: Send) -> None:
     """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server."""
     parts, more = [], True
     while more:

@@ -93,7 +93,7 @@ class Serving:
 
     def _last(self, resource: str) -> int:
         """The newest version of a kind that Berth's watch will show."""
-        shown = (c.version for c in self.cluster.store._history if c.resource == resource and not _hidden(c))
+        shown = (c.version for c in self.cluster.store.changes() if c.resource == resource and not _hidden(c))
         return max(shown, default=0)
 
 

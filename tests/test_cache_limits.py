@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import itertools
@@ -317,6 +316,7 @@ def test_specs_are_bounded_by_their_bytes() -> None:
 
 # -- functions that remember --------------------------------------------------------------------------------------
 
+SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
 # Arguments of every one of them, different for every number.
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_compiled": lambda i: (f"device.driver == '{i}'",),
@@ -334,8 +334,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
 ONCE = {"carried_machines"}  # takes no argument
-BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
-SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
+BY_PARAMETER = {"ring_gbps", "links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
 
 
 def remembering() -> dict[str, Any]:
@@ -343,7 +342,7 @@ def remembering() -> dict[str, Any]:
     names = (module.name for module in pkgutil.walk_packages(extender.__path__, "extender."))
     modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
     values = [value for module in modules for value in vars(module).values()]
-    wrapped = (value for value in values if isinstance(value, functools._lru_cache_wrapper))
+    wrapped = (value for value in values if callable(getattr(value, "cache_info", None)))
     found = {id(value): value for value in wrapped if value.__module__.startswith("extender.")}
     by_name = {value.__name__: value for value in found.values()}
     assert len(by_name) == len(found), "each has a name of its own"

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())
 
 
-def problem(case: dict):
+def problem(case: dict) -> Problem:
     spec = {
         "driver": "d",
         "nodeName": "n",
@@ -60,14 +60,15 @@ def problem(case: dict):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_case(case: dict) -> None:
     before = copy.deepcopy(case)
-    search = Search(problem(case))
+    asked = problem(case)
+    search = Search(asked)
     if case["expect"] == "error":
         with pytest.raises(InvalidClaim) as caught:
             search.run()
         assert case["text"] in str(caught.value)
         return
     solution = search.run()
-    places = search._problem.inventory.places
+    places = asked.inventory.places
     found = None if solution is None else [[places[p.bit].id.device for p in claim] for claim in solution.picks]
     assert found == (None if case["expect"] == "none" else case["expect"])
     assert search.steps <= case.get("steps", 1000)

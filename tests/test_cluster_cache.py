@@ -144,7 +144,7 @@ def test_a_hold_is_found_by_its_deadline_and_ended_ones_leave_nothing() -> None:
     for number in range(10_000):
         reservations.hold("c", "pod", "n1", held("gpu-1"), 20.0 + number)
         reservations.release("pod")
-        assert len(reservations._deadlines) < 100
+        assert reservations.kept_deadlines < 100
     assert reservations.next_deadline == 5.0
     reservations.expire(5.0)
     assert reservations.holds == 0

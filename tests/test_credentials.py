@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from extender.web.asgi import Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable
@@ -229,7 +230,7 @@ def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
     ],
 )
 async def test_retry_after_is_capped(header: str, seconds: float) -> None:
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", header.encode())]})
         await send({"type": "http.response.body", "body": b"{}"})
 
@@ -243,7 +244,7 @@ async def test_a_redirected_write_is_no_success() -> None:
     """Followed, a POST would become a GET, and its 200 look like a Binding."""
     seen = []
 
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append((scope["method"], scope["path"]))
         status, headers = (302, [(b"location", b"/login")]) if scope["path"] != "/login" else (200, [])
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -257,7 +258,7 @@ async def test_a_redirected_write_is_no_success() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>login</html>", b"[]", b"7", b"null"])
 async def test_an_answer_that_is_no_object_is_an_error(body: bytes) -> None:
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 

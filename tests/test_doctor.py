@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
 
 
-def changed(edit) -> str:
+def changed(edit: Callable[[dict], object]) -> str:
     config = yaml.safe_load(CONFIG)
     edit(config)
     return yaml.safe_dump(config)
@@ -48,7 +49,7 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
         (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
     ],
 )
-def test_traps_of_the_configuration(edit, words: str) -> None:
+def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) -> None:
     (found,) = configuration(changed(edit))
     assert words in found.what
     assert found.why
@@ -84,7 +85,7 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
 def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 
-    def quota(used):
+    def quota(used: str) -> dict:
         return {
             "metadata": {"name": "q", "namespace": "team"},
             "status": {"hard": {name: "8"}, "used": {name: used}},

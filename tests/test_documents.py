@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ def test_cut_text_is_one_line_within_its_bytes(text: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("read", [read_file, read_mounted])
-def test_files_that_cannot_be_read(read, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(read: Callable[[Path, int], object], tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 11)
     for path, words in (
         (tmp_path, "is a folder"),

@@ -4,6 +4,7 @@ routes."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,12 @@ from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling.extended_resources import special_claim
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.running_berth import Serving, berthing, claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 
 
-def legacy(name: str, count: int = 1, **spec: object) -> dict:
+def legacy(name: str, count: int = 1, **spec: Any) -> dict:
     resources = {"limits": {"nvidia.com/gpu": str(count)}, "requests": {"nvidia.com/gpu": str(count), "cpu": "1"}}
     return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}], **spec)
 
@@ -55,7 +56,7 @@ async def test_device_plugin_manifest_gets_a_claim() -> None:
 
 async def test_node_with_device_plugin_needs_no_claim() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        node = b.cluster.store.get("nodes", ("", "n1"))
+        node = b.cluster.store["nodes", ("", "n1")]
         b.cluster.store.put("nodes", ("", "n1"), {**node, "status": {"allocatable": {"nvidia.com/gpu": "4"}}})
         b.cluster.apply(legacy("old"))
         await b.settled()
@@ -147,7 +148,7 @@ def test_init_containers_reuse_later_devices() -> None:
 
 
 def custom(
-    b: Berthing,
+    b: Serving,
     devices: list[dict],
     counters: list[dict] | None = None,
     driver: str = "d.example.com",
@@ -179,11 +180,11 @@ def custom(
         )
 
 
-def asks(name: str, **exactly: object) -> dict:
+def asks(name: str, **exactly: Any) -> dict:
     return claim(name, **{"deviceClassName": "d.example.com", **exactly})
 
 
-async def place(b: Berthing, name: str) -> str:
+async def place(b: Serving, name: str) -> str:
     """'' when the pod is bound, else the reason or error."""
     await b.settled()
     answer = await b.filter(name)
@@ -192,9 +193,9 @@ async def place(b: Berthing, name: str) -> str:
     return await b.bind(name, answer["NodeNames"][0])
 
 
-def report(b: Berthing, name: str, condition: str) -> None:
+def report(b: Serving, name: str, condition: str) -> None:
     """The driver sets a condition of the claim's only device."""
-    found = b.cluster.store.get("resourceclaims", ("default", name))
+    found = b.cluster.store["resourceclaims", ("default", name)]
     (result,) = found["status"]["allocation"]["devices"]["results"]
     device = {key: result[key] for key in ("driver", "pool", "device")}
     status = {"devices": [{**device, "conditions": [{"type": condition, "status": "True"}]}]}
@@ -474,7 +475,7 @@ async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
             orphans.sweep()
             await eventually(lambda: orphans.collected == 1)
         await eventually(lambda: len(b.held()) == 1)
-        assert b.cluster.store.get("resourceclaims", ("default", "foreign"))["status"]["allocation"]
+        assert b.cluster.store["resourceclaims", ("default", "foreign")]["status"]["allocation"]
 
 
 async def test_server_that_drops_a_field_is_not_trusted() -> None:
@@ -484,14 +485,12 @@ async def test_server_that_drops_a_field_is_not_trusted() -> None:
         custom(b, [device])
         b.cluster.apply(asks("c"))
         b.cluster.apply(pod("p", "c"))
-        real = b.cluster.api.registry.patch
 
-        def dropping(resource, key, change, sub, *, strategic):
-            for result in ((change.get("status", {}).get("allocation") or {}).get("devices") or {}).get("results", []):
+        def drop_shares(_: str, obj: dict) -> None:
+            for result in ((obj.get("status", {}).get("allocation") or {}).get("devices") or {}).get("results", []):
                 result.pop("shareID", None)
-            return real(resource, key, change, sub, strategic=strategic)
 
-        b.cluster.api.registry.patch = dropping
+        b.cluster.api.registry.prune = drop_shares
         assert "dropped share_id" in await place(b, "p")
         assert b.held() == []
 
@@ -523,7 +522,7 @@ async def test_first_available_prefers_the_first_across_nodes() -> None:
         product = "device.attributes['gpu.nvidia.com'].productName.contains('{}')"
         forms = [
             {
-                "name": n,
+                "name": n.lower(),
                 "deviceClassName": "gpu.nvidia.com",
                 "allocationMode": "ExactCount",
                 "count": 1,
@@ -531,7 +530,6 @@ async def test_first_available_prefers_the_first_across_nodes() -> None:
             }
             for n in ("H100", "T4")
         ]
-        forms = [{**f, "name": f["name"].lower()} for f in forms]
         for order, expected in (((0, 1), "large"), ((1, 0), "small")):
             name = f"p-{expected}"
             b.cluster.apply(
@@ -550,7 +548,7 @@ async def test_first_available_prefers_the_first_across_nodes() -> None:
 async def test_admin_access_needs_the_label_and_occupies_nothing(labelled: bool) -> None:
     async with berthing({"n1": "t4-4"}) as b:
         if labelled:
-            space = b.cluster.store.get("namespaces", ("", "default"))
+            space = b.cluster.store["namespaces", ("", "default")]
             b.cluster.store.put(
                 "namespaces",
                 ("", "default"),
@@ -572,7 +570,7 @@ async def test_a_pod_with_very_many_extended_resources_is_refused_at_once() -> N
     async with berthing({"n1": "t4-4"}) as b:
         many = {"limits": {"nvidia.com/gpu": "1000000000"}, "requests": {"nvidia.com/gpu": "1000000000"}}
         one = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
-        spec = {
+        spec: dict[str, Any] = {
             "initContainers": [{"name": f"i{i}", "image": "pause", "resources": many} for i in range(500)],
             "containers": [{"name": f"c{i}", "image": "pause", "resources": one} for i in range(500)],
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 
 import httpx
@@ -213,10 +214,11 @@ def test_explaining_changes_nothing() -> None:
             await _run(b, "a", [claim("a", 8)])
             await _run(b, "p", [claim("p", 2)])
             await eventually(lambda: b.console.teller.events == 1)
-            before = b.app.service.cache.allocated_devices._by_holder.copy()
+            allocated = b.app.service.cache.allocated_devices
+            before = {key: allocated.pool(key) for key in allocated.pools()}
             writes = b.cluster.store.version
             await _why(b, "p", free="default/a")
-            assert b.app.service.cache.allocated_devices._by_holder == before
+            assert {key: allocated.pool(key) for key in allocated.pools()} == before
             assert b.cluster.store.version == writes
 
     asyncio.run(body())
@@ -247,9 +249,8 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
             hopper = f"device.attributes['{DRIVER}'].architecture == 'Hopper'"
             assert await _run(b, "a", [claim("a", 6, hopper)]) == "n1"
             assert not await _run(b, "stuck", [claim("stuck", 8, hopper)])
-            api = str(b.app.service.informers.reflectors["nodes"]._client._credentials.url)
             context = {
-                "clusters": [{"name": "c", "cluster": {"server": api}}],
+                "clusters": [{"name": "c", "cluster": {"server": b.api}}],
                 "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
                 "current-context": "c",
                 "users": [{"name": "u", "user": {}}],
@@ -312,7 +313,7 @@ def test_a_bare_name_must_be_unique() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "p", [claim("p", 9)])
 
-            def ask(name):
+            def ask(name: str) -> Awaitable[httpx.Response]:
                 return b.client.post("/v1/explain", content=orjson.dumps({"pod": name}))
 
             assert (await ask("p")).json()[0]["pod"] == "default/p"

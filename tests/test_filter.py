@@ -106,7 +106,7 @@ async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
 
 async def test_malformed_slice_breaks_only_its_pool() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
-        obj = b.cluster.store.get("resourceslices", ("", "00000-gpu.nvidia.com-n1"))
+        obj = b.cluster.store["resourceslices", ("", "00000-gpu.nvidia.com-n1")]
         bad = {
             **obj,
             "spec": {**obj["spec"], "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "lots"}}}]},
@@ -192,10 +192,10 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         b.cluster.apply(pod("p", "c"))
         await b.settled()
         assert (await b.filter("p"))["NodeNames"] == []
-        before = b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"]
+        before = b.cluster.store["deviceclasses", ("", "berth.dev")]["metadata"]["resourceVersion"]
         b.cluster.apply(gpu_slice("n2", machine))
         await eventually(
-            lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before
+            lambda: b.cluster.store["deviceclasses", ("", "berth.dev")]["metadata"]["resourceVersion"] != before
         )
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         assert b.app.service.requeuer.touches == 1
@@ -257,19 +257,15 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
 )
 def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
     """Where a name stood before only tells where to look first."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names_module, "_NEAR", 12)
-        offsets = names_module.NameOffsets(most=5)
-        for shift, order in enumerate(orders):
-            given_names = order[:cut]
-            before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
-            asked = names_module.NodeNames(
-                before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets
-            )
-            for name in (*order, "ode-3", "node"):
-                if '"' not in name:
-                    assert asked.has_all([name]) == (name in given_names), name
-            assert list(asked) == given_names
+    offsets = names_module.NameOffsets(most=5, near=12)
+    for shift, order in enumerate(orders):
+        given_names = order[:cut]
+        before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
+        asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets)
+        for name in (*order, "ode-3", "node"):
+            if '"' not in name:
+                assert asked.has_all([name]) == (name in given_names), name
+        assert list(asked) == given_names
 
 
 def test_names_are_counted_and_only_estimated_for_people() -> None:
@@ -322,7 +318,7 @@ async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is()
         await b.settled()
         shown = b.pod("p")
 
-        async def first(version: str, least: str) -> str:
+        async def first(version: str, least: str) -> list[str]:
             names = ("name", "namespace", "uid")
             metadata = {
                 **{name: shown["metadata"][name] for name in names},
@@ -400,9 +396,10 @@ class World:
         more = ' && device.attributes["gpu.nvidia.com"].uuid != "x"' if identity else ""
         asked = decode_claim(claim("c", 2, selector + more))
         self.mirror.apply_claim(asked.key, asked)
-        self.demand = requirements_of(
-            Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy()
-        )
+        asking = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),))
+        demand = requirements_of(asking, self.mirror.snapshot(), Policy())
+        assert isinstance(demand, PodRequirements)
+        self.demand = demand
 
     def change(self, name: str, kind: int) -> None:
         machine = _MACHINES[kind % 3]

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import logging
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -57,7 +58,7 @@ def told_no_trace(logs: list[dict], records: list[logging.LogRecord]) -> None:
 
 
 @pytest.fixture
-async def berth():
+async def berth() -> AsyncIterator[Berthing]:
     async with berthing({"n1": "t4-4"}) as made:
         made.cluster.apply(claim("c"))
         made.cluster.apply(pod("p", "c"))

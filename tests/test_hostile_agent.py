@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,7 +40,7 @@ def said(machine: str, position: int = 0, node: str = "n1", **attributes: object
 
 
 # attributes that cannot be, and a word of the problem that names each
-IMPOSSIBLE = [
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"links": "1:" + "9" * 50}, "links"),
     ({"links": "1:19,2:19"}, "more than 36 links"),
     ({"links": "\u00b2:1"}, "links"),
@@ -115,6 +116,12 @@ def mirror_of(**machines: str) -> ClusterCache:
     return cache
 
 
+def source_of(cache: ClusterCache, node: str) -> Source:
+    fabric = cache.snapshot().node_infos[node].fabric
+    assert fabric is not None
+    return fabric.source
+
+
 def put(cache: ClusterCache, obj: dict) -> None:
     cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
 
@@ -125,7 +132,7 @@ def test_gpus_of_another_node_are_refused() -> None:
     put(cache, said("dgx1-v100", 3, uuid=other))
     node_infos = cache.snapshot().node_infos
     assert node_infos["n1"].fabric is not None
-    assert node_infos["n1"].fabric.source is not Source.LIVE
+    assert source_of(cache, "n1") is not Source.LIVE
     assert node_infos["n2"].fabric is not None
     assert node_infos["n2"].fabric.source is Source.LIVE
     (problem,) = cache.agent_problems["n1"]
@@ -133,7 +140,7 @@ def test_gpus_of_another_node_are_refused() -> None:
     assert "node n2" in problem
     assert "n2" not in cache.agent_problems
     put(cache, fabric_slice("n1", MACHINES["dgx1-v100"]))
-    assert cache.snapshot().node_infos["n1"].fabric.source is Source.LIVE
+    assert source_of(cache, "n1") is Source.LIVE
     assert not cache.agent_problems
 
 
@@ -159,16 +166,20 @@ def test_pool_is_named_after_the_node() -> None:
 class FailingBuilder(NodeInfoBuilder):
     """Cannot build the views of some nodes."""
 
-    failing: frozenset[str] = frozenset()
+    def __init__(self) -> None:
+        super().__init__(Features())
+        self.failing: frozenset[str] = frozenset()
+        self.tried: list[str] = []
 
-    def build(self, node, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN201 - passes everything through
+    def build(self, node: Node, *args: Any, **more: Any) -> NodeInfo:
+        self.tried.append(node.name)
         if node.name in self.failing:
             raise ValueError(f"no view of {node.name}")
-        return super().build(node, *args, **kwargs)
+        return super().build(node, *args, **more)
 
 
 def test_view_that_cannot_be_built_stops_no_other() -> None:
-    builder = FailingBuilder(Features())
+    builder = FailingBuilder()
     cache = ClusterCache(builder=builder)
     for node in ("n1", "n2", "n3"):
         cache.apply_node(node, decode_node(node_object(node, MACHINES["t4-4"], {})))
@@ -178,30 +189,28 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
     for node in ("n1", "n2"):
         put(cache, fabric_slice(node, MACHINES["t4-4"]))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n1"].fabric.source is Source.LIVE
+    assert source_of(cache, "n1") is Source.LIVE
     assert node_infos["n2"] is before
     assert cache.failed_nodes == {"n2": "ValueError: no view of n2"}
     builder.failing = frozenset()
     put(cache, fabric_slice("n3", MACHINES["t4-4"]))
-    assert cache.snapshot().node_infos["n2"].fabric.source is Source.LIVE, "any later event tries the node again"
+    assert source_of(cache, "n2") is Source.LIVE, "any later event tries the node again"
     assert not cache.failed_nodes
 
 
 def test_nodes_that_fail_for_ever_cost_a_few_builds_per_snapshot() -> None:
-    builder = FailingBuilder(Features())
-    cache, tried = ClusterCache(builder=builder), []
-    build = builder.build
+    builder = FailingBuilder()
+    cache = ClusterCache(builder=builder)
     builder.failing = frozenset(f"n{number}" for number in range(50))
-    builder.build = lambda node, *args, **kwargs: tried.append(node.name) or build(node, *args, **kwargs)
     for number in range(51):
         cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
     cache.snapshot()
-    tried.clear()
+    builder.tried.clear()
     for number in range(13):
         cache.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
         cache.snapshot()
-    assert len(tried) <= 13 * 5, "few at a time, and each in its turn"
-    assert builder.failing <= set(tried), "few at a time, and each in its turn"
+    assert len(builder.tried) <= 13 * 5, "few at a time, and each in its turn"
+    assert builder.failing <= set(builder.tried), "few at a time, and each in its turn"
 
 
 async def test_readiness_metrics_and_audit_name_the_node() -> None:
@@ -209,7 +218,12 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         lie = said("dgx1-v100", links="1:" + "9" * 50)
         b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
         cache = b.app.service.cache
-        await eventually(lambda: cache.snapshot() and cache.agent_problems)
+
+        def told() -> bool:
+            cache.snapshot()
+            return bool(cache.agent_problems)
+
+        await eventually(told)
         cache.failed_nodes["n2"] = "ValueError: made up"
         for _ in range(2):
             await b.console.auditor.round()

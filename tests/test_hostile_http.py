@@ -35,7 +35,8 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def listening(app: Any, limits: HttpLimits) -> AsyncIterator[tuple[Any, int]]:
     """(the server, its port)."""
     web = server(app, ("127.0.0.1", 0), limits)
-    task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
+    serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
+    task = asyncio.create_task(serving)
     await eventually(lambda: web.started or task.done())
     try:
         yield web, web.servers[0].sockets[0].getsockname()[1]

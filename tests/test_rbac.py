@@ -6,7 +6,9 @@ import ast
 import importlib.util
 import inspect
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -68,7 +70,7 @@ class Recording:
     def __init__(self) -> None:
         self.calls: set[Call] = set()
 
-    def __getattr__(self, method: str):
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[dict]]:
         async def call(path: str, *_: object, **__: object) -> dict:
             self.calls.add(call_of(_VERB[method.upper()], path))
             answer = claim("x")
@@ -79,7 +81,7 @@ class Recording:
         return call
 
 
-def script(name: str):
+def script(name: str) -> ModuleType:
     """A script of .ci as a module."""
     spec = importlib.util.spec_from_file_location(name, MANIFESTS.parent / ".ci" / f"{name}.py")
     made = importlib.util.module_from_spec(spec)

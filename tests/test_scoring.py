@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ async def why(b: Berthing, name: str) -> Json:
     return (await b.client.get(f"/v1/explain/default/{name}")).json()
 
 
-async def change(b: Berthing, name: str, edit) -> None:
+async def change(b: Berthing, name: str, edit: Callable[[list[Json]], None]) -> None:
     """Edit a stored slice as its driver would."""
     obj = copy.deepcopy(b.cluster.store.get("resourceslices", ("", name)))
     assert obj is not None
@@ -49,7 +50,7 @@ async def change(b: Berthing, name: str, edit) -> None:
     await b.settled()
 
 
-def use_memory(*gpus: int, mib: int):
+def use_memory(*gpus: int, mib: int) -> Callable[[list[Json]], None]:
     def edit(devices: list[Json]) -> None:
         for gpu in gpus:
             devices[gpu]["attributes"]["memoryFreeMiB"] = {

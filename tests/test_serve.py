@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -28,6 +29,7 @@ from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox import Cluster, listening
 from extender.sockets import listen_on
+from extender.web.asgi import Receive, Scope, Send
 from extender.web.http_limits import HttpLimits
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.running_berth import berthing, claim, pod
@@ -104,7 +106,7 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
     """Missing rights and an API version that is not served: named in one sentence, with the next step."""
     cluster = Cluster()
 
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         if "resourceclaims" not in scope.get("path", ""):
             await cluster.api(scope, receive, send)
             return
@@ -302,7 +304,8 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     async with berthing({"n1": "t4-4"}) as b:
         web = server(b.app, ("127.0.0.1", 0), HttpLimits(head_seconds=0.2), tls)
-        task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
+        serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
+        task = asyncio.create_task(serving)
         await eventually(lambda: web.started)
         reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])
         assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""
@@ -316,8 +319,8 @@ def certificate(folder: Path, name: str) -> None:
     """A key and a certificate signed by the folder's authority, made by openssl."""
     ca = folder / "ca.crt"
 
-    def run(*args):
-        return subprocess.run(["openssl", *args], check=True, capture_output=True)
+    def run(*args: str) -> None:
+        subprocess.run(["openssl", *args], check=True, capture_output=True)
 
     if not ca.exists():
         run(
@@ -445,7 +448,7 @@ def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: p
     """Python 3.13 verifies strictly by default and refuses an authority without the key usage extension."""
     made = ssl.create_default_context
 
-    def strict(**kwargs: object) -> ssl.SSLContext:
+    def strict(**kwargs: Any) -> ssl.SSLContext:
         context = made(**kwargs)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context

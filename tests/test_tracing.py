@@ -10,6 +10,7 @@ import httpx
 import pytest
 import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from extender.web.asgi import Receive, Scope, Send
 
 from extender.extension import Traces
 from extender.model import BerthError
@@ -26,7 +27,7 @@ class Collector:
         self.spans: list = []
         self.services: set[str] = set()
 
-    async def __call__(self, scope, receive, send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
         while True:
             message = await receive()

@@ -27,11 +27,11 @@ _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
 _MOST_LINKS = 36  # of any GPU so far; older bindings say 18
 
 
-def sysfs_numa(address: str) -> int:
+def sysfs_numa(address: str, devices: Path = _PCI_DEVICES) -> int:
     """NUMA node of a PCI device, 0 where the kernel does not say. NVML's own answer is the node that the GPU's memory
     is, on machines where it is one (Grace), not the node beside which the GPU sits."""
     try:
-        return max(int((_PCI_DEVICES / address / "numa_node").read_text()), 0) if address else 0
+        return max(int((devices / address / "numa_node").read_text()), 0) if address else 0
     except (OSError, ValueError):
         return 0
 

@@ -30,7 +30,6 @@ from extender.model import (
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms of Python, far above what honest claims need (docs/allocation.md)
 _CHECKED = 32  # steps between two looks at the budget of the call
-_EASY = 200  # steps; a search that needs more asks first whether shared counters could suffice at all
 MAX_DEPTH = 600  # results and requests of one pod on Python's stack, whose default limit is 1,000 frames
 
 EVERYTHING = -1  # a mask with all bits set
@@ -67,6 +66,7 @@ class Search:
         self._allowed = EVERYTHING
         self._fixed: tuple[tuple[int, ...], ...] | None = None
         self.steps = 0
+        self.easy_steps = 200  # after them the search asks whether shared counters could suffice at all
         self._in_use = problem.taken
         self._here = 0
         self._here_by_claim = [0] * len(problem.specs)
@@ -286,7 +286,7 @@ class Search:
             self._call_budget.check(_CHECKED)
         if self.steps > self._budget:
             raise OutOfBudget
-        if self.steps == _EASY:
+        if self.steps == self.easy_steps:
             self._check_counters()
 
     # -- one device ------------------------------------------------------------------------------------------

@@ -75,7 +75,9 @@ class Reflector:
         on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         timing: Timing = Timing(),
+        page_size: int = _PAGE,
     ) -> None:
+        self._page_size = page_size
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
@@ -141,9 +143,11 @@ class Reflector:
     async def _list(self) -> None:
         """Read all pages, apply them, and delete what is no longer there."""
         seen: set[str] = set()
-        version = ""
-        async for page in pages(self._client, self._path, _PAGE, self._params()):
-            for item in page.get("items") or ():
+        token, version = "", ""
+        while True:
+            params = self._params(limit=str(self._page_size), **({"continue": token} if token else {}))
+            page = await self._client.get(self._path, params)
+            for item in _items(page):
                 key = _key(item)
                 seen.add(key)
                 self._apply(key, item, self.kind.listed or self.kind.apply)

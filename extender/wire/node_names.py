@@ -27,8 +27,9 @@ def checked_names(head: Json) -> list[str]:
 class NameOffsets:
     """Where names stood in the texts before: kube-scheduler lists nodes in nearly the same order with every call."""
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = _MOST, near: int = _NEAR) -> None:
         self._most = most
+        self._near = near
         self._at: dict[str, tuple[bytes, int]] = {}  # a name in quotes, and how far from the start
         self._counted = (0, 0)  # length of a text, and the names in it
 
@@ -48,7 +49,7 @@ class NameOffsets:
     def _find(self, body: bytes, text: slice, name: str) -> bool:
         start, end = text.start, text.stop
         quoted, before = self._at.get(name) or (b'"%b"' % name.encode(), 0)
-        found = body.find(quoted, start + max(before - _NEAR, 0), min(start + before + _NEAR, end))
+        found = body.find(quoted, start + max(before - self._near, 0), min(start + before + self._near, end))
         if found < 0:
             found = body.find(quoted, start, end)
         if found >= 0:

@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -300,7 +301,7 @@ class ControlPlane:
             )
         return made
 
-    def wait(self, condition, seconds: float) -> None:
+    def wait(self, condition: Callable[[], object], seconds: float) -> None:
         end = time.monotonic() + seconds
         problem: object = None
         while time.monotonic() < end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 
 import pytest
 import yaml
@@ -60,7 +61,7 @@ async def rounds(plane: ControlPlane, token: str, nvml: FakeNvml, count: int) ->
         return agent
 
 
-async def refused_elsewhere(plane: ControlPlane, token: str, machine) -> bool:
+async def refused_elsewhere(plane: ControlPlane, token: str, machine: Machine) -> bool:
     """Whether the agent's token cannot write the slice of another node. (A new policy takes a moment to be in
     force.)"""
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
@@ -72,7 +73,7 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine) -> bool:
     return not agent.writes
 
 
-def hostile(machine) -> dict[str, dict]:
+def hostile(machine: Machine) -> dict[str, dict]:
     """Slices of gpu-worker that its agent must not write, by what is wrong with them."""
     name = f"{DRIVER}-gpu-worker"
     changes = {
@@ -94,7 +95,7 @@ def hostile(machine) -> dict[str, dict]:
     return found
 
 
-async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine) -> None:
+async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine: Machine) -> None:
     tls = ssl.create_default_context(cafile=str(plane.folder / "certs" / "apiserver.crt"))
     async with ApiClient(Credentials(plane.url, tls, lambda: token)) as client:
         for body in hostile(machine).values():
@@ -102,7 +103,7 @@ async def hostile_slices_are_denied(plane: ControlPlane, token: str, machine) ->
                 await client.post("/apis/resource.k8s.io/v1/resourceslices?dryRun=All", body)
 
 
-def test_manifest_gives_the_agent_what_it_needs(tmp_path) -> None:
+def test_manifest_gives_the_agent_what_it_needs(tmp_path: Path) -> None:
     machine = carried_machines()["dgx1-v100"]
     with ControlPlane(tmp_path) as plane:
         plane.wait(lambda: plane.get("/api/v1/namespaces/kube-system"), 30)

@@ -6,6 +6,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -27,7 +28,7 @@ ACCOUNT = "system:serviceaccount:berth-system:berth-console"
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         for obj in (GPU_CLASS, MARKER_CLASS):
             started.create(obj)

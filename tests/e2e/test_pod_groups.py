@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 
@@ -28,7 +29,7 @@ GATES = "GenericWorkload=true,GangScheduling=true,DRAWorkloadResourceClaims=true
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     served = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
     with ControlPlane(tmp_path_factory.mktemp("plane"), served, gates=GATES) as started:
         if started.get("/version")["minor"].rstrip("+") != "36":

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ PODS = int(os.environ.get("BERTH_E2E_PODS", "100"))
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         for obj in (GPU_CLASS, MARKER_CLASS):
             started.create(obj)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from urllib.error import HTTPError
 
 import pytest
@@ -37,7 +38,7 @@ GATE = [{"name": "tests.example/wait"}]
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         if int(started.get("/version")["minor"].rstrip("+")) < 36:
             pytest.skip("DRAExtendedResource is alpha and off before 1.36")
