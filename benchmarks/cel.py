@@ -11,6 +11,7 @@ import timeit
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import celpy
 
@@ -55,7 +56,7 @@ def celpy_program(text: str, *, compiled: bool) -> celpy.Runner:
 
 def evaluation(device: Device) -> None:
     activation = {
-        "device": celpy.json_to_cel(
+        "device": celpy.adapter.json_to_cel(
             {
                 "driver": DRIVER,
                 "attributes": {
@@ -87,7 +88,7 @@ def evaluation(device: Device) -> None:
     print(f"median ratio {medians[0]:.0f}x, {medians[1]:.0f}x to cel-python's transpiled code")
 
 
-def timed(program: celpy.Runner, activation: celpy.Context) -> float:
+def timed(program: celpy.Runner, activation: dict[str, Any]) -> float:
     return best(program.evaluate, activation, repeat=9, number=100)
 
 
@@ -105,7 +106,7 @@ def fleet(count: int) -> list:
     return slices
 
 
-def again_after_forgetting(store: Masks, text: str, slice_: ResourceSlice) -> None:
+def again_after_forgetting(store: Masks, text: str, slice_: Slice) -> None:
     store.forget(slice_.name)
     store.of(text, slice_)
 

@@ -12,7 +12,6 @@ import asyncio
 import heapq
 import json
 import signal
-import sys
 import tempfile
 import time
 import urllib.request
@@ -169,4 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

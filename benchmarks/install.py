@@ -88,7 +88,7 @@ class Installation:
         for pattern, to in moved.items():
             args = [re.sub(pattern, to, arg) for arg in args]
         command = [sys.executable, "-m", "extender", args[0], f"--kubeconfig={self.account(account)}", *args[1:]]
-        self.plane._spawn(command, self.folder / f"{account}.log")
+        self.plane.spawn(command, self.folder / f"{account}.log")
 
     def config(self, name: str, key: str) -> str:
         """A key of a ConfigMap."""
@@ -96,7 +96,7 @@ class Installation:
         return str(found["data"][key])
 
     def bound(self) -> bool:
-        return bool(self.plane.get("/api/v1/namespaces/default/pods/trial")["spec"].get("nodeName"))  # type: ignore[index]
+        return bool(self.plane.get("/api/v1/namespaces/default/pods/trial")["spec"].get("nodeName"))
 
 
 def install(plane: ControlPlane, folder: Path) -> Installation:

@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from extender.model import WHOLE, RequestShape
 from extender.scoring.gradient import Host, fragment, placements, rank, scarcity
@@ -77,7 +78,7 @@ class Cluster:
         self.groups = Counter(nodes)
         self.demand = demand
         self.rng = rng
-        capacity = Counter()
+        capacity: Counter[str] = Counter()
         for node in nodes:
             capacity[node.model] += sum(node.gpus)
         self.scarce = scarcity(demand, capacity)
@@ -88,9 +89,9 @@ class Cluster:
         known = self._choices.setdefault(shape, {})
         best, ties = None, []
         for host in self.groups:
-            choice = known.get(host, 0)
-            if choice == 0:
-                choice = known[host] = self._judge(host, shape)
+            if host not in known:
+                known[host] = self._judge(host, shape)
+            choice = known[host]
             if choice is None:
                 continue
             if best is None or choice[0] < best:
@@ -146,7 +147,8 @@ def published(folder: Path) -> dict[str, float]:
 
 
 def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
-    nodes, rows = read_nodes(folder), []
+    nodes = read_nodes(folder)
+    rows: list[dict[str, Any]] = []
     print(
         f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} "
         f"{'FGD':>7} {'diff':>6} {'s/run':>6}"

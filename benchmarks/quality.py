@@ -13,8 +13,9 @@ import math
 import random
 import statistics
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
+from typing import Any
 
 from extender.fabric import fabric_of
 from extender.fabric import is_joined
@@ -88,7 +89,8 @@ POLICIES: dict[str, Policy] = {"lowest index": lowest, "today's order": at_rando
 def crowded(graph: Graph, policy: Policy, seed: int, jobs: int = 2000) -> list[int]:
     """Masks given to 2-GPU jobs on one node that always has a queue: 1, 2 or 4 GPUs with 50, 40, 10 %."""
     rng = random.Random(seed)
-    free, now, running, found = (1 << graph.size) - 1, 0.0, [], []
+    running: list[Any] = []
+    free, now, found = (1 << graph.size) - 1, 0.0, []
     for _ in range(jobs):
         count = rng.choices([1, 2, 4], [50, 40, 10])[0]
         duration = rng.expovariate(1.0)
@@ -135,15 +137,14 @@ def mapa_bandwidth(graph: Graph, mask: int) -> float:
     if len(chosen) < 2:
         return 0.0
     first, *rest = chosen
-    best = None
-    for order in permutations_of(rest):
+    rings: list[tuple[int, list[int]]] = []
+    for order in permutations(rest):
         ring = [first, *order]
         edges = [(ring[i], ring[(i + 1) % len(ring)]) for i in range(len(ring))]
         counts = [sum(min(graph.links[a][b], 2) == n for a, b in edges) for n in (2, 1, 0)]
         total = 50 * counts[0] + 25 * counts[1] + 10 * counts[2]
-        if best is None or total > best[0]:
-            best = (total, counts)
-    return _regression(*best[1])
+        rings.append((total, counts))
+    return _regression(*max(rings, key=lambda ring: ring[0])[1])
 
 
 def _regression(x: int, y: int, z: int) -> float:
@@ -171,7 +172,8 @@ def fifo(
 ) -> list[tuple[dict, int]]:
     """First in, first out, the head of the queue blocks."""
     rng = random.Random(seed)
-    free, now, running, found = (1 << graph.size) - 1, 0.0, [], []
+    running: list[Any] = []
+    free, now, found = (1 << graph.size) - 1, 0.0, []
     for job in jobs:
         now = max(now, float(job["arrival"]))
         count = int(job["num_gpus"])

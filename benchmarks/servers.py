@@ -9,11 +9,9 @@ import itertools
 import json
 import random
 import signal
-import sys
 import time
 
 import uvicorn
-from extender.web.asgi import Receive, Scope, Send
 
 from benchmarks.allocation import mig_slices
 from extender.cli.console_command import AUDIENCE, SENDER
@@ -154,7 +152,7 @@ async def noop(scope: Scope, receive: Receive, send: Send) -> None:
     while more:
         message = await receive()
         parts.append(message["body"])
-        more = message.get("more_body")
+        more = message.get("more_body", False)
     names = b'["node-00000.cluster.example.com"]'
     if scope["path"] == "/pass":
         whole = b"".join(parts)
@@ -215,4 +213,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -147,7 +147,7 @@ class Bench:
             stderr=subprocess.DEVNULL,
         )
         self.children.append(child)
-        if wait_line:
+        if child.stdout is not None:
             child.stdout.readline()
         return child
 
@@ -329,6 +329,7 @@ def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: 
         )
         beside += timed(http, "filter", body, effort.calls)
         asker.terminate()
+        assert asker.stdout is not None
         took += json.loads(asker.stdout.readline())
     return {"quiet_us": summary(quiet), "beside_us": summary(beside), "questions": len(took), "asked_ms": summary(took)}
 

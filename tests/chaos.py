@@ -138,7 +138,7 @@ async def _drive(
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=HANG_SECONDS),
             ) as reply:
-                return await reply.json()  # type: ignore[no-any-return]
+                return await reply.json()
 
         async def worker() -> None:
             for _ in left:

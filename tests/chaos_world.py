@@ -146,7 +146,7 @@ class Berths:
 
     async def _start(self, port: int, root: Path, *words: str) -> None:
         command = [sys.executable, "-m", *words, "--kubeconfig", str(self._kubeconfig)]
-        self._processes[port] = process = subprocess.Popen(
+        self._processes[port] = process = subprocess.Popen(  # noqa: ASYNC220 - it starts, and is waited for by HTTP
             command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         async with aiohttp.ClientSession() as session:
@@ -245,7 +245,7 @@ def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     """Wait until nothing is wrong; the answer is what still is when that does not come."""
     end = time.monotonic() + HANG_SECONDS
-    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:
+    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
         await asyncio.sleep(0.05)
     return wrong
 

@@ -64,7 +64,7 @@ def test_the_filter_service_sees_what_is_wrong() -> None:
         if one is not None:
             cluster.apply(one)
         cluster.apply(pod(name, "b" if name == "q" else "c"))
-        cluster.store.get("pods", ("default", name))["spec"]["nodeName"] = "n1"
+        cluster.store["pods", ("default", name)]["spec"]["nodeName"] = "n1"
     wrong = " ".join(judge(cluster))
     for words in (
         "claim a leaked",

@@ -206,7 +206,7 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
 async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
     """None, one that is dead, and one that refuses the sender: the same nodes, the same devices."""
     (tmp_path / "token").write_text("stranger")
-    chosen = []
+    chosen: list[tuple[str, Any, str]] = []
     for where in ("none", "dead", "refuses"):
         cluster, pages, records = sandbox(), free_port(), free_port()
         async with AsyncExitStack() as stack:

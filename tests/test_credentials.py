@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from extender.web.asgi import Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -188,7 +189,9 @@ def test_a_policy_names_field_value_and_place_and_is_cut() -> None:
 
 
 def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
-    path, used, refused = tmp_path / "policy.yaml", [], []
+    path = tmp_path / "policy.yaml"
+    used: list[Any] = []
+    refused: list[Any] = []
     path.write_text("candidates: 3")
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
     assert file.reload() == "", "what is in force already is not used again"
@@ -210,7 +213,9 @@ def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
 
 def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
     """The last good content again: it is in force, and must be said to be."""
-    path, used, refused = tmp_path / "policy.yaml", [], []
+    path = tmp_path / "policy.yaml"
+    used: list[Any] = []
+    refused: list[Any] = []
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
     for text in ("candidates: x", "candidates: 3"):
         path.write_text(text)
@@ -220,7 +225,8 @@ def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> Non
 
 
 def test_a_candidate_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    path, used = tmp_path / "candidate.yaml", []
+    path = tmp_path / "candidate.yaml"
+    used: list[Any] = []
     file = CandidateFile(path, used.append, lambda _: None)
     for _ in range(2):
         path.write_text("candidates: 3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import yaml
@@ -135,11 +136,15 @@ def counted(run: Callable[[], object]) -> tuple[tuple[str, str], int]:
         sys.setprofile(None)
 
 
+def reads(build: Callable[[str, Dialect], Any], text: str, dialect: Dialect) -> object:
+    return build(text, dialect).reads
+
+
 def check(text: str, device: Device) -> None:
     for dialect in (Dialect(), LISTS, Dialect((1, 34), stored=False)):
         for build in (compile_selector, compile_value):
-            compiled = ending(lambda build=build, dialect=dialect: build(text, dialect).reads)
-            assert compiled == ending(lambda build=build, dialect=dialect: build(text, dialect).reads)
+            compiled = ending(partial(reads, build, text, dialect))
+            assert compiled == ending(partial(reads, build, text, dialect))
     try:
         selector = compile_value(text, LISTS)
     except CompileError:

@@ -99,7 +99,7 @@ class Nonsense(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_PATCH = do_PUT = do_GET
+    do_POST = do_PATCH = do_PUT = do_GET  # noqa: N815 - http.server's names
 
     def log_message(self, *_: object) -> None:
         pass

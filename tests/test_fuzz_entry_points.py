@@ -6,8 +6,9 @@ import ast
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -41,7 +42,7 @@ async def doors(client: httpx.AsyncClient) -> list[str]:
     return sorted(found | {"/v1/explain", "/v1/explain/default/p", "/nowhere", "/%2e%2e/etc/passwd", "/%ff"})
 
 
-async def knock(client: httpx.AsyncClient, method: str, path: str, **options: object) -> None:
+async def knock(client: httpx.AsyncClient, method: str, path: str, **options: Any) -> None:
     async with client.stream(method, path, **options) as reply:
         body = b"" if reply.status_code == 200 and path.startswith(ENDLESS) else await reply.aread()
     assert reply.status_code < 500, (method, path, options, reply.status_code, body[:500])
@@ -52,7 +53,7 @@ async def knock(client: httpx.AsyncClient, method: str, path: str, **options: ob
         assert "\n" not in told, told
 
 
-def told_no_trace(logs: list[dict], records: list[logging.LogRecord]) -> None:
+def told_no_trace(logs: Sequence[Mapping[str, Any]], records: list[logging.LogRecord]) -> None:
     assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs
     assert not [record for record in records if record.exc_info], records
 

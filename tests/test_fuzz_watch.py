@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Self, cast
 
 import orjson
 import pytest
@@ -71,10 +71,10 @@ class World:
         self.kind, _, self.name = name.partition("/")
         self.good = OBJECTS[self.kind][self.name]
         script = Script(self.kind, self._lines())
-        self.service = Service(script, Policy(), clock=lambda: 0.0)
+        self.service = Service(cast("ApiClient", script), Policy(), clock=lambda: 0.0)
         cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
         picture = ClusterPicture(cache, evaluator, informers, self.service.expirer, shared=True)
-        self.console = Console(script, Policy(), clock=lambda: 0.0, picture=picture)
+        self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, picture=picture)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])
         self._bodies: list[bytes] = []
@@ -84,9 +84,9 @@ class World:
         self._fault: BaseException | None = None
         self.tasks: list[asyncio.Task] = []
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Self:
         self.tasks = [asyncio.create_task(one.run()) for one in self.service.informers.reflectors.values()]
-        while self.service.informers.not_ready:
+        while self.service.informers.not_ready:  # noqa: ASYNC110 - informers offer no event
             await asyncio.sleep(0)
         self.before = self.state()
         return self

@@ -66,7 +66,7 @@ async def test_a_console_that_is_not_there_keeps_nothing_from_being_placed() -> 
             return any(line.startswith("berth_records_failures_total") and not line.endswith(" 0.0") for line in lines)
 
         await eventually(failures, "the console that is not there is counted")
-        found = cluster.store.get("pods", ("default", "p"))
+        found = cluster.store["pods", ("default", "p")]
         asked = {
             "Pod": {k: v for k, v in found.items() if k not in ("kind", "apiVersion")},
             "Nodes": None,

@@ -108,7 +108,7 @@ def canonical(name: str) -> str:
 
 def test_every_import_belongs_to_a_dependency_that_is_declared() -> None:
     declared = {
-        canonical(re.match(r"[\w.-]+", line)[0])
+        canonical(re.findall(r"^[\w.-]+", line)[0])
         for line in requires("berth") or ()
         if "extra ==" not in line or "traces" in line
     }

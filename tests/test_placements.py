@@ -31,7 +31,7 @@ _SELECTORS = (
     'device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"',
     'device.attributes["gpu.nvidia.com"].nothing == 1',
 )
-_ANNOTATIONS = (
+_ANNOTATIONS: tuple[dict[str, str], ...] = (
     {},
     {"topology": "required"},
     {"topology": "none"},

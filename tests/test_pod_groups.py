@@ -13,7 +13,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.running_berth import Json, Serving, berthing, claim, pod
 from tests.test_dra import CONDITIONAL, asks, custom, report
 
 NODES = {"n1": "t4-4", "n2": "t4-4"}
@@ -22,15 +22,13 @@ PODS = RESOURCES["", "pods"]
 ENTRY = {"name": "gpu", "resourceClaimTemplateName": "t"}
 
 
-def group(b: Berthing, name: str, *claims: Json) -> str:
+def group(b: Serving, name: str, *claims: Json) -> str:
     """Create a PodGroup with these claims; the answer is its UID."""
     made = {"kind": "PodGroup", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}}
     return str(b.cluster.apply(made)["metadata"]["uid"])
 
 
-def made_for_group(
-    b: Berthing, name: str, uid: str, group_name: str = "g", like: Callable[[str], Json] = claim
-) -> None:
+def made_for_group(b: Serving, name: str, uid: str, group_name: str = "g", like: Callable[[str], Json] = claim) -> None:
     """A claim as the claim controller makes it from a template of the PodGroup."""
     made = like(name)
     owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group_name, "uid": uid}
@@ -38,7 +36,7 @@ def made_for_group(
     b.cluster.apply(made)
 
 
-def member(b: Berthing, name: str, entry: Json, made: str = "", group_name: str = "g") -> None:
+def member(b: Serving, name: str, entry: Json, made: str = "", group_name: str = "g") -> None:
     """A pod of the group with one claim; `made` is the claim that its status names."""
     b.cluster.apply(pod(name, resourceClaims=[entry], schedulingGroup={"podGroupName": group_name}))
     if made:
@@ -46,12 +44,12 @@ def member(b: Berthing, name: str, entry: Json, made: str = "", group_name: str 
         b.cluster.api.registry.patch(PODS, ("default", name), status, "status", strategic=False)
 
 
-def reserved(b: Berthing, name: str) -> list[Json]:
-    found = b.cluster.store.get("resourceclaims", ("default", name))
+def reserved(b: Serving, name: str) -> list[Json]:
+    found = b.cluster.store["resourceclaims", ("default", name)]
     return list(found["status"].get("reservedFor") or ())
 
 
-async def bound_together(b: Berthing, *names: str) -> list[str]:
+async def bound_together(b: Serving, *names: str) -> list[str]:
     """Filter all pods, then bind them at once; the answers of the binds."""
     await b.settled()
     nodes = [(await b.filter(name))["NodeNames"][0] for name in names]
@@ -147,7 +145,7 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
         assert len(b.held()) == 1
 
 
-async def allocated_for_nobody(b: Berthing) -> str:
+async def allocated_for_nobody(b: Serving) -> str:
     """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was refused. The answer
     is the node of the claim."""
     made_for_group(b, "made", group(b, "g"))
@@ -164,7 +162,7 @@ async def allocated_for_nobody(b: Berthing) -> str:
     return b.held()[0][0]
 
 
-async def cannot_go(b: Berthing, name: str, node: str) -> None:
+async def cannot_go(b: Serving, name: str, node: str) -> None:
     """The scheduler asks about every node but that of the pod's claim."""
     await b.settled()
     others = [other for other in THREE if other != node]
@@ -233,7 +231,7 @@ async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> 
         reads = 0
 
         def announced() -> bool:
-            found = b.cluster.store.get("resourceclaims", ("default", "made"))
+            found = b.cluster.store["resourceclaims", ("default", "made")]
             return found["metadata"]["annotations"]["berth.dev/allocator"].endswith("/take-back")
 
         async def hold(method: str, path: str) -> None:

@@ -22,7 +22,7 @@ from extender.extension import MARKER_CLASS
 from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
 from extender.web.console.console_metrics import READINGS as OF_CONSOLE
-from extender.web.metrics import HISTOGRAM, SUMMARY
+from extender.web.metrics import HISTOGRAM, SUMMARY, MetricSource
 from extender.web.serve_metrics import READINGS as OF_SERVE
 from tests.running_berth import claim
 
@@ -84,6 +84,8 @@ class Recording:
 def script(name: str) -> ModuleType:
     """A script of .ci as a module."""
     spec = importlib.util.spec_from_file_location(name, MANIFESTS.parent / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -123,7 +125,7 @@ def paths(folders: tuple[str, ...]) -> set[Call]:
                 if owner.endswith("client"):
                     assert isinstance(node.args[0], ast.Name), f"{path.name}: the path is not a constant of the module"
                     verb = "list" if node.func.attr == "get" else _VERB[node.func.attr.upper()]
-                    found.add(call_of(verb, constants[node.args[0].id]))
+                    found.add(call_of(verb, str(constants[node.args[0].id])))
     return found
 
 
@@ -463,7 +465,7 @@ def test_every_container_is_confined() -> None:
 
 def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
     by_kind = {SUMMARY: ("count", "sum"), HISTOGRAM: ("bucket", "count", "sum")}
-    readings = (*OF_SERVE, *OF_CONSOLE)
+    readings: tuple[MetricSource[Any], ...] = (*OF_SERVE, *OF_CONSOLE)
     parts = {r.name: by_kind[r.kind] for r in readings if r.kind in by_kind}
     known = {reading.name for reading in readings} | {f"{name}_{part}" for name, some in parts.items() for part in some}
     for file in ("rules.yaml", "dashboard.yaml"):

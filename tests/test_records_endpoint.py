@@ -81,7 +81,9 @@ async def console(limits: Limits | None = None) -> AsyncIterator[World]:
     tokens = dict(TOKENS)
     api = ApiServer(ObjectStore(), tokens=tokens)
     applied: list[str] = []
-    ingest = Ingest(lambda epoch, record: applied.append(record.claim_uid), lambda epoch: None, lambda: 0.0)
+    ingest = Ingest(
+        lambda epoch, record: applied.append(getattr(record, "claim_uid", "")), lambda epoch: None, lambda: 0.0
+    )
     async with listening(api, "127.0.0.1", 0) as address, ApiClient(Credentials(address, None, lambda: None)) as client:
         clock = Clock()
         reviewer = TokenReviewer(client, "berth-console", frozenset({BERTH}), lambda: clock.now, limits)
@@ -202,9 +204,13 @@ async def test_an_ended_process_is_told_so_and_drops_its_records() -> None:
         assert not w.applied
 
 
+def fails(*_: object) -> None:
+    raise ZeroDivisionError
+
+
 async def test_a_bug_of_the_console_is_no_success() -> None:
     async with console() as w:
-        w.ingest = Ingest(lambda epoch, record: 1 / 0, lambda epoch: None, lambda: 0.0)
+        w.ingest = Ingest(fails, lambda epoch: None, lambda: 0.0)
         records = Records(w.reviewer, w.ingest.take)
         async with listening(records, "127.0.0.1", 0) as url:
             headers = {"Content-Type": "application/json", "Authorization": "Bearer good"}

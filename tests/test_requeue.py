@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import islice, pairwise
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -178,7 +179,7 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     uids = rejected(fleet, 3)
-    demands = [fleet.judge.rankings.peek(ranking.requirements) for ranking in fleet.judge.rankings]
+    demands = list(fleet.judge.rankings)
     pods = UnschedulablePods(limit=2)
     for uid, ranking in zip(uids, demands, strict=True):
         pods.add(uid, ranking.requirements)
@@ -223,7 +224,7 @@ class _Looks:
 async def test_a_touch_that_failed_is_made_up_for() -> None:
     """The look that found a fit is over: without another event nobody would look again."""
     writer, looks = _Writer(failures=2), _Looks(True)
-    requeuer = Requeuer(writer, lambda: "now", pause=0)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     task = asyncio.create_task(requeuer.run(looks))
     requeuer.supply_changed()
     await eventually(lambda: writer.touched)
@@ -234,7 +235,7 @@ async def test_a_touch_that_failed_is_made_up_for() -> None:
 
 async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:
     writer, looks = _Writer(), _Looks(None, True)
-    requeuer = Requeuer(writer, lambda: "now", pause=0)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     requeuer.supply_changed()
     with pytest.raises(RuntimeError):
         await requeuer.run(looks)
@@ -244,7 +245,7 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
 
 
 async def test_others_have_their_turn_during_a_long_look() -> None:
-    turns = []
+    turns: list[Any] = []
 
     def look() -> Iterator[bool]:
         while len(turns) < 3:
@@ -257,7 +258,7 @@ async def test_others_have_their_turn_during_a_long_look() -> None:
             await asyncio.sleep(0)
 
     writer = _Writer()
-    requeuer = Requeuer(writer, lambda: "now", pause=0, stretch=0)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0, stretch=0)
     requeuer.supply_changed()
     tasks = [asyncio.create_task(requeuer.run(look)), asyncio.create_task(other())]
     await eventually(lambda: writer.touched)

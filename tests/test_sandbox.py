@@ -96,9 +96,9 @@ def test_template_becomes_a_claim_and_goes_with_the_pod() -> None:
         }
     )
     made = cluster.apply(pod("p", resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}]))
-    status = cluster.store.get("pods", ("default", "p"))["status"]
+    status = cluster.store["pods", ("default", "p")]["status"]
     name = status["resourceClaimStatuses"][0]["resourceClaimName"]
-    found = cluster.store.get("resourceclaims", ("default", name))
+    found = cluster.store["resourceclaims", ("default", name)]
     assert name.startswith("p-gpu-")
     assert found["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
     cluster.api.registry.delete(PODS, ("default", "p"))
@@ -112,6 +112,6 @@ def test_binding_once_and_for_the_right_uid() -> None:
     with pytest.raises(ApiError, match="UID"):
         bind(("default", "p"), {"metadata": {"uid": "other"}, "target": {"name": "n"}})
     bind(("default", "p"), {"metadata": {"uid": uid, "annotations": {"a": "b"}}, "target": {"name": "n"}})
-    assert cluster.store.get("pods", ("default", "p"))["metadata"]["annotations"] == {"a": "b"}
+    assert cluster.store["pods", ("default", "p")]["metadata"]["annotations"] == {"a": "b"}
     with pytest.raises(ApiError, match="already assigned"):
         bind(("default", "p"), {"metadata": {"uid": uid}, "target": {"name": "n"}})

@@ -133,7 +133,7 @@ def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
         nodes = {f"n{i}": "gb200-nvl72-tray" for i in range(6)}
         async with berthing(nodes) as b:
             for i in range(6):
-                node = b.cluster.store.get("nodes", ("", f"n{i}"))
+                node = b.cluster.store["nodes", ("", f"n{i}")]
                 node["metadata"].setdefault("labels", {}).update(
                     {"nvidia.com/gpu.clique": f"c{i % 3}", "topology.kubernetes.io/rack": f"r{i % 2}"}
                 )
@@ -195,7 +195,7 @@ def test_only_partitions_of_fabric_manager_are_taken() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
             await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
-            taken = []
+            taken: list[Any] = []
             for i in range(4):
                 assert (await ask(b, f"p{i}", 2))["NodeNames"] == ["n1"]
                 assert await b.bind(f"p{i}", "n1") == ""

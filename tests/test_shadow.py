@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from extender.cluster import ApiClient
 from extender.cluster import Credentials
@@ -42,7 +43,7 @@ async def place(b: Berthing, name: str) -> Bound:
 
 
 @asynccontextmanager
-async def shadowing(b: Berthing, **bounds: int) -> AsyncIterator[ShadowPolicy]:
+async def shadowing(b: Berthing, **bounds: Any) -> AsyncIterator[ShadowPolicy]:
     """A shadow beside that of the console, with these bounds, that compares PACK with SPREAD."""
     async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
         picture = b.console.picture

@@ -28,7 +28,7 @@ async def share(b: Berthing, *names: str, own: tuple[str, ...] = ()) -> str:
 
 
 def reservations(b: Berthing) -> set[str]:
-    found = b.cluster.store.get("resourceclaims", ("default", "shared"))
+    found = b.cluster.store["resourceclaims", ("default", "shared")]
     return {entry["name"] for entry in found["status"].get("reservedFor") or ()}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.running_berth import Berthing, Json, Serving, berthing, claim, pod
 
 CLAIMS, PODS = RESOURCES["resource.k8s.io", "resourceclaims"], RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
@@ -26,21 +27,22 @@ MARK = "berth.dev/allocator"
 Intercept = Callable[[str, str], "ApiError | None"]
 
 
-def extended(name: str, **spec: object) -> Json:
+def extended(name: str, **spec: Any) -> Json:
     """A pod that asks for one GPU as an extended resource."""
     resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
     return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}], **spec)
 
 
-def uid_of(b: Berthing, name: str) -> str:
+def uid_of(b: Serving, name: str) -> str:
     return str(b.pod(name)["metadata"]["uid"])
 
 
-def stored(b: Berthing, name: str, namespace: str = "default") -> Json | None:
+def stored(b: Serving, name: str, namespace: str = "default") -> Any:
+    """The claim as JSON, None where it is gone."""
     return b.cluster.store.get("resourceclaims", (namespace, name))
 
 
-def patch(b: Berthing, name: str, change: Json, sub: str = "", namespace: str = "default") -> None:
+def patch(b: Serving, name: str, change: Json, sub: str = "", namespace: str = "default") -> None:
     b.cluster.api.registry.patch(CLAIMS, (namespace, name), change, sub, strategic=False)
 
 
@@ -51,7 +53,7 @@ def forged(owner: str, owner_uid: str, *finalizers: str) -> Json:
     return {"annotations": notes, "ownerReferences": [reference], "finalizers": [PROTECTION, *finalizers]}
 
 
-def allocated(b: Berthing, name: str, device: str, *pods: str, writer: str = "berth-of-before") -> None:
+def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "berth-of-before") -> None:
     """The claim has a device of n1, reserved for the pods: a status that only schedulers write."""
     patch(b, name, {"metadata": {"annotations": {MARK: writer}, "finalizers": [PROTECTION]}})
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
@@ -61,7 +63,7 @@ def allocated(b: Berthing, name: str, device: str, *pods: str, writer: str = "be
     patch(b, name, {"status": status}, "status")
 
 
-async def place(b: Berthing, name: str) -> str:
+async def place(b: Serving, name: str) -> str:
     """'' when the pod is bound, else the reason or error."""
     await b.settled()
     answer = await b.filter(name)
@@ -70,14 +72,14 @@ async def place(b: Berthing, name: str) -> str:
     return await b.bind(name, answer["NodeNames"][0])
 
 
-def intercept(b: Berthing, act: Intercept) -> None:
+def intercept(b: Serving, act: Intercept) -> None:
     async def hook(method: str, path: str) -> ApiError | None:
         return act(method, path)
 
     b.cluster.api.intercept = hook
 
 
-def collector_without_grace(b: Berthing) -> OrphanCollector:
+def collector_without_grace(b: Serving) -> OrphanCollector:
     service = b.app.service
     return OrphanCollector(service.cache, Writer(service.client), service.clock, service.supervisor, grace_seconds=0.0)
 
@@ -149,7 +151,7 @@ async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
         assert b.app.service.orphans.removed == 0
 
 
-async def leftover(b: Berthing, *finalizers: str, writer: str = "") -> str:
+async def leftover(b: Serving, *finalizers: str, writer: str = "") -> str:
     """The special claim of p1 as a process that died after the allocation leaves it; the answer is its name. Without a
     writer it is kube-scheduler's, for whose bind Berth does not wait."""
     name = "p1-extended-resources-abcde"
@@ -222,7 +224,7 @@ async def test_leftovers_are_known_by_the_name_that_the_server_generates(length:
     async with berthing({"n1": "t4-4"}) as b:
         name = "p" * length
         b.cluster.apply(extended(name))
-        owner = b.cluster.store.get("pods", ("default", name))
+        owner = b.cluster.store["pods", ("default", name)]
         made = claim("")
         made["metadata"] = {"generateName": f"{name}-extended-resources-", **forged(name, owner["metadata"]["uid"])}
         made = b.cluster.apply(made)
@@ -366,7 +368,7 @@ async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None
     """kube-scheduler writes a condition into the pod's status while its bind runs."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1"))
-        touched = []
+        touched: list[Any] = []
 
         def touch(_: str, path: str) -> ApiError | None:
             if path.endswith("/pods/p1/status") and not touched:

@@ -10,7 +10,6 @@ import httpx
 import pytest
 import yaml
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from extender.web.asgi import Receive, Scope, Send
 
 from extender.extension import Traces
 from extender.model import BerthError

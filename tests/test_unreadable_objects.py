@@ -133,7 +133,8 @@ def test_lenient_json_reads_as_go_does() -> None:
 @pytest.mark.parametrize("characters", [9_000_000, 12_000_000])
 async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> None:
     """1.5 MiB of `<`, each as six bytes of JSON. What is longer still is read from a list."""
-    server, seen = Server(), {}
+    server = Server()
+    seen: dict[str, Any] = {}
     async with reflecting(server, WatchedResource("pods", "/api/v1/pods", seen.__setitem__)) as found:
         await eventually(lambda: found.listed)
         long = orjson.dumps(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.replicas import Gate, replicas
-from tests.running_berth import Berthing, claim, pod
+from tests.running_berth import Serving, claim, pod
 from tests.test_dra import asks, custom, mig
 
 WHOLE_NODE = 4  # GPUs of the only node
@@ -20,19 +20,19 @@ def extended(name: str, count: int) -> dict:
     return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}])
 
 
-def allocated(b: Berthing) -> int:
+def allocated(b: Serving) -> int:
     return sum(one["status"].get("allocation") is not None for one in b.claims())
 
 
-def reserved(b: Berthing, uid: str) -> bool:
+def reserved(b: Serving, uid: str) -> bool:
     return any(entry["uid"] == uid for one in b.claims() for entry in one["status"].get("reservedFor") or ())
 
 
-def held_twice(b: Berthing) -> list[tuple[str, str]]:
+def held_twice(b: Serving) -> list[tuple[str, str]]:
     return [device for device, holders in Counter(b.held()).items() if holders > 1]
 
 
-def fail(b: Berthing, gate: Gate, fault: str) -> None:
+def fail(b: Serving, gate: Gate, fault: str) -> None:
     """From now on the replica's watch shows no claim; after a cut it has to list again."""
     gate.close()
     if fault == "cut":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine: Machine) -
 def hostile(machine: Machine) -> dict[str, dict]:
     """Slices of gpu-worker that its agent must not write, by what is wrong with them."""
     name = f"{DRIVER}-gpu-worker"
-    changes = {
+    changes: dict[str, Callable[[dict], None]] = {
         "name": lambda body: body["metadata"].update(name="another"),
         "pool": lambda body: body["spec"]["pool"].update(name="other"),
         "node": lambda body: body["spec"].update(nodeName="other"),

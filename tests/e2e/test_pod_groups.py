@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import urllib.request
@@ -41,11 +42,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield started
 
 
+@functools.cache
 def berth_port(plane: ControlPlane) -> int:
     """Berth's port; it is started with the first test."""
-    if not hasattr(plane, "berth"):
-        plane.berth = plane.start_berth(sys.executable)
-    return plane.berth
+    return plane.start_berth(sys.executable)
 
 
 def pod(name: str, group: str = "g", claim: str = "shared", **spec: object) -> Json:
