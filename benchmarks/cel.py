@@ -17,6 +17,7 @@ import celpy
 
 from extender.cel import CelError
 from extender.cel.dra import Masks, compile_selector
+from extender.model import Device, Slice
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice
 from extender.wire import SliceDecoder

@@ -17,12 +17,8 @@ from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import Evaluator
-from extender.scheduling import Placement
-from extender.scheduling import PodRequirements, requirements_of
-from extender.scheduling import plan
-from extender.wire import decode_pod
-from extender.wire import decode_claim
+from extender.scheduling import Evaluator, Placement, PodRequirements, plan, requirements_of
+from extender.wire import decode_claim, decode_pod
 
 FLEET = {
     "hgx-h100-8": 6,

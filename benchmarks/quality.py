@@ -17,11 +17,8 @@ from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
-from extender.fabric import fabric_of
-from extender.fabric import is_joined
-from extender.fabric import bandwidth, ranked
-from extender.model import members
-from extender.model import Graph
+from extender.fabric import bandwidth, fabric_of, is_joined, ranked
+from extender.model import Graph, members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.wire import SliceDecoder
 

@@ -15,10 +15,10 @@ import uvicorn
 
 from benchmarks.allocation import mig_slices
 from extender.cli.console_command import AUDIENCE, SENDER
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
-from extender.sandbox import Cluster, listening
+from extender.web.asgi import Receive, Scope, Send
 from tests.running_berth import claim, pod
 
 MIXES = {

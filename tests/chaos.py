@@ -15,9 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from extender.sandbox import Cluster, Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox import Cluster
-from extender.sandbox import Scheduler
 from tests.chaos_world import ROOT, Berths, Faults, chaotic, free_port, settled
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import claim, pod

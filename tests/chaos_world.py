@@ -22,10 +22,9 @@ from typing import Any
 import aiohttp
 import yaml
 
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
 from tests.eventually import HANG_SECONDS, eventually
 
 Json = dict[str, Any]

@@ -13,19 +13,15 @@ from typing import Any
 
 import pytest
 
+from extender.agent import Reader, SlicePublisher
 from extender.agent.agent_slice import quantize
-from extender.agent import Reader
 from extender.agent.reader import sysfs_numa
-from extender.agent import SlicePublisher
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.fabric import fabric_of
-from extender.fabric import bandwidth, ranked
+from extender.cluster import ApiClient, Credentials
+from extender.fabric import bandwidth, fabric_of, ranked
 from extender.model import Fabric
+from extender.sandbox import Cluster, carried_machines, fabric_slice, load_machine
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox import carried_machines, fabric_slice, load_machine
 from extender.sandbox.machines import node_object
-from extender.sandbox import Cluster
 from extender.wire import SliceDecoder
 from tests.eventually import HANG_SECONDS, eventually
 from tests.fakes.nvml import FakeNvml

@@ -25,22 +25,28 @@ from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, ranked
 from extender.fabric.sets import Measures, RankedSets
-from extender.model import Claim, ClaimSpec, DeviceRequest, Node, ObjectKey, Request
-from extender.model import NodeSelection, PoolKey, Slice
-from extender.model import Graph
-from extender.model import DEFAULT_MIX
+from extender.model import (
+    DEFAULT_MIX,
+    Claim,
+    ClaimSpec,
+    DeviceRequest,
+    Graph,
+    Node,
+    NodeSelection,
+    ObjectKey,
+    PoolKey,
+    Request,
+    Slice,
+)
 from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.records import Attempted, Bound
-from extender.scheduling import Attempt, Decision, ScoredNode
-from extender.scheduling import NodeRanking
-from extender.scheduling import RankingCache
-from extender.scoring import ScorePart
 from extender.runtime.gc_policy import give_back_memory
-from extender.wire import NameOffsets
+from extender.scheduling import Attempt, Decision, NodeRanking, RankingCache, ScoredNode
+from extender.scoring import ScorePart
+from extender.wire import NameOffsets, SliceDecoder
 from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
-from extender.wire import SliceDecoder
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -334,7 +340,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
 ONCE = {"carried_machines"}  # takes no argument
-BY_PARAMETER = {"ring_gbps", "links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
+BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
 
 
 def remembering() -> dict[str, Any]:

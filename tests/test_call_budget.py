@@ -17,18 +17,12 @@ from extender.extension.decisions import FilterSink, NoSink
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.filter_service import FilterService
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
-from extender.model import CallBudget, CallBudgetSpent
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import CallBudget, CallBudgetSpent, ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext
-from extender.scheduling import Evaluator
-from extender.scheduling import NodeRanking
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import EvaluationContext, Evaluator, NodeRanking, PodRequirements, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 

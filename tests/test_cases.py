@@ -11,15 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.allocation import Features
-from extender.allocation import problem_of, usage_of
-from extender.allocation import Search
+from extender.allocation import Features, Problem, Search, problem_of, usage_of
 from extender.cel.dra import Masks
-from extender.model import InvalidClaim
-from extender.model import DeviceId
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.model import DeviceId, InvalidClaim
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())

@@ -8,19 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import ChangeLog
-from extender.allocation import UNUSED
-from extender.cache.allocated_devices import AllocatedDevices
+from extender.allocation import UNUSED, ChangeLog
 from extender.cache import ClusterCache
+from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.reservations import TRANSITIONS, Event, InvalidTransition, Reservations
-from extender.model import Allocation, Claim, Node, ObjectKey, Result
-from extender.model import DeviceId, PoolKey
-from extender.model import from_int
-from extender.model import ReservationState
+from extender.model import Allocation, Claim, DeviceId, ObjectKey, PoolKey, ReservationState, Result, from_int
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import decode_node
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_node
 
 POOL = PoolKey("d", "p")
 results = st.builds(

@@ -15,16 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.entry.console_process import Pages, Policies, RecordsFrom
 from extender.entry.console_process import run as run_console
-from extender.extension import Poster
-from extender.extension import Service
+from extender.extension import Poster, Service
 from extender.policy import Policy
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.running_berth import claim, pod

@@ -12,12 +12,20 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster import (
+    ApiClient,
+    ClusterError,
+    Conflict,
+    Credentials,
+    NotFound,
+    TooMany,
+    Unavailable,
+    load_credentials,
+)
 from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, error_for
-from extender.cluster import ApiClient
-from extender.cluster import Credentials, load_credentials
 from extender.cluster.credentials import TokenCache
 from extender.sandbox import listening
+from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import eventually
 
 

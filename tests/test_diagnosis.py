@@ -11,24 +11,21 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.diagnosis import check_consistency
-from extender.diagnosis import explain
-from extender.diagnosis import fleet_stats
-from extender.diagnosis import Scenario, apply_scenario, without_own_holds
+from extender.diagnosis import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
 from extender.diagnosis.search_trace import causes, trace, trace_search
-from extender.model import WireError
-from extender.model import CallBudget, CallBudgetSpent
-from extender.model import ObjectKey, Pod, PodClaim, Result
-from extender.model import DeviceId
+from extender.model import CallBudget, CallBudgetSpent, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, Unschedulable, evaluate
-from extender.scheduling import NodeRanking
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import (
+    EvaluationContext,
+    NodeRanking,
+    PodRequirements,
+    Unschedulable,
+    evaluate,
+    requirements_of,
+)
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 KINDS = ("hgx-h100-8", "t4-4", "dgx1-v100", "t4-4")

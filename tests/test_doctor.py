@@ -12,14 +12,11 @@ import pytest
 import yaml
 
 from extender.cache import ClusterCache
-from extender.cli.doctor_command import cluster as cluster_findings
+from extender.cli.doctor_cluster import cluster as cluster_findings
 from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
-from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox import Cluster, carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox import Cluster
-from extender.wire import decode_node
-from extender.wire import decode_class
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_class, decode_node
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.files import read_file, read_mounted
-from extender.model import WireError
-from extender.model import one_line
+from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime import CandidateFile, PolicyFile
 from extender.wire import Places, json_value, one_value, parts_of, text_of

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Writer
+from extender.cluster import ApiClient, Credentials, Writer
 from extender.extension.orphans import OrphanCollector
 from extender.model import Container
 from extender.policy import Policy

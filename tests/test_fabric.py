@@ -8,14 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.fabric import Reading, attributes_of, fabric_of
-from extender.fabric import is_joined
-from extender.fabric import links_inside
-from extender.fabric import Graphs, bandwidth, largest_joined, quality, ranked
-from extender.fabric import choose_fabric, gpu_uuid, live_fabric
-from extender.model import members
-from extender.model import Attributes, Device, Schema
-from extender.model import Fabric, Source
+from extender.fabric import (
+    Graphs,
+    Reading,
+    attributes_of,
+    bandwidth,
+    choose_fabric,
+    fabric_of,
+    gpu_uuid,
+    is_joined,
+    largest_joined,
+    links_inside,
+    live_fabric,
+    quality,
+    ranked,
+)
+from extender.model import Attributes, Device, Fabric, Schema, Source, members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
 from extender.wire import SliceDecoder

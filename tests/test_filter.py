@@ -9,25 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Features
-from extender.allocation import Snapshot
+from extender.allocation import Features, Snapshot
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import WireError
-from extender.model import CallBudget
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import CallBudget, ObjectKey, Pod, PodClaim, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext
-from extender.scheduling import NodeRanking
-from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from extender.wire import extender_v1 as wire
 from extender.wire import node_names as names_module
-from extender.wire import decode_node, decode_pod
 from extender.wire.core import may_need_devices
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 

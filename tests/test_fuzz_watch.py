@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from structlog.testing import capture_logs
 
-from extender.cluster import NotFound
+from extender.cluster import ApiClient, NotFound
 from extender.console import ClusterPicture, Console
-from extender.diagnosis import check_consistency
-from extender.diagnosis import row
+from extender.diagnosis import check_consistency, row
 from extender.extension import Service
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy
@@ -25,8 +24,7 @@ from extender.sandbox.machines import gpu_slice, node_object
 from extender.web import serve_metrics
 from extender.web.console import console_metrics
 from extender.web.metrics import scrape
-from extender.wire import decode_pod
-from extender.wire import lenient_loads
+from extender.wire import decode_pod, lenient_loads
 from tests.bad_values import spots
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
 

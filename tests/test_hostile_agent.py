@@ -11,18 +11,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.allocation import Features
+from extender.allocation import Features, NodeInfo
 from extender.cache import ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.fabric import fabric_of
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
 from extender.fabric.ring import ring_gbps
-from extender.model import Source
+from extender.model import Node, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import decode_node
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_node
 from tests.eventually import eventually
 from tests.running_berth import berthing
 

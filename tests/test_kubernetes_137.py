@@ -14,18 +14,13 @@ from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer
 from extender.cli.cases import decode_case
 from extender.diagnosis import explain
-from extender.fabric import Graphs
-from extender.fabric import choose_fabric, live_fabric
-from extender.model import ObjectKey, Pod, PodClaim
-from extender.model import parse_quantity
+from extender.fabric import Graphs, choose_fabric, live_fabric
+from extender.model import ObjectKey, Pod, PodClaim, parse_quantity
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import EvaluationContext, Unschedulable, evaluate
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import EvaluationContext, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]

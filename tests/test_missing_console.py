@@ -11,8 +11,7 @@ import httpx
 
 from extender.cluster import Credentials
 from extender.entry.serve_process import Listen, RecordsTo, run
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster
+from extender.sandbox import Cluster, carried_machines
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import claim, pod
 

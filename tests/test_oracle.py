@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import fast_path
-from extender.allocation import Search
+from extender.allocation import Search, fast_path
 from tests.oracle import brute_force, compare, random_world
 from tests.oracle_worlds import problem
 

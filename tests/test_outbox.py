@@ -12,12 +12,8 @@ from structlog.testing import capture_logs
 from extender.cluster import Delays
 from extender.console.ingest import Ingest
 from extender.extension.outbox import NotDelivered, Outbox, Refused
-from extender.model import Result
-from extender.model import DeviceId
-from extender.model import DEFAULT_MIX
-from extender.model import ReservationState
-from extender.records import Batch, PolicyState, Record, Released, Reserved
-from extender.records import MAX_BODY, decode
+from extender.model import DEFAULT_MIX, DeviceId, ReservationState, Result
+from extender.records import MAX_BODY, Batch, PolicyState, Record, Released, Reserved, decode
 from extender.runtime import Supervisor
 from tests.eventually import eventually
 

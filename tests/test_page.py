@@ -9,14 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.console import Console
 from extender.policy import Policy
 from extender.runtime import watched_resources
-from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox import carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox import listening
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.web.console.console_app import ConsoleApp
 from tests.browser import CHROMIUM, NAMES, Page, browsing

@@ -16,7 +16,7 @@ import yaml
 
 from extender.agent import slice_publisher as agent_module
 from extender.cache import ClusterCache
-from extender.cli import console_command as console_command
+from extender.cli import console_command
 from extender.cluster import Writer
 from extender.extension import MARKER_CLASS
 from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod

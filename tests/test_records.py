@@ -13,15 +13,31 @@ from hypothesis import strategies as st
 
 from extender.console import StaleEpoch
 from extender.console.ingest import Ingest
-from extender.model import WireError
-from extender.model import ObjectKey, Result
-from extender.model import DeviceId
-from extender.model import BINARY_SI, NANO, Quantity
+from extender.model import (
+    BINARY_SI,
+    DEFAULT_MIX,
+    NANO,
+    DeviceId,
+    ObjectKey,
+    Quantity,
+    RequestShape,
+    ReservationState,
+    Result,
+    WireError,
+)
 from extender.model.quantity import DECIMAL_EXPONENT, DECIMAL_SI
-from extender.model import DEFAULT_MIX, RequestShape
-from extender.model import ReservationState
-from extender.records import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
-from extender.records import MAX_BODY, UnknownVersion, decode
+from extender.records import (
+    MAX_BODY,
+    Attempted,
+    Batch,
+    Bound,
+    PolicyState,
+    Record,
+    Released,
+    Reserved,
+    UnknownVersion,
+    decode,
+)
 from extender.records.codec import MAX_DEVICES, MAX_RECORDS, encode
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart

@@ -14,23 +14,21 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.console import TokenReviewer, Verdict
 from extender.console.authentication import Limits
 from extender.console.ingest import Ingest
-from extender.extension.outbox import NotDelivered, Outbox, Refused
 from extender.extension import Poster
+from extender.extension.outbox import NotDelivered, Outbox, Refused
 from extender.model import DEFAULT_MIX
-from extender.records import Batch, PolicyState, Record, Released
-from extender.records import MAX_BODY
+from extender.records import MAX_BODY, Batch, PolicyState, Record, Released
 from extender.records.codec import encode
 from extender.runtime import Supervisor
+from extender.sandbox import listening
 from extender.sandbox.apiserver.api_server import ApiServer
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.apiserver.versioned_store import ObjectStore
-from extender.sandbox import listening
 from extender.web.record_routes import Records
 from tests.eventually import HANG_SECONDS, eventually
 from tests.test_serve import certificate

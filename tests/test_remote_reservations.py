@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.console import Console
 from extender.console.remote_reservations import RemoteReservations
-from extender.model import Allocation, Claim, ObjectKey, Result
-from extender.model import DeviceId
-from extender.model import DEFAULT_MIX
-from extender.model import ReservationState
+from extender.model import DEFAULT_MIX, Allocation, Claim, DeviceId, ObjectKey, ReservationState, Result
 from extender.policy import Policy
 from extender.records import Batch, PolicyState, Record, Released, Reserved
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet
-from extender.cluster import Unavailable
+from extender.cluster import Unavailable, Writer
 from extender.extension.filter_service import FilterService
 from extender.extension.requeue import Requeuer
 from extender.extension.unschedulable_pods import UnschedulablePods

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox import Cluster
 from tests.running_berth import claim, pod
 
 CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]

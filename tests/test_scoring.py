@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.model import Claim, ClaimSpec, DeviceRequest, ObjectKey, Request
-from extender.model import parse_quantity
-from extender.model import DEFAULT_MIX, RequestShape
-from extender.model import whole_gpus
+from extender.model import (
+    DEFAULT_MIX,
+    Claim,
+    ClaimSpec,
+    DeviceRequest,
+    ObjectKey,
+    Request,
+    RequestShape,
+    parse_quantity,
+    whole_gpus,
+)
 from extender.policy import load_policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice

@@ -26,8 +26,7 @@ from extender.entry.listening import Tls, server
 from extender.entry.serve_process import application
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sockets import listen_on
 from extender.web.asgi import Receive, Scope, Send
 from extender.web.http_limits import HttpLimits

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Writer
+from extender.cluster import ApiClient, Credentials, Writer
 from extender.console.shadow_policy import ShadowPolicy
 from extender.model import ObjectKey
 from extender.policy import Policy, load_policy

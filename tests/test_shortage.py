@@ -8,18 +8,12 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extender.allocation import CauseRecorder, Features, Problem, Search, problem_of, usage_of
 from extender.allocation.counters import Counters
-from extender.allocation import Features
-from extender.allocation import problem_of, usage_of
-from extender.allocation import Problem
-from extender.allocation import Search
-from extender.allocation import CauseRecorder
 from extender.allocation.shortage import most_together
 from extender.cel.dra import Masks
 from extender.model import DeviceId
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)

@@ -15,22 +15,18 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.cluster import Delays
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials, Delays
 from extender.entry import console_process as console_entry
 from extender.entry.console_process import Pages, Policies, RecordsFrom
 from extender.entry.desk import both
 from extender.entry.listening import ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Desk, Listen, RecordsTo, application, run
 from extender.extension import Service
-from extender.model import BerthError
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import BerthError, ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.runtime.heartbeat import Heartbeat
 from extender.runtime import Supervisor
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster
+from extender.runtime.heartbeat import Heartbeat
+from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
 from extender.web.http_limits import VERBS
 from extender.web.serve_app import Probes, ServeApp

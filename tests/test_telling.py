@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Writer
+from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import DecisionHistory
 from extender.console.event_recorder import EventRecorder
 from extender.model import ObjectKey

@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 from extender.cli.logs import set_up_logging
 from extender.extension.binding_cycle import decision_annotation
-from extender.model import WireError
-from extender.model import DECISION_ANNOTATION, ObjectKey
-from extender.model import parse_quantity
-from extender.model import Code, Reason
-from extender.model import REASON_BYTES, USER_BYTES, cut, shown
+from extender.model import (
+    DECISION_ANNOTATION,
+    REASON_BYTES,
+    USER_BYTES,
+    Code,
+    ObjectKey,
+    Reason,
+    WireError,
+    cut,
+    parse_quantity,
+    shown,
+)
 from extender.scheduling import ScoredNode
 from extender.scoring import ScorePart
 from extender.wire import extender_v1 as wire

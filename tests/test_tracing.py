@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from extender.extension import Traces
 from extender.model import BerthError
 from extender.sandbox import listening
+from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import HANG_SECONDS
 from tests.running_berth import claim, pod
 from tests.test_serve import filtered, served

@@ -13,9 +13,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Reflector, WatchedResource
+from extender.cluster import ApiClient, Credentials, Reflector, WatchedResource
 from extender.model import ObjectKey
 from extender.runtime import watched_resources
 from extender.sandbox import listening

@@ -11,15 +11,12 @@ import pytest
 
 from extender.cache import ClusterCache
 from extender.cli.cluster_dump import take_objects
-from extender.cluster import Delays
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Reflector
+from extender.cluster import ApiClient, Credentials, Delays, Reflector
 from extender.cluster.reflector import Timing
 from extender.runtime import watched_resources
+from extender.sandbox import Cluster
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox import Cluster
 from tests.eventually import eventually
 
 RULES = RESOURCES["resource.k8s.io", "devicetaintrules"]

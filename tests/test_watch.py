@@ -10,16 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from extender.cluster import reflector as module
-from extender.cluster import Backoff, Delays
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Reflector, WatchedResource
+from extender.cluster import ApiClient, Backoff, Credentials, Delays, Reflector, WatchedResource
 from extender.cluster.reflector import Timing
 from extender.runtime import Supervisor
+from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox import Cluster, listening
 from tests.eventually import eventually
 
 NODES = RESOURCES["", "nodes"]

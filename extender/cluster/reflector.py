@@ -143,11 +143,9 @@ class Reflector:
     async def _list(self) -> None:
         """Read all pages, apply them, and delete what is no longer there."""
         seen: set[str] = set()
-        token, version = "", ""
-        while True:
-            params = self._params(limit=str(self._page_size), **({"continue": token} if token else {}))
-            page = await self._client.get(self._path, params)
-            for item in _items(page):
+        version = ""
+        async for page in pages(self._client, self._path, self._page_size, self._params()):
+            for item in page.get("items") or ():
                 key = _key(item)
                 seen.add(key)
                 self._apply(key, item, self.kind.listed or self.kind.apply)

@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.agent import Reader
-from extender.agent import SlicePublisher
-from extender.cluster import ClusterError
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.agent import Reader, SlicePublisher
+from extender.cluster import ApiClient, ClusterError, Credentials
 from extender.fabric import DRIVER, fabric_of
 from extender.sandbox import carried_machines, fabric_slice
-from extender.sandbox.machines import node_object
+from extender.sandbox.machines import Machine, node_object
 from extender.wire import SliceDecoder
 from tests.e2e.control_plane import ROOT, ControlPlane, needs
 from tests.fakes.nvml import FakeNvml

@@ -25,8 +25,9 @@ _STRATEGIC = b"application/strategic-merge-patch+json"
 
 
 class ApiServer:
-    """Serves one ObjectStore. `intercept(method, path)` may delay or refuse a request, and `intercept_reply` replaces the
-    answer of a request that took effect: tests use them for failures. TokenReviews know the accounts of `tokens` and no others."""
+    """Serves one ObjectStore. `intercept(method, path)` may delay or refuse a request; `intercept_reply` may refuse the
+    reply of one that took effect: tests use both for failures. TokenReviews know the accounts of `tokens` and no
+    others."""
 
     def __init__(
         self,
