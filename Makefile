@@ -20,13 +20,12 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1 ends by itself)
 	$(BIN)/berth run $(if $(ONCE),--once)
 
-test: $(STAMP) ## lint, types and all tests
-	$(BIN)/ruff check extender
-	$(BIN)/mypy
+test: check ## lint, format, types and all tests
 	$(BIN)/pytest
 
-check: $(STAMP) ## lint and types only
-	$(BIN)/ruff check extender
+check: $(STAMP) ## lint, format and types only
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 properties: $(STAMP) ## the property tests with thousands of random examples

@@ -13,7 +13,10 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS
 
 FILE = Path(__file__).parents[1] / "manifests" / "overlays" / "trial" / "fleet.yaml"
 FLEET = {"hgx-h100-8": 2, "a100-pcie-8-bridged": 2, "dgx1-v100": 1, "l40s-8-pix": 1, "t4-4": 2}
-HEAD = "# Made by .ci/make_trial.py: nodes that no machine stands behind, kept ready by KWOK, with the slices of real machines.\n"
+HEAD = (
+    "# Made by .ci/make_trial.py: nodes that no machine stands behind, kept ready by KWOK, "
+    "with the slices of real machines.\n"
+)
 
 
 def fleet() -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from email.message import Message
 from importlib import metadata
 from pathlib import Path
+from typing import cast
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,12 +28,13 @@ def needed(name: str, found: dict[str, metadata.Distribution]) -> None:
 
 
 def licence(one: metadata.Distribution) -> str:
-    fields = one.metadata
-    named = fields.get("License-Expression") or ""
+    fields = cast("Message[str, str]", one.metadata)
+    named = fields.get("License-Expression", "")
     named = named or ", ".join(
         c.rpartition(" :: ")[2] for c in fields.get_all("Classifier") or () if c.startswith("License ::")
     )
-    return named or (fields.get("License") or "").strip().splitlines()[0] if named or fields.get("License") else ""
+    text = fields.get("License", "")
+    return named or next(iter(text.strip().splitlines()), "")
 
 
 def main() -> int:

@@ -15,11 +15,8 @@ from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, evaluate
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import EvaluationContext, PodRequirements, evaluate, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 MACHINE = carried_machines()["a100-pcie-8-bridged"]

@@ -9,11 +9,15 @@ import statistics
 import time
 import timeit
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import celpy
 
 from extender.cel import CelError
 from extender.cel.dra import Masks, compile_selector
+from extender.model import Device, Slice
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice
 from extender.wire import SliceDecoder
@@ -23,7 +27,11 @@ SELECTORS = {
     "class": f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].type == "gpu"',
     "product": f'device.attributes["{DRIVER}"].productName == "NVIDIA H100 80GB HBM3"',
     "regex": f'device.attributes["{DRIVER}"].productName.matches("^NVIDIA (A100|H100)")',
-    "guarded": f'device.driver == "{DRIVER}" && "productName" in device.attributes["{DRIVER}"] && device.attributes["{DRIVER}"].productName.startsWith("NVIDIA") && device.attributes["{DRIVER}"].architecture in ["Hopper", "Ampere"]',
+    "guarded": (
+        f'device.driver == "{DRIVER}" && "productName" in device.attributes["{DRIVER}"] && '
+        f'device.attributes["{DRIVER}"].productName.startsWith("NVIDIA") && device.attributes["{DRIVER}"].architecture '
+        'in ["Hopper", "Ampere"]'
+    ),
     "uuid": f'device.attributes["{DRIVER}"].uuid == "GPU-00000000-0000-0000-0000-000000000000"',
 }
 OURS_ONLY = {
@@ -32,7 +40,7 @@ OURS_ONLY = {
 }
 
 
-def best(action, *args, repeat: int, number: int) -> float:
+def best(action: Callable[..., object], *args: object, repeat: int, number: int) -> float:
     """Microseconds of action(*args): the least of several rounds."""
     timer = timeit.Timer(
         f"action({', '.join(f'a{i}' for i in range(len(args)))})",
@@ -41,15 +49,15 @@ def best(action, *args, repeat: int, number: int) -> float:
     return min(timer.repeat(repeat, number)) / number * 1e6
 
 
-def celpy_program(text: str, compiled: bool):
+def celpy_program(text: str, *, compiled: bool) -> celpy.Runner:
     runner = celpy.CompiledRunner if compiled else celpy.InterpretedRunner
     environment = celpy.Environment(runner_class=runner)
     return environment.program(environment.compile(text))
 
 
-def evaluation(device) -> None:
+def evaluation(device: Device) -> None:
     activation = {
-        "device": celpy.json_to_cel(
+        "device": celpy.adapter.json_to_cel(
             {
                 "driver": DRIVER,
                 "attributes": {
@@ -74,13 +82,14 @@ def evaluation(device) -> None:
         transpiled, interpreted = (timed(celpy_program(text, compiled=c), activation) for c in (True, False))
         ratios.append((interpreted / mine, transpiled / mine))
         print(
-            f"{name:10} {mine:8.2f}u {compiling:8.0f}u {interpreted:9.0f}u {interpreted / mine:7.0f}x {transpiled:10.0f}u {transpiled / mine:7.0f}x"
+            f"{name:10} {mine:8.2f}u {compiling:8.0f}u {interpreted:9.0f}u {interpreted / mine:7.0f}x "
+            f"{transpiled:10.0f}u {transpiled / mine:7.0f}x"
         )
     medians = [statistics.median(column) for column in zip(*ratios, strict=True)]
     print(f"median ratio {medians[0]:.0f}x, {medians[1]:.0f}x to cel-python's transpiled code")
 
 
-def timed(program, activation) -> float:
+def timed(program: celpy.Runner, activation: dict[str, Any]) -> float:
     return best(program.evaluate, activation, repeat=9, number=100)
 
 
@@ -98,6 +107,11 @@ def fleet(count: int) -> list:
     return slices
 
 
+def again_after_forgetting(store: Masks, text: str, slice_: Slice) -> None:
+    store.forget(slice_.name)
+    store.of(text, slice_)
+
+
 def masks(slices: list) -> None:
     print(f"{'selector':10} {'first':>10} {'again':>10} {'one slice':>10}")
     for name, text in {**SELECTORS, **OURS_ONLY}.items():
@@ -110,8 +124,7 @@ def masks(slices: list) -> None:
         for slice_ in slices:
             store.of(text, slice_)
         again = time.perf_counter() - start
-        store.forget(slices[0].name)
-        one = best(lambda: (store.forget(slices[0].name), store.of(text, slices[0])), repeat=3, number=50)
+        one = best(partial(again_after_forgetting, store, text, slices[0]), repeat=3, number=50)
         print(f"{name:10} {first * 1000:8.1f}ms {again * 1000:8.1f}ms {one:8.1f}us")
 
 

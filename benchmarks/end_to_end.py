@@ -1,9 +1,8 @@
 """Pods per second of a real control plane: Berth over all nodes against the in-tree plugin at its default sample.
 
-`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), both systems
-drain the same pods on the same empty fleet in one run, and what counts is the time from the first to the last Binding as
-a watch shows them. Prints a table and keeps it as JSON under bench-results/.
-"""
+`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), both
+systems drain the same pods on the same empty fleet in one run, and what counts is the time from the first to the last
+Binding as a watch shows them. Prints a table and keeps it as JSON under bench-results/."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import concurrent.futures
 import json
 import os
 import platform
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -30,7 +28,7 @@ from benchmarks.allocation import mig_slices
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
-from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing
+from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing, unverified
 
 MACHINE = "hgx-h100-8"
 MEMORY = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
@@ -81,14 +79,14 @@ class Watch:
     def __init__(self, plane: ControlPlane) -> None:
         self.bound: dict[str, float] = {}
         self._ended = False
-        version = plane.get("/api/v1/namespaces/default/pods?limit=1")["metadata"]["resourceVersion"]  # type: ignore[index]
+        version = plane.get("/api/v1/namespaces/default/pods?limit=1")["metadata"]["resourceVersion"]
         url = f"{plane.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={version}"
         self._request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        with urllib.request.urlopen(self._request, context=ssl._create_unverified_context()) as lines:
+        with urllib.request.urlopen(self._request, context=unverified()) as lines:
             for line in lines:
                 event = json.loads(line)
                 name = event["object"]["metadata"]["name"]
@@ -167,18 +165,18 @@ def make_pods(plane: ControlPlane, shape: Shape, scheduler: str, count: int) -> 
         ),
         count,
     )
-    plane.wait(lambda: len(plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]) >= count, 120)  # type: ignore[index]
+    plane.wait(lambda: len(plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]) >= count, 120)
 
 
 def clear(plane: ControlPlane) -> None:
     """Delete pods, wait until the claims are gone, and delete the template."""
-    names = [p["metadata"]["name"] for p in plane.get("/api/v1/namespaces/default/pods")["items"]]  # type: ignore[index]
+    names = [p["metadata"]["name"] for p in plane.get("/api/v1/namespaces/default/pods")["items"]]
     in_parallel(
         lambda i: plane.request("DELETE", f"/api/v1/namespaces/default/pods/{names[i]}?gracePeriodSeconds=0"),
         len(names),
     )
     plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates/gpus")
-    plane.wait(lambda: not plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"], 300)  # type: ignore[index]
+    plane.wait(lambda: not plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"], 300)
 
 
 @contextmanager
@@ -259,7 +257,8 @@ def show(row: dict) -> None:
         if row[key] < row["pods"]
     )
     print(
-        f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth {row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}",
+        f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth "
+        f"{row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}",
         flush=True,
     )
 
@@ -275,7 +274,8 @@ def main() -> None:
     if missing():
         raise SystemExit(missing())
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
     rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods)]

@@ -16,9 +16,7 @@ from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import Evaluator
-from extender.scheduling import PodRequirements, requirements_of
-from extender.scheduling import RankingCache
+from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
 from extender.wire import decode_pod
 
 MACHINES = [

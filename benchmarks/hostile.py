@@ -12,7 +12,6 @@ import asyncio
 import heapq
 import json
 import signal
-import sys
 import tempfile
 import time
 import urllib.request
@@ -23,9 +22,8 @@ from typing import NamedTuple
 from benchmarks.servers import TOKEN
 from benchmarks.serving import Bench, Berth, Http, body_for, free_port, pods_of
 from extender.cli.console_command import AUDIENCE, SENDER
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
 from tests.running_berth import claim, pod
 
 NAMESPACE = "hostile"
@@ -169,4 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,9 +1,8 @@
 """Commands and seconds from an empty control plane to the first pod bound, as an engineer installs Berth for a trial.
 
-Needs BERTH_KUBE_BIN with kubectl beside the other binaries. No kubelet runs here, so this script starts the
-containers of the Deployments itself: with the arguments, the configuration and the policy that the API server has, and
-each as the service account whose token it mounts, with the rights that the manifests give it. Pulling images is left out.
-"""
+Needs BERTH_KUBE_BIN with kubectl beside the other binaries. No kubelet runs here, so this script starts the containers
+of the Deployments itself: with the arguments, the configuration and the policy that the API server has, and each as the
+service account whose token it mounts, with the rights that the manifests give it. Pulling images is left out."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ class Installation:
         for pattern, to in moved.items():
             args = [re.sub(pattern, to, arg) for arg in args]
         command = [sys.executable, "-m", "extender", args[0], f"--kubeconfig={self.account(account)}", *args[1:]]
-        self.plane._spawn(command, self.folder / f"{account}.log")
+        self.plane.spawn(command, self.folder / f"{account}.log")
 
     def config(self, name: str, key: str) -> str:
         """A key of a ConfigMap."""
@@ -97,7 +96,7 @@ class Installation:
         return str(found["data"][key])
 
     def bound(self) -> bool:
-        return bool(self.plane.get("/api/v1/namespaces/default/pods/trial")["spec"].get("nodeName"))  # type: ignore[index]
+        return bool(self.plane.get("/api/v1/namespaces/default/pods/trial")["spec"].get("nodeName"))
 
 
 def install(plane: ControlPlane, folder: Path) -> Installation:

@@ -17,12 +17,8 @@ from extender.runtime import watched_resources
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
-from extender.scheduling import Evaluator
-from extender.scheduling import Placement
-from extender.scheduling import PodRequirements, requirements_of
-from extender.scheduling import plan
-from extender.wire import decode_pod
-from extender.wire import decode_claim
+from extender.scheduling import Evaluator, Placement, PodRequirements, plan, requirements_of
+from extender.wire import decode_claim, decode_pod
 
 FLEET = {
     "hgx-h100-8": 6,
@@ -110,7 +106,8 @@ def run(policy: Policy, seed: int) -> tuple[float, float]:
 
 def report(picture: Path) -> list[dict]:
     print(
-        f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth over the fleet's best"
+        f"\nmixed fleet of {sum(FLEET.values())} nodes, 100 % arrival, {SEEDS} seeds: GPUs allocated, ring bandwidth "
+        "over the fleet's best"
     )
     rows = []
     for link in LINKS:
@@ -128,8 +125,13 @@ def drawn(rows: list[dict]) -> str:
     width, height, left, bottom = 640, 400, 70, 50
     xs, ys = [r["allocated"] for r in rows], [r["bandwidth"] for r in rows]
     low_x, high_x, low_y, high_y = min(xs) - 0.01, max(xs) + 0.01, min(ys) - 0.02, max(ys) + 0.02
-    x = lambda v: left + (v - low_x) / (high_x - low_x) * (width - left - 30)
-    y = lambda v: height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
+
+    def x(v: float) -> float:
+        return left + (v - low_x) / (high_x - low_x) * (width - left - 30)
+
+    def y(v: float) -> float:
+        return height - bottom - (v - low_y) / (high_y - low_y) * (height - bottom - 40)
+
     points = [(x(r["allocated"]), y(r["bandwidth"]), r["link"]) for r in rows]
     line = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)
     dots = "".join(
@@ -144,10 +146,13 @@ def drawn(rows: list[dict]) -> str:
         f'<text x="{left - 8}" y="{y(v):.1f}" text-anchor="end">{v:.0%}</text>' for v in (min(ys), max(ys))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">'
-        f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="22" font-size="15">Weight of link in a mixed fleet: what it costs and what it brings</text>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        'font-size="13">'
+        f'<rect width="{width}" height="{height}" fill="white"/><text x="{left}" y="22" font-size="15">Weight of link '
+        "in a mixed fleet: what it costs and what it brings</text>"
         f'<path d="M{left},{height - bottom} H{width - 20} M{left},{height - bottom} V30" stroke="#666" fill="none"/>'
         f'<text x="{(width + left) / 2}" y="{height - 8}" text-anchor="middle">GPUs allocated at 100 % arrival</text>'
-        f'<text transform="translate(16,{height / 2}) rotate(-90)" text-anchor="middle">ring bandwidth over the best</text>'
+        f'<text transform="translate(16,{height / 2}) rotate(-90)" text-anchor="middle">ring bandwidth over the '
+        "best</text>"
         f'<polyline points="{line}" stroke="#93c5fd" fill="none"/>{dots}{ticks}</svg>\n'
     )

@@ -1,9 +1,8 @@
 """Packing on Alibaba's 2023 GPU trace, as a library run: FGD's gradient in steps, then models that nobody insists on,
 then best fit.
 
-kube-scheduler breaks ties at random, so ties are random here too. `--traces` names the folder with the node and pod lists
-and the published results.
-"""
+kube-scheduler breaks ties at random, so ties are random here too. `--traces` names the folder with the node and pod
+lists and the published results."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from extender.model import WHOLE, RequestShape
 from extender.scoring.gradient import Host, fragment, placements, rank, scarcity
@@ -78,7 +78,7 @@ class Cluster:
         self.groups = Counter(nodes)
         self.demand = demand
         self.rng = rng
-        capacity = Counter()
+        capacity: Counter[str] = Counter()
         for node in nodes:
             capacity[node.model] += sum(node.gpus)
         self.scarce = scarcity(demand, capacity)
@@ -89,9 +89,9 @@ class Cluster:
         known = self._choices.setdefault(shape, {})
         best, ties = None, []
         for host in self.groups:
-            choice = known.get(host, 0)
-            if choice == 0:
-                choice = known[host] = self._judge(host, shape)
+            if host not in known:
+                known[host] = self._judge(host, shape)
+            choice = known[host]
             if choice is None:
                 continue
             if best is None or choice[0] < best:
@@ -147,9 +147,11 @@ def published(folder: Path) -> dict[str, float]:
 
 
 def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
-    nodes, rows = read_nodes(folder), []
+    nodes = read_nodes(folder)
+    rows: list[dict[str, Any]] = []
     print(
-        f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} {'FGD':>7} {'diff':>6} {'s/run':>6}"
+        f"\nopenb: GPUs unallocated at 100 % arrival, {seeds} seeds, random ties\n{'workload':14} {'berth':>7} "
+        f"{'FGD':>7} {'diff':>6} {'s/run':>6}"
     )
     for workload_name, theirs in sorted(published(folder).items()):
         if only and only not in workload_name:
@@ -160,7 +162,8 @@ def report(folder: Path, seeds: int, only: str = "") -> list[dict]:
         seconds = (time.perf_counter() - start) / seeds
         rows.append({"workload": workload_name, "berth": mine, "fgd": theirs})
         print(
-            f"{workload_name.removeprefix('openb_pod_list_'):14} {mine:7.2f} {theirs:7.2f} {mine - theirs:+6.2f} {seconds:6.1f}",
+            f"{workload_name.removeprefix('openb_pod_list_'):14} {mine:7.2f} {theirs:7.2f} {mine - theirs:+6.2f} "
+            f"{seconds:6.1f}",
             flush=True,
         )
     if rows:

@@ -13,14 +13,12 @@ import math
 import random
 import statistics
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
+from typing import Any
 
-from extender.fabric import fabric_of
-from extender.fabric import is_joined
-from extender.fabric import bandwidth, ranked
-from extender.model import members
-from extender.model import Graph
+from extender.fabric import bandwidth, fabric_of, is_joined, ranked
+from extender.model import Graph, members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.wire import SliceDecoder
 
@@ -61,7 +59,8 @@ def predictions() -> list[dict]:
         off = found / measured - 1
         rows.append({"machine": name, "gpus": count, "predicted": found, "measured": measured, "off": off})
         print(
-            f"{name:22} {count:4} {found:9.0f} {measured:9.0f} {off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}"
+            f"{name:22} {count:4} {found:9.0f} {measured:9.0f} "
+            f"{off:+6.0%}{'   (misfit: the measurement is reported as a problem)' if name == MISFIT else ''}"
         )
     return rows
 
@@ -87,7 +86,8 @@ POLICIES: dict[str, Policy] = {"lowest index": lowest, "today's order": at_rando
 def crowded(graph: Graph, policy: Policy, seed: int, jobs: int = 2000) -> list[int]:
     """Masks given to 2-GPU jobs on one node that always has a queue: 1, 2 or 4 GPUs with 50, 40, 10 %."""
     rng = random.Random(seed)
-    free, now, running, found = (1 << graph.size) - 1, 0.0, [], []
+    running: list[Any] = []
+    free, now, found = (1 << graph.size) - 1, 0.0, []
     for _ in range(jobs):
         count = rng.choices([1, 2, 4], [50, 40, 10])[0]
         duration = rng.expovariate(1.0)
@@ -134,21 +134,14 @@ def mapa_bandwidth(graph: Graph, mask: int) -> float:
     if len(chosen) < 2:
         return 0.0
     first, *rest = chosen
-    best = None
-    for order in permutations_of(rest):
+    rings: list[tuple[int, list[int]]] = []
+    for order in permutations(rest):
         ring = [first, *order]
         edges = [(ring[i], ring[(i + 1) % len(ring)]) for i in range(len(ring))]
         counts = [sum(min(graph.links[a][b], 2) == n for a, b in edges) for n in (2, 1, 0)]
         total = 50 * counts[0] + 25 * counts[1] + 10 * counts[2]
-        if best is None or total > best[0]:
-            best = (total, counts)
-    return _regression(*best[1])
-
-
-def permutations_of(rest: list[int]):
-    from itertools import permutations
-
-    return permutations(rest)
+        rings.append((total, counts))
+    return _regression(*max(rings, key=lambda ring: ring[0])[1])
 
 
 def _regression(x: int, y: int, z: int) -> float:
@@ -176,7 +169,8 @@ def fifo(
 ) -> list[tuple[dict, int]]:
     """First in, first out, the head of the queue blocks."""
     rng = random.Random(seed)
-    free, now, running, found = (1 << graph.size) - 1, 0.0, [], []
+    running: list[Any] = []
+    free, now, found = (1 << graph.size) - 1, 0.0, []
     for job in jobs:
         now = max(now, float(job["arrival"]))
         count = int(job["num_gpus"])
@@ -201,7 +195,8 @@ def mapa(folder: Path) -> list[dict]:
     }
     best = {k: max(v for m, v in quality.items() if m.bit_count() == k) for k in range(2, 6)}
     print(
-        "\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on an idle server"
+        "\nDGX-1V, MAPA's 300-job files: predicted effective bandwidth of all jobs; sensitive jobs against the best on "
+        "an idle server"
     )
     print(f"{'policy':16} {'p25':>6} {'p50':>6} {'mean':>6} {'sensitive':>10}")
     rows = []

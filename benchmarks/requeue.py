@@ -89,7 +89,8 @@ def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict
 def show(found: dict[str, float], nodes: int, shapes: int, pods: int) -> None:
     print(
         f"\n{nodes} half-full nodes, {shapes} live shapes: a filter takes {found['many_us']:.0f} us, "
-        f"{found['many_us'] / found['few_us']:.2f} times that of {FEW} shapes; rankings take {found['asked_mib']:.0f} MiB"
+        f"{found['many_us'] / found['few_us']:.2f} times that of {FEW} shapes; "
+        f"rankings take {found['asked_mib']:.0f} MiB"
     )
     print(
         f"{pods} waiting pods of {shapes} shapes, one node event at a time: the longest stretch of the loop is "

@@ -9,17 +9,16 @@ import itertools
 import json
 import random
 import signal
-import sys
 import time
 
 import uvicorn
 
 from benchmarks.allocation import mig_slices
 from extender.cli.console_command import AUDIENCE, SENDER
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
 from extender.sandbox.machines import Machine, gpu_slice, node_object
-from extender.sandbox import Cluster, listening
+from extender.web.asgi import Receive, Scope, Send
 from tests.running_berth import claim, pod
 
 MIXES = {
@@ -130,7 +129,7 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGUSR1, churning.set)
 
-    async def slow(scope, receive, send) -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] != "GET":
             await asyncio.sleep(BIND_SECONDS)
         await cluster.api(scope, receive, send)
@@ -147,13 +146,13 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
         cluster.store.cut_watches()
 
 
-async def noop(scope, receive, send) -> None:
+async def noop(scope: Scope, receive: Receive, send: Send) -> None:
     """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server."""
     parts, more = [], True
     while more:
         message = await receive()
         parts.append(message["body"])
-        more = message.get("more_body")
+        more = message.get("more_body", False)
     names = b'["node-00000.cluster.example.com"]'
     if scope["path"] == "/pass":
         whole = b"".join(parts)
@@ -214,4 +213,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -147,7 +147,7 @@ class Bench:
             stderr=subprocess.DEVNULL,
         )
         self.children.append(child)
-        if wait_line:
+        if child.stdout is not None:
             child.stdout.readline()
         return child
 
@@ -239,7 +239,10 @@ def body_for(pod: dict, names: list[str]) -> bytes:
     return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
-def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = Effort()) -> dict:
+USUAL = Effort()
+
+
+def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = USUAL) -> dict:
     bench = Bench()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -315,7 +318,8 @@ def explaining(port: int) -> dict[str, tuple[float, float]]:
 
 
 def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: Effort) -> dict:
-    """Filters while the console is asked for one explanation after the other, over filters while it is not, by turns."""
+    """Filters while the console is asked for one explanation after the other, over filters while it is not, by
+    turns."""
     paths = [f"/v1/explain/default/{pod}" for pod in ("never", "four", "never?without=node-00000.cluster.example.com")]
     quiet, beside, took = [], [], []
     for _ in range(effort.rounds):
@@ -325,6 +329,7 @@ def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: 
         )
         beside += timed(http, "filter", body, effort.calls)
         asker.terminate()
+        assert asker.stdout is not None
         took += json.loads(asker.stdout.readline())
     return {"quiet_us": summary(quiet), "beside_us": summary(beside), "questions": len(took), "asked_ms": summary(took)}
 
@@ -384,26 +389,32 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[list[str], 
 def show(result: dict) -> None:
     floor = result["noop_us"][0]
     print(
-        f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, console {result['console_mib']} MiB, {result['cpu_us_per_filter']:.0f} us of CPU a filter"
+        f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: "
+        f"ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, "
+        f"console {result['console_mib']} MiB, {result['cpu_us_per_filter']:.0f} us of CPU a filter"
     )
     print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
     passing = result["noop_pass_us"][0]
     print(
-        f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours takes {result['filter_plain_us'][0] / passing:.2f} times that"
+        f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours "
+        f"takes {result['filter_plain_us'][0] / passing:.2f} times that"
     )
     for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_churn", "bind"):
         if f"{key}_us" in result:
             median, tail = result[f"{key}_us"]
             print(
-                f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   p99/p50 {tail / (median or 1):.1f}"
+                f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   "
+                f"p99/p50 {tail / (median or 1):.1f}"
             )
     cold, worst = result["cold_us"]
     print(
-        f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   {(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst"
+        f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   "
+        f"{(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst"
     )
     (quiet, quiet_tail), (beside, tail) = result["quiet_us"], result["beside_us"]
     print(
-        f"  beside {result['questions']} questions to the console: p50 {beside / (quiet or 1):.2f} of what it takes without ({beside:.0f} us), p99 {tail / (quiet_tail or 1):.2f} ({tail:.0f} us)"
+        f"  beside {result['questions']} questions to the console: p50 {beside / (quiet or 1):.2f} of what it takes "
+        f"without ({beside:.0f} us), p99 {tail / (quiet_tail or 1):.2f} ({tail:.0f} us)"
     )
     for name, text in (("explain_known_ms", "of a known shape"), ("explain_fresh_ms", "of a shape never asked for")):
         print(f"  an explanation {text} takes {result[name][0]:.1f} ms, {result[name][1]:.1f} ms at worst")
@@ -444,7 +455,8 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=4096, help="waiting pods in it")
     args = parser.parse_args()
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"load {os.getloadavg()[0]:.1f}"
     )
     cases = [(nodes, args.mix, 0) for nodes in args.nodes]
     cases += (

@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.fleet import Fleet
@@ -26,8 +27,7 @@ SECONDS_PER_EVENT = 0.1  # of the driven clock
 
 
 def resident_mib() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 / 2**20
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 class Row(NamedTuple):

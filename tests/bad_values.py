@@ -74,7 +74,7 @@ FILES: dict[str, bytes] = {
     "kubeconfig": b"current-context: c\nclusters: 3\ncontexts: []\n",
     "certificate": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
 }
-BAD = st.sampled_from(
+BAD: st.SearchStrategy[Any] = st.sampled_from(
     [
         None,
         True,

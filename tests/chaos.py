@@ -15,9 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from extender.sandbox import Cluster, Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
-from extender.sandbox import Cluster
-from extender.sandbox import Scheduler
 from tests.chaos_world import ROOT, Berths, Faults, chaotic, free_port, settled
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import claim, pod
@@ -26,7 +25,8 @@ Json = dict[str, Any]
 
 
 async def killed_at_every_write(seed: int, times: int) -> dict[str, int]:
-    """A pod with two claims: finalizer and status of each, then the Binding; killed before and after each of the five."""
+    """A pod with two claims: finalizer and status of each, then the Binding; killed before and after each of the
+    five."""
     points = [(when, write) for when in ("before", "after") for write in range(5)]
     done: dict[str, int] = {}
     async with chaotic(seed) as (cluster, faults, berths):
@@ -124,8 +124,9 @@ def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
 async def _drive(
     cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0
 ) -> dict[str, int]:
-    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to bind, until
-    no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all watches are cut."""
+    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to
+    bind, until no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all
+    watches are cut."""
     counts, left = {"bound": 0, "refused": 0, "errors": 0}, iter(range(attempts))
     names = [n["metadata"]["name"] for n in cluster.store.all("nodes")]
     async with aiohttp.ClientSession() as session:
@@ -136,7 +137,7 @@ async def _drive(
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=HANG_SECONDS),
             ) as reply:
-                return await reply.json()  # type: ignore[no-any-return]
+                return await reply.json()
 
         async def worker() -> None:
             for _ in left:
@@ -261,11 +262,11 @@ async def outages(seed: int, pods: int, times: int) -> dict[str, int]:
                     cluster.apply(claim(f"c{i}"))
                     cluster.apply(pod(f"p{i}", f"c{i}"))
                 written = faults.writes
-                await eventually(lambda: faults.writes > written, "a bind has begun")
+                await eventually(lambda written=written: faults.writes > written, "a bind has begun")
                 faults.down = True
                 cluster.store.cut_watches()
                 turned_away = faults.turned_away
-                await eventually(lambda: faults.turned_away > turned_away + 2, "Berth has met the outage")
+                await eventually(lambda before=turned_away: faults.turned_away > before + 2, "Berth has met the outage")
                 faults.down = False
             wrong = await settled(cluster)
         finally:
@@ -307,7 +308,8 @@ async def many_pending(pods: int) -> dict[str, int]:
                         return None if found["Error"] else found
 
                     answer = await eventually(judged, "a filter without an error")
-                    assert not answer["NodeNames"] and len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
+                    assert not answer["NodeNames"], answer
+                    assert len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
                 grown.append(berths.memory_mib(port))
                 for one in cluster.store.all("pods"):
                     key = (one["metadata"]["namespace"], one["metadata"]["name"])

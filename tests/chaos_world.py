@@ -22,10 +22,9 @@ from typing import Any
 import aiohttp
 import yaml
 
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
 from tests.eventually import HANG_SECONDS, eventually
 
 Json = dict[str, Any]
@@ -146,7 +145,7 @@ class Berths:
 
     async def _start(self, port: int, root: Path, *words: str) -> None:
         command = [sys.executable, "-m", *words, "--kubeconfig", str(self._kubeconfig)]
-        self._processes[port] = process = subprocess.Popen(
+        self._processes[port] = process = subprocess.Popen(  # noqa: ASYNC220 - it starts, and is waited for by HTTP
             command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         async with aiohttp.ClientSession() as session:
@@ -173,7 +172,8 @@ class Berths:
         await asyncio.gather(*(self.end(port) for port in list(self._processes)))
 
     async def end(self, port: int) -> None:
-        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are finished."""
+        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are
+        finished."""
         process = self._processes.pop(port)
         process.terminate()
         await eventually(lambda: process.poll() is not None, "berth ends")
@@ -203,7 +203,7 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
                 cluster.store.cut_watches()
 
 
-# -- the filter service: objects only ---------------------------------------------------------------------------------------
+# -- the filter service: objects only -----------------------------------------------------------------------------
 
 
 def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
@@ -244,7 +244,7 @@ def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     """Wait until nothing is wrong; the answer is what still is when that does not come."""
     end = time.monotonic() + HANG_SECONDS
-    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:
+    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
         await asyncio.sleep(0.05)
     return wrong
 

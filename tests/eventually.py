@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, overload
 
 import httpx
 
@@ -15,7 +15,12 @@ _POLL_SECONDS = 0.01
 _SLOWEST_POLL_SECONDS = 0.1
 
 
-async def eventually(condition: Callable[[], T | Awaitable[T]], what: object = "the condition") -> T:
+# The overloads take any callable, as mypy infers no lambda that binds a loop variable by a default argument.
+@overload
+async def eventually(condition: Callable[..., Coroutine[Any, Any, T | None]], what: object = ...) -> T: ...
+@overload
+async def eventually(condition: Callable[..., T | None], what: object = ...) -> T: ...
+async def eventually(condition: Callable[..., Any], what: object = "the condition") -> Any:
     """Call the condition, a function or a coroutine function, until its value is true; return that value.
 
     `what` names the condition in the error; a function is called for its text at the end.
@@ -33,7 +38,7 @@ async def eventually(condition: Callable[[], T | Awaitable[T]], what: object = "
         pause = min(1.2 * pause, _SLOWEST_POLL_SECONDS)
 
 
-async def answers(url: str, status: int, words: str = "", **options: object) -> None:
+async def answers(url: str, status: int, words: str = "", **options: Any) -> None:
     """Ask until the answer has this status and these words."""
     last: list[str] = []
     async with httpx.AsyncClient(timeout=HANG_SECONDS, **{"verify": False, **options}) as client:

@@ -24,14 +24,17 @@ CASES = Path(__file__).parent / "cases"
 OBJECTS: dict[str, dict[str, Json]] = yaml.safe_load((CASES / "objects.yaml").read_text())
 CRASHES: dict[str, list[Json]] = yaml.safe_load((CASES / "crashes.yaml").read_text())
 EXAMPLES = int(os.environ.get("BERTH_FUZZ", "25"))
-IS_LONG = EXAMPLES > 25  # noqa: PLR2004 - the default above
+IS_LONG = EXAMPLES > 25
 
 # JSON texts in place of a field, all of which the API server can send.
 BAD_FIELDS: tuple[bytes, ...] = (
     b"null", b"true", b"0", b"-1", b"1.5", b"9223372036854775808", b"18446744073709551616", b"1" + b"0" * 40, b"-0.0",
-    b'""', b'"x"', b'"\\u0000"', b'"\\ud800"', b'"\xff"', '"²"'.encode(), '"é\U0001f600\u2028"'.encode(), b'"' + b"9" * 400 + b'"',
-    b'"1Gi"', b'"-1e99"', b'"1.2.3.4"', b'"true"', b'"' + b"x" * 5000 + b'"', b"[]", b"[null]", b"[1]", b'["x"]', b"[[]]", b"[{}]",
-    b"{}", b'{"x": 1}', b'{"": null}', b'{"x": "y"}', b'{"x": {"x": []}}', b'{"name": "x"}', b'[{"name": "x"}, {"name": "x"}]',
+    b'""', b'"x"', b'"\\u0000"', b'"\\ud800"', b'"\xff"', '"²"'.encode(), '"é\U0001f600\u2028"'.encode(),
+    b'"' + b"9" * 400 + b'"',
+    b'"1Gi"', b'"-1e99"', b'"1.2.3.4"', b'"true"', b'"' + b"x" * 5000 + b'"', b"[]", b"[null]", b"[1]", b'["x"]',
+    b"[[]]", b"[{}]",
+    b"{}", b'{"x": 1}', b'{"": null}', b'{"x": "y"}', b'{"x": {"x": []}}', b'{"name": "x"}',
+    b'[{"name": "x"}, {"name": "x"}]',
     b'{"a": 1, "a": {}}', b"[" * 300 + b"]" * 300, b'{"a":' * 300 + b"1" + b"}" * 300, b"[" * 1100 + b"]" * 1100,
 )  # fmt: skip
 # And texts that only a broken or hostile client sends.
@@ -64,7 +67,7 @@ def profile(share: float = 1.0) -> settings:
 
 
 def unfolded(text: str) -> bytes:
-    """«a*3» is aaa, \\xNN is a byte."""
+    r"""«a*3» is aaa, \xNN is a byte."""
     told = re.sub(r"«(.+?)\*(\d+)»", lambda found: found[1] * int(found[2]), text).encode()
     return re.sub(rb"\\x(..)", lambda found: bytes([int(found[1], 16)]), told)
 

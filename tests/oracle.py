@@ -12,8 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from extender.allocation import choose
-from extender.allocation import Search
+from extender.allocation import Search, choose
 from extender.model import InvalidClaim
 
 DRIVER = "d.example.com"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from extender.allocation import Features
-from extender.allocation import problem_of, usage_of
-from extender.allocation import Problem
+from extender.allocation import Features, Problem, problem_of, usage_of
 from extender.cel.dra import Masks
 from extender.model import DeviceId
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.oracle import DRIVER, World
 
 

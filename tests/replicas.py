@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 
 from extender.entry.serve_process import application
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
+from extender.sandbox import Cluster, carried_machines, listening
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import Serving
 

@@ -62,9 +62,8 @@ async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None
         for _ in range(3):
             await b.console.auditor.round()
         events = b.cluster.store.all("events")
-        assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"] and all(
-            e["reason"] == "AuditFinding" for e in events
-        )
+        assert sorted(e["regarding"]["name"] for e in events) == ["a", "b"]
+        assert all(e["reason"] == "AuditFinding" for e in events)
         assert await b.metrics("berth_audit_double 1.0")
         assert all(len(c["status"]["allocation"]["devices"]["results"]) == 1 for c in b.claims())
 
@@ -95,4 +94,5 @@ async def test_reading_the_findings_changes_nothing() -> None:
         requests = dict(b.cluster.api.requests)
         for _ in range(3):
             assert (await b.client.get("/v1/audit")).json() == []
-        assert b.cluster.api.requests == requests and b.console.auditor.rounds == 0
+        assert b.cluster.api.requests == requests
+        assert b.console.auditor.rounds == 0

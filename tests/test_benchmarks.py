@@ -14,10 +14,8 @@ def test_a_mixed_fleet_is_filled_with_jobs_of_eight_gpus_node_by_node() -> None:
     fleet = mixed.Fleet(Policy())
     of_eight = fleet.gpus - 4 * mixed.FLEET["rtx-a6000-4-bridged"]
     placements = [fleet.place(number, 8) for number in range(of_eight // 8 + 1)]
-    assert (
-        all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1])
-        and placements[-1] is None
-    )
+    assert all(placement is not None and placement.ring_gbps > 0 for placement in placements[:-1])
+    assert placements[-1] is None
 
 
 def test_a_picture_has_a_point_for_each_weight() -> None:
@@ -34,7 +32,8 @@ def test_demand_of_a_trace() -> None:
 def test_masks_of_selectors(capsys: pytest.CaptureFixture[str]) -> None:
     cel.masks(cel.fleet(2))
     told = capsys.readouterr().out.splitlines()
-    assert "bytes each" in told[0] and [line.split()[0] for line in told[2:]] == [*cel.SELECTORS, *cel.OURS_ONLY]
+    assert "bytes each" in told[0]
+    assert [line.split()[0] for line in told[2:]] == [*cel.SELECTORS, *cel.OURS_ONLY]
 
 
 def test_predictions_of_bandwidth_are_near_what_was_measured() -> None:
@@ -54,7 +53,10 @@ def test_a_soak_tells_memory_that_grows_from_memory_that_does_not() -> None:
 
 def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
     found = requeue.measure(nodes=4, shapes=6, pods=12, events=1, gap=0.01)
-    assert found["few_us"] and found["many_us"] and found["asked_mib"] and found["waiting_mib"]
+    assert found["few_us"]
+    assert found["many_us"]
+    assert found["asked_mib"]
+    assert found["waiting_mib"]
 
 
 def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,5 +65,6 @@ def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:
     found = serving.one_size(4, "uniform", 0, Effort(warm_up=1, calls=2, rounds=1, binds=2))
     serving.show(found)
     assert found["passed"] == {"one": 4, "four": 4, "never": 0}
-    assert found["bound"] == 2 and found["visible_ms"] is not None
+    assert found["bound"] == 2
+    assert found["visible_ms"] is not None
     assert "explanation of a known shape" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import itertools
@@ -26,22 +25,28 @@ from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, ranked
 from extender.fabric.sets import Measures, RankedSets
-from extender.model import Claim, ClaimSpec, DeviceRequest, Node, ObjectKey, Request
-from extender.model import NodeSelection, PoolKey, Slice
-from extender.model import Graph
-from extender.model import DEFAULT_MIX
+from extender.model import (
+    DEFAULT_MIX,
+    Claim,
+    ClaimSpec,
+    DeviceRequest,
+    Graph,
+    Node,
+    NodeSelection,
+    ObjectKey,
+    PoolKey,
+    Request,
+    Slice,
+)
 from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.records import Attempted, Bound
-from extender.scheduling import Attempt, Decision, ScoredNode
-from extender.scheduling import NodeRanking
-from extender.scheduling import RankingCache
-from extender.scoring import ScorePart
 from extender.runtime.gc_policy import give_back_memory
-from extender.wire import NameOffsets
+from extender.scheduling import Attempt, Decision, NodeRanking, RankingCache, ScoredNode
+from extender.scoring import ScorePart
+from extender.wire import NameOffsets, SliceDecoder
 from extender.wire.node_names import NodeNames
 from extender.wire.resource_claims import SpecCache
-from extender.wire import SliceDecoder
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -60,11 +65,16 @@ def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None
     assert found["nodes"] == found["hardware"] == 4
     assert found["states"] <= 4 + vacant_states
     assert found["signatures"] <= found["states"] + found["grants"]
-    assert found["looks"] <= 4 and found["appearances"] <= 4 + vacant_states
+    assert found["looks"] <= 4
+    assert found["appearances"] <= 4 + vacant_states
     assert found["verdicts"] <= 6 * (4 + 4 * vacant_verdicts)
-    assert found["counters"] <= 4 and found["silent"] <= 4 and found["agents"] <= 4
-    assert found["selectors"] <= 6 + 2 and found["masks"] <= (6 + 2) * 4 * 3
-    assert found["shortlists"] <= 11 and found["rejected"] <= 11
+    assert found["counters"] <= 4
+    assert found["silent"] <= 4
+    assert found["agents"] <= 4
+    assert found["selectors"] <= 6 + 2
+    assert found["masks"] <= (6 + 2) * 4 * 3
+    assert found["shortlists"] <= 11
+    assert found["rejected"] <= 11
 
 
 def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
@@ -112,7 +122,8 @@ def test_agents_are_forgotten_with_their_nodes() -> None:
         go("node" if slice_first else "slice")
         cache.expire(2001.0)
         cache.expire(9000.0)
-        assert not cache.store.silent_agents and not cache.oldest_agent(9000.0)
+        assert not cache.store.silent_agents
+        assert not cache.oldest_agent(9000.0)
         cache.apply_slice(agent.name, agent)
         cache.apply_node("n", Node("n"))
         cache.expire(9001.0)
@@ -153,11 +164,11 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
     rankings.peek(requirements[1])
     for which in (3, 4):
         rankings.get_or_create(requirements[which]).update(snapshot, context)
-    assert [rankings.has(requirements) for requirements in requirements] == [False, False, True, True, True, False]
+    assert [rankings.has(one) for one in requirements] == [False, False, True, True, True, False]
     assert rankings.evaluations == 10, "those of rankings that are gone count"
     tiny = RankingCache(limit_bytes=1)
-    for requirements in requirements:
-        ranking = tiny.get_or_create(requirements)
+    for one in requirements:
+        ranking = tiny.get_or_create(one)
         ranking.update(snapshot, context)
         assert ranking.best(None, 1), "the one asked for is there, however large"
     assert len(tiny) == 2
@@ -195,7 +206,9 @@ def test_masks_are_bounded_as_a_product_by_bytes() -> None:
         for one in slices:
             assert masks.of(f"'{expression}' != ''", one).match
     found = masks.remembered()
-    assert found["selectors"] <= 5 and 10 <= found["masks"] <= 23 and found["mask_bytes"] <= 20 * 300
+    assert found["selectors"] <= 5
+    assert 10 <= found["masks"] <= 23
+    assert found["mask_bytes"] <= 20 * 300
     assert masks.of("x" * 30_000, slices[0]).error, "an expression too large to be remembered is still judged"
     for one in slices:
         masks.forget(one.name)
@@ -214,14 +227,16 @@ def test_the_decision_history_is_bounded_by_pods_and_by_bytes() -> None:
     few = DecisionHistory(pods=3)
     for number in range(5):
         few.record_attempt(refused(f"p{number}", f"u{number}", "why"))
-    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"] and few.newest(ObjectKey("x", "p1")) is None
+    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"]
+    assert few.newest(ObjectKey("x", "p1")) is None
     small = DecisionHistory(limit_bytes=100_000)
     for number in range(20):
         for attempt in range(10):
             small.record_attempt(refused(f"p{number}", f"u{number}", f"{attempt}" * 1000))
         small.record_decision(Bound(ObjectKey("x", f"p{number}"), f"u{number}", Decision("", candidate("y" * 500))))
     kept = small.recent(99)
-    assert 5 <= len(kept) <= 9 and sum(entry.size for entry in kept) <= 100_000
+    assert 5 <= len(kept) <= 9
+    assert sum(entry.size for entry in kept) <= 100_000
     assert {len(entry.attempts) for entry in kept} == {8}
     small.record_attempt(refused("large", "large", "z" * 200_000))
     assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
@@ -238,7 +253,8 @@ def test_graphs_are_bounded_and_equal_ones_are_one() -> None:
     assert graphs.intern(graph(4)) is first
     graphs.intern(graph(5))
     graphs.intern(graph(6))
-    assert graphs.intern(graph(4)) is not first and graphs.intern(graph(4)) == first
+    assert graphs.intern(graph(4)) is not first
+    assert graphs.intern(graph(4)) == first
 
 
 def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
@@ -297,13 +313,16 @@ def test_specs_are_bounded_by_their_bytes() -> None:
     assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
     for number in range(60):
         assert cache.decode(content(number, 10_000)).config
-    assert 1 < len(cache) <= 5 and cache.content_bytes <= 50_000
+    assert 1 < len(cache) <= 5
+    assert cache.content_bytes <= 50_000
     before = len(cache)
-    assert cache.decode(content(1, 640_000)).config and len(cache) == before, "too large to be remembered"
+    assert cache.decode(content(1, 640_000)).config, "too large to be remembered"
+    assert len(cache) == before, "too large to be remembered"
 
 
 # -- functions that remember --------------------------------------------------------------------------------------
 
+SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
 # Arguments of every one of them, different for every number.
 REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_compiled": lambda i: (f"device.driver == '{i}'",),
@@ -322,7 +341,6 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
 }
 ONCE = {"carried_machines"}  # takes no argument
 BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
-SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
 
 
 def remembering() -> dict[str, Any]:
@@ -330,7 +348,7 @@ def remembering() -> dict[str, Any]:
     names = (module.name for module in pkgutil.walk_packages(extender.__path__, "extender."))
     modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
     values = [value for module in modules for value in vars(module).values()]
-    wrapped = (value for value in values if isinstance(value, functools._lru_cache_wrapper))
+    wrapped = (value for value in values if callable(getattr(value, "cache_info", None)))
     found = {id(value): value for value in wrapped if value.__module__.startswith("extender.")}
     by_name = {value.__name__: value for value in found.values()}
     assert len(by_name) == len(found), "each has a name of its own"
@@ -348,7 +366,8 @@ def test_a_function_remembers_no_more_than_its_bound(name: str) -> None:
     function.cache_clear()
     for number in range(most + 3):
         function(*REMEMBER[name](number))
-    assert function.cache_info().currsize == most and function.cache_info().misses >= most + 3
+    assert function.cache_info().currsize == most
+    assert function.cache_info().misses >= most + 3
     function.cache_clear()
 
 
@@ -369,7 +388,8 @@ def test_a_policy_remembers_few_sets_of_overrides() -> None:
     subsets = [frozenset(f"c{i}" for i in range(10) if number >> i & 1) for number in range(1, MOST_EFFECTIVE + 3)]
     found = [policy.effective("n", subset) for subset in subsets]
     assert policy.effective("n", subsets[-1]) is found[-1], "the last is remembered"
-    assert policy.effective("n", subsets[0]) is not found[0] and policy.effective("n", subsets[0]) == found[0]
+    assert policy.effective("n", subsets[0]) is not found[0]
+    assert policy.effective("n", subsets[0]) == found[0]
 
 
 def test_names_whose_place_is_remembered_are_bounded() -> None:
@@ -378,7 +398,8 @@ def test_names_whose_place_is_remembered_are_bounded() -> None:
     names = NodeNames(text, slice(0, len(text)), offsets)
     for _ in range(2):
         for name in "abcde":
-            assert names.has_all([name]) and 1 <= len(offsets) <= 3
+            assert names.has_all([name])
+            assert 1 <= len(offsets) <= 3
 
 
 def test_expected_demand_is_that_of_the_last_claims() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,18 +17,12 @@ from extender.extension.decisions import FilterSink, NoSink
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.filter_service import FilterService
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
-from extender.model import CallBudget, CallBudgetSpent
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import CallBudget, CallBudgetSpent, ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext
-from extender.scheduling import Evaluator
-from extender.scheduling import NodeRanking
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import EvaluationContext, Evaluator, NodeRanking, PodRequirements, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -200,7 +193,8 @@ def test_a_filter_call_ends_with_its_budget_and_says_so() -> None:
     assert fleet.clock.now - began < 1.2 * fleet.policy.evaluation_seconds
     sentence = r"evaluated (\d+) of 60 nodes within one call; Berth evaluates the rest while the pod exists: retry"
     found = re.fullmatch(f"pod hostile/p1: {sentence}", error)
-    assert found is not None and 0 < int(found[1]) < 60
+    assert found is not None
+    assert 0 < int(found[1]) < 60
 
 
 def test_a_costly_search_ends_with_the_call_and_comes_to_its_end_later() -> None:
@@ -224,7 +218,8 @@ def test_a_costly_search_ends_with_the_call_and_comes_to_its_end_later() -> None
         began, calls = fleet.clock.now, calls + 1
         answer = fleet.judge.filter(waiting, fleet.names)
         longest = max(longest, fleet.clock.now - began)
-    assert not answer.passed and set(answer.failed) == set(fleet.names)
+    assert not answer.passed
+    assert set(answer.failed) == set(fleet.names)
     assert calls > 1
     assert longest < 2 * fleet.policy.evaluation_seconds
 
@@ -241,21 +236,24 @@ def test_requirements_that_spent_its_budget_is_answered_from_memory_until_it_may
     asked, filter_service = fleet.hostile(), fleet.judge
     first = fleet.error(asked)
     began = fleet.clock.now
-    assert fleet.error(asked) == first and fleet.error(replace(asked, uid="another")) == first
+    assert fleet.error(asked) == first
+    assert fleet.error(replace(asked, uid="another")) == first
     assert fleet.clock.now - began < 30 * _TICK, "nothing was evaluated"
     fleet.clock.now += EvaluationLimits().retry_seconds
     assert fleet.error(asked) != first, "a later call goes on from there"
     for _ in range(20):
         fleet.clock.now += EvaluationLimits().retry_seconds
         answer = filter_service.filter(asked, fleet.names)
-    assert answer.passed and not answer.error
+    assert answer.passed
+    assert not answer.error
 
 
 def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
     sink = Told()
     fleet = Fleet(nodes=60, sink=sink)
     asked = fleet.hostile()
-    assert fleet.error(asked) and sink.told == ["unfinished"]
+    assert fleet.error(asked)
+    assert sink.told == ["unfinished"]
     while True:
         began = fleet.clock.now
         left = fleet.judge.continue_evaluation()
@@ -270,10 +268,12 @@ def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
 def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
-    assert fleet.error(asked) and fleet.judge.unfinished_demands == 1
+    assert fleet.error(asked)
+    assert fleet.judge.unfinished_demands == 1
     fleet.gone(asked)
     began = fleet.clock.now
-    assert not fleet.judge.unfinished_demands and not fleet.judge.continue_evaluation()
+    assert not fleet.judge.unfinished_demands
+    assert not fleet.judge.continue_evaluation()
     assert fleet.clock.now == began
     assert fleet.error(asked), "kube-scheduler still asks about a pod that is gone"
     assert not fleet.judge.continue_evaluation(), "and nothing goes on for it"
@@ -297,7 +297,8 @@ def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
     slow = Fleet(nodes=3, limits=EvaluationLimits(steps=5))
     asked = slow.hostile()
     requirements, spent = requirements_of(asked, slow.mirror.snapshot(), Policy()), 0
-    assert isinstance(requirements, PodRequirements) and snapshot is not None
+    assert isinstance(requirements, PodRequirements)
+    assert snapshot is not None
     status = None
     while status is None:
         try:
@@ -321,7 +322,8 @@ def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
     assert filter_service.unschedulable_pods() == [asked.uid]
     fleet.mirror.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", _MACHINES[1])))
     looks = list(filter_service.queueing_hints.find_schedulable())
-    assert filter_service.unfinished_demands == 1 and True not in looks
+    assert filter_service.unfinished_demands == 1
+    assert True not in looks
     while filter_service.continue_evaluation():
         fleet.clock.now += 1
     assert "fits" in sink.told
@@ -352,7 +354,8 @@ def test_calls_that_come_to_their_end_count_for_nothing() -> None:
         budget = throttle.budget("busy", 0.1, 0.1)
         clock.now += 0.09
         throttle.charge("busy", budget, 0.1)
-    assert throttle.budget("busy", 0.1, 0.1).seconds == 0.1 and len(throttle) == 0
+    assert throttle.budget("busy", 0.1, 0.1).seconds == 0.1
+    assert len(throttle) == 0
 
 
 def test_namespaces_remembered_are_bounded() -> None:
@@ -444,8 +447,6 @@ def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
     elsewhere = replace(requirements, pending_claims=claims)
     unfinished = UnfinishedEvaluations(8)
     unfinished.add(requirements, "uid-1")
-    assert (
-        elsewhere.key == requirements.key
-        and unfinished.get(requirements) is not None
-        and unfinished.get(elsewhere) is None
-    )
+    assert elsewhere.key == requirements.key
+    assert unfinished.get(requirements) is not None
+    assert unfinished.get(elsewhere) is None

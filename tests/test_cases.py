@@ -11,21 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extender.allocation import Features
-from extender.allocation import problem_of, usage_of
-from extender.allocation import Search
+from extender.allocation import Features, Problem, Search, problem_of, usage_of
 from extender.cel.dra import Masks
-from extender.model import InvalidClaim
-from extender.model import DeviceId
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.model import DeviceId, InvalidClaim
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = yaml.safe_load((ROOT / "tests" / "cases" / "allocator.yaml").read_text())
 
 
-def problem(case: dict):
+def problem(case: dict) -> Problem:
     spec = {
         "driver": "d",
         "nodeName": "n",
@@ -60,14 +55,15 @@ def problem(case: dict):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_case(case: dict) -> None:
     before = copy.deepcopy(case)
-    search = Search(problem(case))
+    asked = problem(case)
+    search = Search(asked)
     if case["expect"] == "error":
         with pytest.raises(InvalidClaim) as caught:
             search.run()
         assert case["text"] in str(caught.value)
         return
     solution = search.run()
-    places = search._problem.inventory.places
+    places = asked.inventory.places
     found = None if solution is None else [[places[p.bit].id.device for p in claim] for claim in solution.picks]
     assert found == (None if case["expect"] == "none" else case["expect"])
     assert search.steps <= case.get("steps", 1000)
@@ -105,10 +101,13 @@ rng.shuffle(names)
 judge = FilterService(mirror, Policy(), Evaluator(Features()), lambda: 0.0)
 digest = hashlib.sha256()
 for count in (1, 2, 4, 8, 9):
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}}
+    asked = {"deviceClassName": "gpu.nvidia.com", "count": count}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": asked}]}}
     claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{count}", "uid": f"u{count}"}, "spec": spec})
     mirror.apply_claim(claim.key, claim)
-    body = orjson.dumps({"Pod": {"metadata": {"namespace": "x", "name": f"p{count}", "uid": f"p{count}"}, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}}, "NodeNames": names})
+    metadata = {"namespace": "x", "name": f"p{count}", "uid": f"p{count}"}
+    pod = {"metadata": metadata, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}}
+    body = orjson.dumps({"Pod": pod, "NodeNames": names})
     args = wire.decode_args(body)
     answer = judge.filter(args.pod, args.names)
     digest.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
@@ -123,7 +122,7 @@ def test_same_cluster_same_bytes() -> None:
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, seed], capture_output=True, text=True, env=environment, cwd=ROOT
+            [sys.executable, "-c", SCRIPT, seed], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
         )
         assert done.returncode == 0, done.stderr
         found.add(done.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -139,14 +140,12 @@ WORDS = (
 alphabet = st.sampled_from([*WORDS.split(), " "])
 
 
-@settings(max_examples=6 * settings.default.max_examples)
+@settings(max_examples=6 * settings().max_examples)
 @given(st.lists(alphabet, max_size=25).map("".join))
 def test_no_text_breaks_it(text: str) -> None:
     """Whatever is written, the answer is a bool or an error of ours."""
-    try:
+    with contextlib.suppress(CelError):
         assert compile_selector(text).match(BLANK, "d") in (True, False)
-    except CelError:
-        pass
 
 
 numbers = st.integers(-50, 50)
@@ -156,7 +155,9 @@ arithmetic = st.recursive(
     max_leaves=6,
 )
 predicates = st.recursive(
-    st.tuples(arithmetic, st.sampled_from("== != < <= > >=".split()), arithmetic).map(lambda p: f"({' '.join(p)})"),
+    st.tuples(arithmetic, st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), arithmetic).map(
+        lambda p: f"({' '.join(p)})"
+    ),
     lambda inner: st.tuples(inner, st.sampled_from(["&&", "||"]), inner).map(lambda p: f"({' '.join(p)})"),
     max_leaves=4,
 )
@@ -172,7 +173,7 @@ def test_agrees_with_cel_python_on_the_common_subset(text: str) -> None:
         mine = "error"
     try:
         theirs: object = bool(CELPY.program(CELPY.compile(text)).evaluate({}))
-    except (celpy.CELEvalError, ValueError):
+    except (celpy.evaluation.CELEvalError, ValueError):
         theirs = "error"
     assert mine == theirs
 
@@ -251,7 +252,8 @@ def test_masks_follow_slices_and_stay_bounded() -> None:
     raw = gpu_slice("n", carried_machines()["t4-4"])
     slice_ = decoder.decode(raw)
     text = 'device.attributes["gpu.nvidia.com"].productName == "Tesla T4"'
-    assert masks.of(text, slice_) == (0b1111, 0) and masks.of(text, slice_) is masks.of(text, slice_)
+    assert masks.of(text, slice_) == (0b1111, 0)
+    assert masks.of(text, slice_) is masks.of(text, slice_)
     raw["spec"]["devices"][1]["attributes"].pop("productName")
     assert masks.of(text, decoder.decode(raw)) == (0b1101, 0b0010)
     assert "no such key: productName" in masks.error(text, decoder.decode(raw).devices[1], "gpu.nvidia.com")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from extender import cel
 from extender.cel import (
     UNBOUNDED,
     BudgetExceeded,
@@ -16,7 +17,6 @@ from extender.cel import (
     EvalError,
     Size,
     check,
-    compile,
     cost,
     kubernetes_library,
     types,
@@ -66,23 +66,23 @@ def test_other_packages_import_from_the_public_face_only() -> None:
 
 
 def test_a_program_takes_its_inputs_by_name() -> None:
-    program = compile("names.filter(name, name.size() > limit).size()", NUMBERS)
+    program = cel.compile("names.filter(name, name.size() > limit).size()", NUMBERS)
     assert program.evaluate({"limit": 1, "names": ["a", "bb", "ccc"]}) == 2
     assert program.evaluate({"limit": 2, "names": ["a", "bb", "ccc"]}) == 1
 
 
 def test_a_local_variable_hides_an_input() -> None:
-    assert compile("[1, 2].map(limit, limit + 1)", NUMBERS).evaluate({"limit": 7, "names": []}) == [2, 3]
+    assert cel.compile("[1, 2].map(limit, limit + 1)", NUMBERS).evaluate({"limit": 7, "names": []}) == [2, 3]
 
 
 def test_each_step_has_its_error() -> None:
     with pytest.raises(CompileError, match="no matching overload"):
-        compile("limit + names", NUMBERS)
+        cel.compile("limit + names", NUMBERS)
     with pytest.raises(EvalError, match="division by zero"):
-        compile("1 / limit", NUMBERS).evaluate({"limit": 0, "names": []})
+        cel.compile("1 / limit", NUMBERS).evaluate({"limit": 0, "names": []})
     small = Environment(FUNCTIONS, {}, (), budget=100)
     with pytest.raises(BudgetExceeded):
-        compile("lists.range(100).all(x, x >= 0)", small).evaluate({})
+        cel.compile("lists.range(100).all(x, x >= 0)", small).evaluate({})
 
 
 def test_the_cost_uses_the_sizes_of_the_inputs() -> None:

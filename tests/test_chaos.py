@@ -18,7 +18,8 @@ from tests.running_berth import claim, pod
 
 async def test_killed_before_and_after_every_write() -> None:
     done = await killed_at_every_write(seed=7, times=1)
-    assert len(done) == 10 and set(done.values()) == {1}
+    assert len(done) == 10
+    assert set(done.values()) == {1}
 
 
 async def test_two_replicas_at_once() -> None:
@@ -63,7 +64,7 @@ def test_the_filter_service_sees_what_is_wrong() -> None:
         if one is not None:
             cluster.apply(one)
         cluster.apply(pod(name, "b" if name == "q" else "c"))
-        cluster.store.get("pods", ("default", name))["spec"]["nodeName"] = "n1"
+        cluster.store["pods", ("default", name)]["spec"]["nodeName"] = "n1"
     wrong = " ".join(judge(cluster))
     for words in (
         "claim a leaked",

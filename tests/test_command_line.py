@@ -30,7 +30,9 @@ LINES: dict[str, str] = {
     "agent": "Missing option '--node' (env var: 'NODE_NAME')",
     "fabric t4-4 --count": "Option '--count' requires an argument",
     "fabric t4-4 --count 99": "Invalid value for '--count': Input should be less than or equal to 16 (is '99')",
-    "fabric t4-4 --count x": "Invalid value for '--count': Input should be a valid integer, unable to parse string as an integer (is 'x')",
+    "fabric t4-4 --count x": (
+        "Invalid value for '--count': Input should be a valid integer, unable to parse string as an integer (is 'x')"
+    ),
     "fabric t4-4 --output xml": "Invalid value for '--output': Value error, 'xml' is not one of 'table', 'json'",
     "top --seconds nan": "Invalid value for '--seconds': Input should be less than or equal to 60 (is 'nan')",
     "top --once=x": "Option '--once' does not take a value",
@@ -76,12 +78,19 @@ LINES: dict[str, str] = {
     "allocate {empty}": "{empty}: holds no Kubernetes objects",
     "explain a/b --snapshot {empty}": "{empty}: holds no Kubernetes objects",
     "explain a/b --snapshot {other}": "{other}: holds no objects that Berth reads: `berth snapshot` makes such files",
-    "lint {other} --snapshot {other}": "{other}: holds none of DeviceClass, ResourceSlice: `berth snapshot` makes such files",
-    "explain a/b --snapshot {objects} --policy {secret}": "{secret}: the policy has none of a policy's fields: is it the right file?",
+    "lint {other} --snapshot {other}": (
+        "{other}: holds none of DeviceClass, ResourceSlice: `berth snapshot` makes such files"
+    ),
+    "explain a/b --snapshot {objects} --policy {secret}": (
+        "{secret}: the policy has none of a policy's fields: is it the right file?"
+    ),
     "doctor --scheduler-config {map}": "{map}: must be a KubeSchedulerConfiguration",
     "doctor --scheduler-config {comments}": "{comments}: is empty",
     # expressions
-    "select ": "EXPRESSION: compilation failed: Syntax error: mismatched input '<EOF>' expecting an expression (line 1, column 1)",
+    "select ": (
+        "EXPRESSION: compilation failed: Syntax error: mismatched input '<EOF>' expecting an expression "
+        "(line 1, column 1)"
+    ),
     "select device.nope": "EXPRESSION: compilation failed: undefined field 'nope' (line 1, column 7)",
     "select 1": "EXPRESSION: must evaluate to bool or the unknown type, not int",
     "select true -f {other}": "--file: the files hold no ResourceSlice",
@@ -105,10 +114,14 @@ SECRETS: dict[str, str] = {
     "no kind": "spec: SECRET\nmetadata: SECRET\n",
 }
 READERS = (
-    "policy show {}", "policy check {}", "fabric {}", "select true -f {}", "select --cases {}", "lint {}", "allocate {}",
-    "lint {objects} --snapshot {}", "explain a/b --snapshot {}", "explain a/b --snapshot {objects} --policy {}", "explain -f {}",
-    "doctor --scheduler-config {}", "doctor --kubeconfig {}", "snapshot --kubeconfig {}", "agent --node n --kubeconfig {}",
-    "serve --kubeconfig {}", "serve --kubeconfig {kubeconfig} --policy {}", "serve --kubeconfig {kubeconfig} --tls-cert {} --tls-key {}",
+    "policy show {}", "policy check {}", "fabric {}", "select true -f {}", "select --cases {}", "lint {}",
+    "allocate {}",
+    "lint {objects} --snapshot {}", "explain a/b --snapshot {}", "explain a/b --snapshot {objects} --policy {}",
+    "explain -f {}",
+    "doctor --scheduler-config {}", "doctor --kubeconfig {}", "snapshot --kubeconfig {}",
+    "agent --node n --kubeconfig {}",
+    "serve --kubeconfig {}", "serve --kubeconfig {kubeconfig} --policy {}",
+    "serve --kubeconfig {kubeconfig} --tls-cert {} --tls-key {}",
 )  # fmt: skip
 
 
@@ -116,7 +129,8 @@ READERS = (
 def files(tmp_path: Path) -> dict[str, str]:
     """Files by name, as lines above name them."""
     texts = {name: yaml.safe_dump(value) for name, value in honest(tmp_path).items()} | {
-        "comments": "# nothing\n", "empty": '{"kind": "List", "items": []}', "map": '{"name": "x"}', "secret": SECRETS["shadow"],
+        "comments": "# nothing\n", "empty": '{"kind": "List", "items": []}', "map": '{"name": "x"}',
+        "secret": SECRETS["shadow"],
         "other": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n",
     }  # fmt: skip
     for name, text in texts.items():
@@ -138,14 +152,16 @@ def test_no_error_shows_what_a_file_of_others_holds(
     target = tmp_path / "given"
     target.write_text(SECRETS[content])
     code, out, told = berth([word.format(str(target), **files) for word in line.split()])
-    assert code in (0, 1, 2) and "SECRET" not in out + told, out + told
+    assert code in (0, 1, 2), out + told
+    assert "SECRET" not in out + told, out + told
     assert code != 0 or line.startswith(("lint", "select --cases")), "it was taken for something"
 
 
 def test_what_is_wrong_in_a_file_of_ours_is_shown(tmp_path: Path) -> None:
     (tmp_path / "policy").write_text("weights: {lnk: 3}\nwrong: yes\n")
     code, _, told = berth(["policy", "show", str(tmp_path / "policy")])
-    assert code == 2 and "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in told
+    assert code == 2
+    assert "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in told
     assert "wrong: Extra inputs are not permitted (is True, line 2, column 1)" in told
 
 
@@ -155,7 +171,8 @@ def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> No
     code, out, told = berth(
         ["policy", "check", str(tmp_path / "nowhere"), str(tmp_path / "good"), str(tmp_path / "wrong")]
     )
-    assert code == 2 and out == f"{tmp_path}/good: good\n"
+    assert code == 2
+    assert out == f"{tmp_path}/good: good\n"
     assert [line.split(": ")[1] for line in told.splitlines()] == ["does not exist", "candidates"]
 
 
@@ -163,7 +180,7 @@ def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> No
     "text", ["- 1\n" * (MOST_YAML // 4 + 1), "---\na: 1\n" * (MOST_YAML // 9 + 1), "[" + "x,\n" * (MOST_YAML // 3 + 1)]
 )
 def test_yaml_that_takes_long_is_refused_at_once(text: str) -> None:
-    with pytest.raises(WireError, match="is larger than the 8 MiB that YAML may have: write it as JSON|is not JSON"):
+    with pytest.raises(WireError, match=r"is larger than the 8 MiB that YAML may have: write it as JSON|is not JSON"):
         [values_of(part) for part in parts_of(text, "f")]
 
 
@@ -182,7 +199,7 @@ def test_standard_input_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_is_taken_once() -> None:
     (first,) = listen_on("--listen", "127.0.0.1", 0)
-    with first, pytest.raises(WireError, match="--pages: cannot listen on .*: Address already in use"):
+    with first, pytest.raises(WireError, match=r"--pages: cannot listen on .*: Address already in use"):
         listen_on("--pages", "127.0.0.1", first.getsockname()[1])
 
 

@@ -1,4 +1,5 @@
-"""Serve and console over real HTTP, each with its own watches: what serve decides is seen, and serve needs no console."""
+"""Serve and console over real HTTP, each with its own watches: what serve decides is seen, and serve needs no
+console."""
 
 from __future__ import annotations
 
@@ -14,16 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.entry.console_process import Pages, Policies, RecordsFrom
 from extender.entry.console_process import run as run_console
-from extender.extension import Poster
-from extender.extension import Service
+from extender.extension import Poster, Service
 from extender.policy import Policy
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.running_berth import claim, pod
@@ -143,16 +141,19 @@ async def test_what_serve_does_is_seen_in_the_console(tmp_path: Path) -> None:
         await sees(people, "ffffffhh")
         assert await one.filter("late") == []
         waiting = await explained(people, "late", "attempts")
-        assert (
-            waiting["outcome"] == "refused" and waiting["attempts"][0]["fitting"] == 0 and waiting["remembered_since"]
-        )
+        assert waiting["outcome"] == "refused"
+        assert waiting["attempts"][0]["fitting"] == 0
+        assert waiting["remembered_since"]
         assert await one.bind("p", node) == ""
         await sees(people, "ffffffuu")
         found = await explained(people, "p", "decision")
-        assert found["outcome"] == "bound" and found["decision"]["chosen"]["node"] == node
-        assert found["decision"]["runner_up"] in {"n1", "n2"} - {node} and found["decision"]["chosen"]["parts"]
+        assert found["outcome"] == "bound"
+        assert found["decision"]["chosen"]["node"] == node
+        assert found["decision"]["runner_up"] in {"n1", "n2"} - {node}
+        assert found["decision"]["chosen"]["parts"]
         fleet = (await people.get("/v1/fleet")).json()
-        assert [decided["pod"] for decided in fleet["decisions"]] == ["default/p"] and fleet["remembered_since"]
+        assert [decided["pod"] for decided in fleet["decisions"]] == ["default/p"]
+        assert fleet["remembered_since"]
         assert [waits["pod"] for waits in fleet["pending"]] == ["default/late"]
 
 
@@ -174,31 +175,35 @@ async def test_holds_that_end_vanish_from_the_console(tmp_path: Path) -> None:
 async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) -> None:
     """What serve decided before is explained by what the Binding wrote, and serve's next records are taken."""
     cluster, pages, records = sandbox(), free_port(), free_port()
-    async with cluster.serving() as api:
-        async with serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one:
-            for name in ("p", "q"):
-                cluster.apply(claim(name))
-                cluster.apply(pod(name, name))
-            async with console(api, pages, records) as people:
-                assert await one.bind("p", (await one.filter("p"))[0]) == ""
-                first = await explained(people, "p", "decision")
-            async with console(api, pages, records) as people:
-                reply = await people.get("/v1/explain/default/p")
-                known = reply.json()
-                assert known["outcome"] == "bound" and "decision" not in known, known
-                assert "pod default/p was bound to" in known["sentence"] and "score " in known["sentence"]
-                since = (await people.get("/v1/fleet")).json()["remembered_since"]
-                assert since >= first["remembered_since"]
-                nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
-                assert nobody.endswith(f"no decision about it is remembered since {since}")
-                assert await one.bind("q", (await one.filter("q"))[0]) == ""
-                assert (await explained(people, "q", "decision"))["remembered_since"] == since
+    async with (
+        cluster.serving() as api,
+        serve(cluster, api, f"http://127.0.0.1:{records}", good_token(tmp_path)) as one,
+    ):
+        for name in ("p", "q"):
+            cluster.apply(claim(name))
+            cluster.apply(pod(name, name))
+        async with console(api, pages, records) as people:
+            assert await one.bind("p", (await one.filter("p"))[0]) == ""
+            first = await explained(people, "p", "decision")
+        async with console(api, pages, records) as people:
+            reply = await people.get("/v1/explain/default/p")
+            known = reply.json()
+            assert known["outcome"] == "bound", known
+            assert "decision" not in known, known
+            assert "pod default/p was bound to" in known["sentence"]
+            assert "score " in known["sentence"]
+            since = (await people.get("/v1/fleet")).json()["remembered_since"]
+            assert since >= first["remembered_since"]
+            nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
+            assert nobody.endswith(f"no decision about it is remembered since {since}")
+            assert await one.bind("q", (await one.filter("q"))[0]) == ""
+            assert (await explained(people, "q", "decision"))["remembered_since"] == since
 
 
 async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
     """None, one that is dead, and one that refuses the sender: the same nodes, the same devices."""
     (tmp_path / "token").write_text("stranger")
-    chosen = []
+    chosen: list[tuple[str, Any, str]] = []
     for where in ("none", "dead", "refuses"):
         cluster, pages, records = sandbox(), free_port(), free_port()
         async with AsyncExitStack() as stack:
@@ -219,10 +224,11 @@ async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
             outbox = one.service.outbox
             assert (outbox is None) == (where == "none")
             if outbox is not None:
-                await eventually(lambda: outbox.failures)
+                await eventually(lambda box=outbox: box.failures)
                 assert outbox.sent == 0
                 text = (await one.client.get("/metrics")).text
-                assert "berth_records_failures_total" in text and "berth_records_failures_total 0.0" not in text
+                assert "berth_records_failures_total" in text
+                assert "berth_records_failures_total 0.0" not in text
     third = len(chosen) // 3
     assert chosen[:third] == chosen[third : 2 * third] == chosen[2 * third :]
     assert [found[1:] for found in chosen[:third] if found[0] == "late"] == [([], "")]
@@ -245,7 +251,8 @@ async def test_two_replicas_are_one_history(tmp_path: Path) -> None:
             """Both may choose one device: then the one that wrote later gives way, and the pod is tried again."""
             return await by.bind(name, (await by.filter(name))[0]) == ""
 
-        assert await one.filter("late") == [] and await other.filter("late") == []
+        assert await one.filter("late") == []
+        assert await other.filter("late") == []
         await asyncio.gather(eventually(lambda: placed(one, "p")), eventually(lambda: placed(other, "q")))
         for name in ("p", "q"):
             await explained(people, name, "decision")
@@ -274,7 +281,8 @@ async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
         (found,) = await eventually(heard, "serve's first batch")
         assert set(found) == {"replica", "epoch", "heard_seconds", "last", "lost", "policy", "mix"}
         assert set(found["policy"]) == {"generation", "digest", "problem"}
-        assert found["mix"] and set(found["mix"][0][0]) == {"cpu", "memory", "gpus", "milli", "models"}
+        assert found["mix"]
+        assert set(found["mix"][0][0]) == {"cpu", "memory", "gpus", "milli", "models"}
         status = (await people.get("/v1/policy")).json()
         assert set(status) == {
             "generation",
@@ -285,7 +293,8 @@ async def test_processes_and_policy_keep_their_fields(tmp_path: Path) -> None:
             "candidate",
             "candidate_problem",
         }
-        assert status["policy"] == Policy().model_dump(mode="json") and status["digest"] == found["policy"]["digest"]
+        assert status["policy"] == Policy().model_dump(mode="json")
+        assert status["digest"] == found["policy"]["digest"]
         diff = (await people.get("/v1/policy/diff")).json()
         assert set(diff) == {"candidate", "problem", "compared", "left_out", "changed"}
 

@@ -12,12 +12,20 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable
+from extender.cluster import (
+    ApiClient,
+    ClusterError,
+    Conflict,
+    Credentials,
+    NotFound,
+    TooMany,
+    Unavailable,
+    load_credentials,
+)
 from extender.cluster.api_errors import Forbidden, Gone, Invalid, Unexpected, error_for
-from extender.cluster import ApiClient
-from extender.cluster import Credentials, load_credentials
 from extender.cluster.credentials import TokenCache
 from extender.sandbox import listening
+from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import eventually
 
 
@@ -71,13 +79,14 @@ def test_a_plugin_that_fails_is_named_with_its_reason(tmp_path: Path, script: st
     with pytest.raises(ClusterError) as raised:
         load_credentials(kubeconfig(tmp_path, script, "--token", "s3cret"))
     assert str(raised.value).startswith(f"credential plugin {sys.executable} failed: ")
-    assert words in str(raised.value) and "s3cret" not in str(raised.value)
+    assert words in str(raised.value)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_a_plugin_that_does_not_exist_is_named(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, "")
     path.write_text(path.read_text().replace(sys.executable, "/nowhere/plugin"))
-    with pytest.raises(ClusterError, match="credential plugin /nowhere/plugin failed: .*No such file"):
+    with pytest.raises(ClusterError, match=r"credential plugin /nowhere/plugin failed: .*No such file"):
         load_credentials(path)
 
 
@@ -87,7 +96,7 @@ def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
         kubeconfig(tmp_path, answering({"token": "t0", "expirationTimestamp": "2020-01-01T00:00:00Z"}))
     )
     (tmp_path / "plugin.py").write_text("import sys; sys.exit('revoked')")
-    with pytest.raises(ClusterError, match="credential plugin .* failed: process returned 1. revoked"):
+    with pytest.raises(ClusterError, match=r"credential plugin .* failed: process returned 1. revoked"):
         found.token()
 
 
@@ -127,7 +136,8 @@ async def test_one_plugin_runs_at_a_time_beside_the_loop_and_ahead_of_expiry() -
     while "t2" not in found:
         found.append(await cache.get())
         await asyncio.sleep(0)
-    assert set(found) <= {"t1", "t2"} and plugin.reads == 2
+    assert set(found) <= {"t1", "t2"}
+    assert plugin.reads == 2
 
 
 async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> None:
@@ -141,7 +151,8 @@ async def test_a_plugin_that_fails_leaves_the_last_token_while_it_lives() -> Non
         assert await cache.get() == "t1"
         plugin.release.release()
         await eventually(lambda: bool(lines))
-        assert await cache.get() == "t1" and plugin.reads == 2, "not asked again at once"
+        assert await cache.get() == "t1", "not asked again at once"
+        assert plugin.reads == 2, "not asked again at once"
         now[0] = 300.0
         plugin.release.release()
         with pytest.raises(ClusterError, match="credential plugin p failed: revoked"):
@@ -208,7 +219,8 @@ STATUSES = {
 def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
     found = error_for(status, "words", 1.0)
     assert type(found) is STATUSES[status]
-    assert "words" in str(found) and (type(found) is not Unexpected or str(status) in str(found))
+    assert "words" in str(found)
+    assert type(found) is not Unexpected or str(status) in str(found)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +237,7 @@ def test_only_what_may_pass_is_a_passing_fault(status: int) -> None:
     ],
 )
 async def test_retry_after_is_capped(header: str, seconds: float) -> None:
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", header.encode())]})
         await send({"type": "http.response.body", "body": b"{}"})
 
@@ -239,7 +251,7 @@ async def test_a_redirected_write_is_no_success() -> None:
     """Followed, a POST would become a GET, and its 200 look like a Binding."""
     seen = []
 
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append((scope["method"], scope["path"]))
         status, headers = (302, [(b"location", b"/login")]) if scope["path"] != "/login" else (200, [])
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -253,7 +265,7 @@ async def test_a_redirected_write_is_no_success() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>login</html>", b"[]", b"7", b"null"])
 async def test_an_answer_that_is_no_object_is_an_error(body: bytes) -> None:
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 

@@ -11,24 +11,21 @@ from hypothesis import strategies as st
 from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.diagnosis import check_consistency
-from extender.diagnosis import explain
-from extender.diagnosis import fleet_stats
-from extender.diagnosis import Scenario, apply_scenario, without_own_holds
+from extender.diagnosis import Scenario, apply_scenario, check_consistency, explain, fleet_stats, without_own_holds
 from extender.diagnosis.search_trace import causes, trace, trace_search
-from extender.model import WireError
-from extender.model import CallBudget, CallBudgetSpent
-from extender.model import ObjectKey, Pod, PodClaim, Result
-from extender.model import DeviceId
+from extender.model import CallBudget, CallBudgetSpent, DeviceId, ObjectKey, Pod, PodClaim, Result, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, Unschedulable, evaluate
-from extender.scheduling import NodeRanking
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import (
+    EvaluationContext,
+    NodeRanking,
+    PodRequirements,
+    Unschedulable,
+    evaluate,
+    requirements_of,
+)
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 KINDS = ("hgx-h100-8", "t4-4", "dgx1-v100", "t4-4")
@@ -107,8 +104,8 @@ def test_an_observed_search_gives_the_verdict_of_one_that_is_not(
 def test_an_imagined_cluster_is_explained_as_one_that_is_so(
     held: list[tuple[int, int]], back: list[tuple[int, int]], without: frozenset[str], asked: tuple[int, str, str]
 ) -> None:
-    """Devices given back and nodes gone: the same nodes fit with the same devices, and others fail for the same reasons.
-    Scores are relative to the fleet, which stays that of the real cluster."""
+    """Devices given back and nodes gone: the same nodes fit with the same devices, and others fail for the same
+    reasons. Scores are relative to the fleet, which stays that of the real cluster."""
     real, wished = cluster(held, asked), cluster([one for one in held if one not in back], asked, without)
     given = tuple(result(*one) for one in back if one in held)
     imagined = apply_scenario(real.snapshot(), (), Scenario(without, given))
@@ -116,7 +113,8 @@ def test_an_imagined_cluster_is_explained_as_one_that_is_so(
     ranking.update(imagined, rules_of(real))
     truth.update(wished.snapshot(), rules_of(wished))
     assert set(dict(ranking.best(None, 99))) == set(dict(truth.best(None, 99)))
-    assert ranking.reasons() == truth.reasons() and ranking.nodes == truth.nodes == len(imagined.node_infos)
+    assert ranking.reasons() == truth.reasons()
+    assert ranking.nodes == truth.nodes == len(imagined.node_infos)
     found = explain(POD, imagined, Policy(), rules_of(real))
     there = explain(POD, wished.snapshot(), Policy(), rules_of(wished))
     assert (found.outcome, found.nodes, found.fitting) == (there.outcome, there.nodes, there.fitting)
@@ -147,12 +145,15 @@ def test_one_search_tells_reason_causes_and_story() -> None:
     found = trace(cache.snapshot().node_infos["n1"], demand(cache), rules_of(cache))
     assert isinstance(found.status, Unschedulable)
     told = trace_search(found, rules_of(cache))
-    assert told[0] == "node n1: 4 devices" and told[-1] == f"refused: {found.status.text}"
+    assert told[0] == "node n1: 4 devices"
+    assert told[-1] == f"refused: {found.status.text}"
     assert "request gpu: in use gpu-0, gpu-1" in told
     explained = explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n1")
-    assert explained.narration == told and explained.outcome == "fits"
+    assert explained.narration == told
+    assert explained.outcome == "fits"
     (group,) = explained.groups
-    assert group.reason == found.status.text and group.causes[: len(causes(found))] == causes(found)
+    assert group.reason == found.status.text
+    assert group.causes[: len(causes(found))] == causes(found)
     with pytest.raises(WireError, match="not known"):
         explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n9")
 
@@ -165,14 +166,17 @@ def test_nodes_that_look_different_to_the_pod_are_explained_so() -> None:
     assert explain(POD, snapshot, Policy(), context).best[0].node == "n2"
     own = without_own_holds(snapshot, given, ["n0", "n9"])
     found = explain(POD, snapshot, Policy(), context, own=own)
-    assert found.fitting == 2 and {one.node for one in found.best} == {"n0", "n2"} and found.nodes == 4
+    assert found.fitting == 2
+    assert {one.node for one in found.best} == {"n0", "n2"}
+    assert found.nodes == 4
 
 
 def test_a_term_that_no_device_reaches_is_counted_so() -> None:
     """The second term reads no attribute, so that all devices look alike to it, of which there are none."""
     cache = cluster([], (1, 'device.attributes["gpu.nvidia.com"].nothing == 1 && device.driver != ""', ""))
     found = explain(POD, cache.snapshot(), Policy(), rules_of(cache))
-    assert found.outcome == "refused" and "matches none of 24 devices" in found.terms[0]
+    assert found.outcome == "refused"
+    assert "matches none of 24 devices" in found.terms[0]
     assert '`device.driver != ""` matches none of 0 devices' in found.terms[1]
 
 
@@ -188,4 +192,5 @@ def test_audit_and_facts_are_values() -> None:
     cache = cluster([(1, 0)], (1, "", ""))
     assert check_consistency(cache) == []
     stats = fleet_stats(cache.snapshot())
-    assert sum(one.gpus for one in stats.values()) == 24 and sum(one.free for one in stats.values()) == 23
+    assert sum(one.gpus for one in stats.values()) == 24
+    assert sum(one.free for one in stats.values()) == 23

@@ -1,4 +1,5 @@
-"""Every command that the documentation shows is run as it stands there, against the sandbox; those of kubectl in tests/e2e."""
+"""Every command that the documentation shows is run as it stands there, against the sandbox; those of kubectl in
+tests/e2e."""
 
 from __future__ import annotations
 

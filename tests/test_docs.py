@@ -105,6 +105,4 @@ def test_examples_and_configuration_are_well_formed() -> None:
 
 
 def test_version_is_the_changelogs_newest() -> None:
-    assert (
-        re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1) == __version__
-    )
+    assert re.findall(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -11,21 +12,18 @@ import pytest
 import yaml
 
 from extender.cache import ClusterCache
-from extender.cli.doctor_command import cluster as cluster_findings
+from extender.cli.doctor_cluster import cluster as cluster_findings
 from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
-from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox import Cluster, carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox import Cluster
-from extender.wire import decode_node
-from extender.wire import decode_class
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_class, decode_node
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
 
 
-def changed(edit) -> str:
+def changed(edit: Callable[[dict], object]) -> str:
     config = yaml.safe_load(CONFIG)
     edit(config)
     return yaml.safe_dump(config)
@@ -48,15 +46,18 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
         (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
     ],
 )
-def test_traps_of_the_configuration(edit, words: str) -> None:
+def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) -> None:
     (found,) = configuration(changed(edit))
-    assert words in found.what and found.why and found.mend
+    assert words in found.what
+    assert found.why
+    assert found.mend
 
 
 def test_pods_that_name_another_scheduler() -> None:
     mine, other = pod("a", "c"), pod("b", "c", schedulerName="default-scheduler")
     (found,) = waiting([mine, other])
-    assert "default/b" in found.what and "default/a" not in found.what
+    assert "default/b" in found.what
+    assert "default/a" not in found.what
 
 
 @pytest.mark.parametrize(
@@ -80,19 +81,20 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
 
 def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-    quota = lambda used: {
-        "metadata": {"name": "q", "namespace": "team"},
-        "status": {"hard": {name: "8"}, "used": {name: used}},
-    }
+
+    def quota(used: str) -> dict:
+        return {
+            "metadata": {"name": "q", "namespace": "team"},
+            "status": {"hard": {name: "8"}, "used": {name: used}},
+        }
+
     waits = pod("p")
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     assert [f.what for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
     assert full.what == "quota team/q: 8 of 8 devices of class gpu.nvidia.com are used"
-    assert (
-        claimless.what == "1 waiting pods have no claim yet: default/p"
-        and claimless.mend == "kubectl -n default describe pod p"
-    )
+    assert claimless.what == "1 waiting pods have no claim yet: default/p"
+    assert claimless.mend == "kubectl -n default describe pod p"
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
     assert list(quota_blocks([], [waits])) == []
 
@@ -184,7 +186,5 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     assert process.returncode == 1, err
     assert len(found) == 3, found
     assert "1 of 2 GPU nodes have no fresh agent: n2" in found[0]
-    assert (
-        "2 claims were allocated by another scheduler" in found[1]
-        and "gpu-0 is allocated to default/x, default/y" in found[2]
-    )
+    assert "2 claims were allocated by another scheduler" in found[1]
+    assert "gpu-0 is allocated to default/x, default/y" in found[2]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.files import read_file, read_mounted
-from extender.model import WireError
-from extender.model import one_line
+from extender.model import WireError, one_line
 from extender.policy import Policy, PolicyError, load_policy
 from extender.runtime import CandidateFile, PolicyFile
 from extender.wire import Places, json_value, one_value, parts_of, text_of
@@ -82,13 +83,14 @@ def test_values(text: str, expected: list) -> None:
         (b"[" * 101, "is nested deeper than 100 levels (line 1, column 101)"),
         (b'{"a":' * 101 + b"1" + b"}" * 101, "is nested deeper than 100 levels"),
         (bomb().encode(), "its aliases stand for more values than the text has characters (line 3, column"),
-        ("a: &a {b: {c: {d: 1}}}\nx: ".encode() + b"[" * 99 + b"*a" + b"]" * 99, "is nested deeper"),
+        (b"a: &a {b: {c: {d: 1}}}\nx: " + b"[" * 99 + b"*a" + b"]" * 99, "is nested deeper"),
     ],
 )
 def test_faults_have_a_place(content: bytes, words: str) -> None:
     with pytest.raises(WireError) as caught:
         values(content)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_alias_bomb_costs_what_its_text_costs() -> None:
@@ -120,7 +122,8 @@ def test_one_value_only() -> None:
 def test_places() -> None:
     places: Places = {}
     one_value("weights:\n  link: 3\nlist: [1, {a: 2}]\n", "f", 100, places)
-    assert places["weights", "link"] == (2, 3) and places["list", 1, "a"] == (3, 12)
+    assert places["weights", "link"] == (2, 3)
+    assert places["list", 1, "a"] == (3, 12)
 
 
 def test_json_depth() -> None:
@@ -149,15 +152,13 @@ def test_what_is_written_is_read(value: object) -> None:
 @given(st.text(), st.integers(10, 200))
 def test_cut_text_is_one_line_within_its_bytes(text: str, most: int) -> None:
     found = one_line(text, most)
-    assert (
-        len(found.encode()) <= most
-        and "\n" not in found
-        and (found == text or not text.isprintable() or found.endswith("…"))
-    )
+    assert len(found.encode()) <= most
+    assert "\n" not in found
+    assert found == text or not text.isprintable() or found.endswith("…")
 
 
 @pytest.mark.parametrize("read", [read_file, read_mounted])
-def test_files_that_cannot_be_read(read, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(read: Callable[[Path, int], object], tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 11)
     for path, words in (
         (tmp_path, "is a folder"),
@@ -172,25 +173,28 @@ def test_files_that_cannot_be_read(read, tmp_path: Path) -> None:
 def test_a_policy_names_field_value_and_place_and_is_cut() -> None:
     with pytest.raises(PolicyError) as caught:
         load_policy("candidates: 3\nweights:\n  link: " + "x" * 5000)
-    assert (
-        str(caught.value).startswith("weights.link: ")
-        and "line 3, column 3)" in str(caught.value)
-        and len(str(caught.value)) < 400
-    )
+    assert str(caught.value).startswith("weights.link: ")
+    assert "line 3, column 3)" in str(caught.value)
+    assert len(str(caught.value)) < 400
     with pytest.raises(PolicyError) as caught:
         load_policy("\n".join(["candidates: 3", *(f"{'k' * 200}{i}: 1" for i in range(40))]))
-    assert len(str(caught.value)) < 2000 and "and 35 more" in str(caught.value)
+    assert len(str(caught.value)) < 2000
+    assert "and 35 more" in str(caught.value)
     for content in FILES.values():
         with pytest.raises(PolicyError) as caught:
             load_policy(content)
-        assert "\n" not in str(caught.value) and len(str(caught.value)) < 2000
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 2000
 
 
 def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
-    path, used, refused = tmp_path / "policy.yaml", [], []
+    path = tmp_path / "policy.yaml"
+    used: list[Any] = []
+    refused: list[Any] = []
     path.write_text("candidates: 3")
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
-    assert file.reload() == "" and used == [], "what is in force already is not used again"
+    assert file.reload() == "", "what is in force already is not used again"
+    assert used == [], "what is in force already is not used again"
     for content in FILES.values():
         path.write_bytes(content)
         file.reload()
@@ -202,21 +206,26 @@ def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
     assert used == []
     assert len(refused) > len(FILES) / 2
     path.write_text("candidates: 4")
-    assert file.reload() == "" and used == [Policy(candidates=4)]
+    assert file.reload() == ""
+    assert used == [Policy(candidates=4)]
 
 
 def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
     """The last good content again: it is in force, and must be said to be."""
-    path, used, refused = tmp_path / "policy.yaml", [], []
+    path = tmp_path / "policy.yaml"
+    used: list[Any] = []
+    refused: list[Any] = []
     file = PolicyFile(path, used.append, refused.append, known=b"candidates: 3")
     for text in ("candidates: x", "candidates: 3"):
         path.write_text(text)
         file.reload()
-    assert len(refused) == 1 and used == [Policy(candidates=3)]
+    assert len(refused) == 1
+    assert used == [Policy(candidates=3)]
 
 
 def test_a_candidate_that_comes_back_is_used_again(tmp_path: Path) -> None:
-    path, used = tmp_path / "candidate.yaml", []
+    path = tmp_path / "candidate.yaml"
+    used: list[Any] = []
     file = CandidateFile(path, used.append, lambda _: None)
     for _ in range(2):
         path.write_text("candidates: 3")

@@ -8,14 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.fabric import Reading, attributes_of, fabric_of
-from extender.fabric import is_joined
-from extender.fabric import links_inside
-from extender.fabric import Graphs, bandwidth, largest_joined, quality, ranked
-from extender.fabric import choose_fabric, gpu_uuid, live_fabric
-from extender.model import members
-from extender.model import Attributes, Device, Schema
-from extender.model import Fabric, Source
+from extender.fabric import (
+    Graphs,
+    Reading,
+    attributes_of,
+    bandwidth,
+    choose_fabric,
+    fabric_of,
+    gpu_uuid,
+    is_joined,
+    largest_joined,
+    links_inside,
+    live_fabric,
+    quality,
+    ranked,
+)
+from extender.model import Attributes, Device, Fabric, Schema, Source, members
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
 from extender.wire import SliceDecoder
@@ -113,7 +121,8 @@ def test_asymmetric_links_count_as_the_smaller() -> None:
         Reading("GPU-b", "X", links=((0, 2),), link_mbps=25000, nvlink_version=3),
     ]
     found = fabric_of([device(r, i) for i, r in enumerate(readings)])
-    assert found is not None and found.graph.links == ((0, 2), (2, 0))
+    assert found is not None
+    assert found.graph.links == ((0, 2), (2, 0))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +155,9 @@ def test_absurd_numbers_never_promise_more() -> None:
         ),
     )
     found = fabric_of([broken])
-    assert found is not None and found.graph.switch_links == (0,) and found.gpus[0].memory_free_bytes is None
+    assert found is not None
+    assert found.graph.switch_links == (0,)
+    assert found.gpus[0].memory_free_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +176,8 @@ def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
     whole = [device for device in gpus if gpu_uuid(device)]
     said = live_fabric(slice_, whole, lambda _: "")[0] if slice_ is not None else None
     found = choose_fabric(said, gpus, Graphs())
-    assert found is not None and found.source is source
+    assert found is not None
+    assert found.source is source
 
 
 def test_slice_of_another_machine_is_not_believed() -> None:
@@ -174,7 +186,8 @@ def test_slice_of_another_machine_is_not_believed() -> None:
     gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
     said, _ = live_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, lambda _: "")
     found = choose_fabric(said, gpus, Graphs())
-    assert found is not None and found.source is Source.SLICE
+    assert found is not None
+    assert found.source is Source.SLICE
 
 
 def test_largest_joined_is_the_largest() -> None:

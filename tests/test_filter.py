@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.allocation import Features
-from extender.allocation import Snapshot
+from extender.allocation import Features, Snapshot
 from extender.cache import ClusterCache
 from extender.cel.dra import Masks
-from extender.model import WireError
-from extender.model import CallBudget
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import CallBudget, ObjectKey, Pod, PodClaim, WireError
 from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext
-from extender.scheduling import NodeRanking
-from extender.scheduling import PodRequirements, requirements_of
+from extender.scheduling import EvaluationContext, NodeRanking, PodRequirements, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from extender.wire import extender_v1 as wire
 from extender.wire import node_names as names_module
-from extender.wire import decode_node, decode_pod
 from extender.wire.core import may_need_devices
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
 
@@ -47,7 +38,8 @@ async def test_first_choice_is_held() -> None:
 
 
 async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
-    """The best nodes of all are looked at first; where the scheduler has ruled one of them out, the best of the rest come."""
+    """The best nodes of all are looked at first; where the scheduler has ruled one of them out, the best of the rest
+    come."""
     async with berthing({f"n{i}": "t4-4" if i % 2 else "hgx-h100-8" for i in range(6)}) as b:
         b.cluster.apply(claim("c", 1))
         b.cluster.apply(pod("p", "c"))
@@ -99,14 +91,15 @@ async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
             for name in ("unknown", "broken", "fails", "good")
         }
         assert reasons["unknown"] == "claim default/unknown, request gpu: device class nope does not exist"
-        assert "selector #0: CEL compile error" in reasons["broken"] and "1:19" in reasons["broken"]
+        assert "selector #0: CEL compile error" in reasons["broken"]
+        assert "1:19" in reasons["broken"]
         assert "no such key: nope" in reasons["fails"]
         assert reasons["good"] is None
 
 
 async def test_malformed_slice_breaks_only_its_pool() -> None:
     async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
-        obj = b.cluster.store.get("resourceslices", ("", "00000-gpu.nvidia.com-n1"))
+        obj = b.cluster.store["resourceslices", ("", "00000-gpu.nvidia.com-n1")]
         bad = {
             **obj,
             "spec": {**obj["spec"], "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "lots"}}}]},
@@ -117,7 +110,8 @@ async def test_malformed_slice_breaks_only_its_pool() -> None:
         await b.settled()
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         reason = (await b.filter("p", ["n1"]))["FailedAndUnresolvableNodes"]["n1"]
-        assert "spec.devices[0].capacity[memory].value" in reason and "'lots'" in reason
+        assert "spec.devices[0].capacity[memory].value" in reason
+        assert "'lots'" in reason
 
 
 async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_device() -> None:
@@ -129,7 +123,9 @@ async def test_extended_resource_backed_by_a_class_is_never_bound_without_a_devi
         )
         await b.settled()
         answer = await b.filter("legacy")
-        assert answer["NodeNames"] == [] or await b.bind("legacy", answer["NodeNames"][0]) == "" and len(b.held()) == 1
+        assert answer["NodeNames"] == [] or (
+            await b.bind("legacy", answer["NodeNames"][0]) == "" and len(b.held()) == 1
+        )
         assert (await b.filter("other"))["NodeNames"] == ["n1"]
 
 
@@ -141,7 +137,9 @@ async def test_best_node_gets_ten_and_order_follows_the_links() -> None:
         names = (await b.filter("p"))["NodeNames"]
         assert names[0] == "switched"
         found = await b.prioritize("p", names)
-        assert found["switched"] == 10 and found["bridged"] < 10 and found["pcie"] < 10
+        assert found["switched"] == 10
+        assert found["bridged"] < 10
+        assert found["pcie"] < 10
 
 
 async def test_annotations_filter_by_topology_and_bandwidth() -> None:
@@ -187,10 +185,10 @@ async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
         b.cluster.apply(pod("p", "c"))
         await b.settled()
         assert (await b.filter("p"))["NodeNames"] == []
-        before = b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"]
+        before = b.cluster.store["deviceclasses", ("", "berth.dev")]["metadata"]["resourceVersion"]
         b.cluster.apply(gpu_slice("n2", machine))
         await eventually(
-            lambda: b.cluster.store.get("deviceclasses", ("", "berth.dev"))["metadata"]["resourceVersion"] != before
+            lambda: b.cluster.store["deviceclasses", ("", "berth.dev")]["metadata"]["resourceVersion"] != before
         )
         assert (await b.filter("p"))["NodeNames"] == ["n2"]
         assert b.app.service.requeuer.touches == 1
@@ -217,7 +215,8 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
         for _ in range(3):
             ranking.update(snapshot, context)
         fresh.update(snapshot, context)
-        assert not ranking.stale and ranking.best(None, 9) == fresh.best(None, 9)
+        assert not ranking.stale
+        assert ranking.best(None, 9) == fresh.best(None, 9)
 
 
 _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]
@@ -251,19 +250,15 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
 )
 def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
     """Where a name stood before only tells where to look first."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names_module, "_NEAR", 12)
-        offsets = names_module.NameOffsets(most=5)
-        for shift, order in enumerate(orders):
-            given_names = order[:cut]
-            before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
-            asked = names_module.NodeNames(
-                before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets
-            )
-            for name in (*order, "ode-3", "node"):
-                if '"' not in name:
-                    assert asked.has_all([name]) == (name in given_names), name
-            assert list(asked) == given_names
+    offsets = names_module.NameOffsets(most=5, near=12)
+    for shift, order in enumerate(orders):
+        given_names = order[:cut]
+        before, text = b'{"n"' * shift, json.dumps(given_names, separators=(",", ":")).encode()
+        asked = names_module.NodeNames(before + text + b',"n"]', slice(len(before), len(before) + len(text)), offsets)
+        for name in (*order, "ode-3", "node"):
+            if '"' not in name:
+                assert asked.has_all([name]) == (name in given_names), name
+        assert list(asked) == given_names
 
 
 def test_names_are_counted_and_only_estimated_for_people() -> None:
@@ -271,7 +266,8 @@ def test_names_are_counted_and_only_estimated_for_people() -> None:
     offsets = names_module.NameOffsets()
     two, one = (names_module.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
     assert [names_module.estimated_len(names) for names in (two, one)] == [2, 2]
-    assert (len(two), len(one)) == (2, 1) and names_module.estimated_len(one) == 1
+    assert (len(two), len(one)) == (2, 1)
+    assert names_module.estimated_len(one) == 1
 
 
 _TEXTS = st.sampled_from(["u", "u-1", '"uid":"x"', '","uid":"y","resourceVersion":"9', "\\", "{}", "é"])
@@ -302,8 +298,10 @@ def test_nobody_can_make_looking_for_them_take_long() -> None:
     body = b'{"Pod":{"metadata":{%b"name":"p"}},"Nodes":null,"NodeNames":["n"]}' % (b'"uid":"u",' * 500_000)
     assert wire.decode_args(body).identity == ("", "")
     body = b'{"Pod":{"metadata":{"name":"\xff","uid":"\xff","resourceVersion":"1"}},"Nodes":null,"NodeNames":["n"]}'
+    args = wire.decode_args(body)
+    assert args.identity == ("", "")
     with pytest.raises(WireError, match="not JSON"):
-        assert wire.decode_args(body).identity == ("", "") and wire.decode_args(body).pod
+        _ = args.pod
 
 
 async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is() -> None:
@@ -313,7 +311,7 @@ async def test_a_pod_that_the_watch_shows_is_not_read_again_and_a_newer_one_is()
         await b.settled()
         shown = b.pod("p")
 
-        async def first(version: str, least: str) -> str:
+        async def first(version: str, least: str) -> list[str]:
             names = ("name", "namespace", "uid")
             metadata = {
                 **{name: shown["metadata"][name] for name in names},
@@ -335,7 +333,8 @@ async def test_names_that_are_no_json_are_refused_once_they_are_read() -> None:
         await b.settled()
         body = b'{"Pod":%b,"Nodes":null,"NodeNames":["n1" "n2"]}' % json.dumps(b.pod("p")).encode()
         reply = await b.client.post("/filter", content=body)
-        assert reply.status_code == 400 and "NodeNames" in reply.json()["error"], reply.text
+        assert reply.status_code == 400, reply.text
+        assert "NodeNames" in reply.json()["error"], reply.text
 
 
 _MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
@@ -390,9 +389,10 @@ class World:
         more = ' && device.attributes["gpu.nvidia.com"].uuid != "x"' if identity else ""
         asked = decode_claim(claim("c", 2, selector + more))
         self.mirror.apply_claim(asked.key, asked)
-        self.demand = requirements_of(
-            Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),)), self.mirror.snapshot(), Policy()
-        )
+        asking = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),))
+        demand = requirements_of(asking, self.mirror.snapshot(), Policy())
+        assert isinstance(demand, PodRequirements)
+        self.demand = demand
 
     def change(self, name: str, kind: int) -> None:
         machine = _MACHINES[kind % 3]
@@ -409,10 +409,8 @@ class World:
             ranking.update(*self.newest())
         fresh, node_infos = NodeRanking(self.demand), self.mirror.snapshot().node_infos
         fresh.update(*self.newest())
-        assert (
-            ranking.best(None, 99) == fresh.best(None, 99)
-            and ranking.unschedulable_counts() == fresh.unschedulable_counts()
-        )
+        assert ranking.best(None, 99) == fresh.best(None, 99)
+        assert ranking.unschedulable_counts() == fresh.unschedulable_counts()
         assert [ranking.status(node_info) for node_info in node_infos.values()] == [
             fresh.status(node_info) for node_info in node_infos.values()
         ]
@@ -470,5 +468,6 @@ def test_places_of_names_are_remembered_from_the_first_body_on() -> None:
     body = b'{"Pod":{"metadata":{"name":"p","namespace":"d","uid":"u"}},"Nodes":null,"NodeNames":["n1","n2"]}'
     offsets = names_module.NameOffsets()
     names = wire.decode_args(body, offsets).names
-    assert isinstance(names, names_module.NodeNames) and names.has_all(["n2"])
+    assert isinstance(names, names_module.NodeNames)
+    assert names.has_all(["n2"])
     assert len(offsets) == 1

@@ -35,21 +35,34 @@ async def test_fleet_commands() -> None:
         history = b.console.history
         await eventually(lambda: history.newest(ObjectKey("default", "b")), "the record of the pod that waits")
         code, out = await command(b, "nodes", "n1")
-        assert code == 0 and "n1" in out and "n2" not in out and "Tesla V100-SXM2-16GB" in out
+        assert code == 0
+        assert "n1" in out
+        assert "n2" not in out
+        assert "Tesla V100-SXM2-16GB" in out
         code, out = await command(b, "nodes", "--output", "json")
         assert sum(n["gpus"].count("u") for n in orjson.loads(out)) == 4
         code, out = await command(b, "nodes", "nothing")
-        assert code == 1 and "0 nodes" in out
+        assert code == 1
+        assert "0 nodes" in out
         code, out = await command(b, "claims", "--output", "wide")
-        assert "default/a" in out and "berth" in out and "gpu.nvidia.com/" in out
+        assert "default/a" in out
+        assert "berth" in out
+        assert "gpu.nvidia.com/" in out
         code, out = await command(b, "top", "--once")
-        assert "1 pods wait" in out and "default/b" in out and "too few devices match" in out and "default/a" in out
+        assert "1 pods wait" in out
+        assert "default/b" in out
+        assert "too few devices match" in out
+        assert "default/a" in out
         code, out = await command(b, "explain", "pod", "default/b")
-        assert code == 1 and "too few devices match request gpu" in out and "no node has 16 free devices" in out
+        assert code == 1
+        assert "too few devices match request gpu" in out
+        assert "no node has 16 free devices" in out
         code, out = await command(b, "explain", "default/a")
-        assert code == 0 and f"pod default/a was bound to {node}" in out
+        assert code == 0
+        assert f"pod default/a was bound to {node}" in out
         code, out = await command(b, "explain", "default/nobody")
-        assert code == 2 and "default/nobody does not wait" in out
+        assert code == 2
+        assert "default/nobody does not wait" in out
 
 
 def test_kubectl_finds_it_as_a_plugin() -> None:
@@ -79,4 +92,5 @@ def test_every_command_has_help_with_an_example() -> None:
     ]
     for name in commands:
         found = CliRunner().invoke(cli, [*name.split(), "--help"])
-        assert found.exit_code == 0 and "Example" in found.output, name
+        assert found.exit_code == 0, name
+        assert "Example" in found.output, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import yaml
@@ -25,7 +26,7 @@ CALLS_PER_UNIT, CALLS = 4, 200  # Python's calls that a unit of cost stands for,
 
 names = st.sampled_from(["model", "index", "healthy", "driver", "memory", "names", "missing", "a/b", ""])
 domains = st.sampled_from([DRIVER, "other.example.com", ""])
-TEXTS = "a H100 1 1Gi 1.2.3 10.0.0.1 10.0.0.0/8 90m é\U0001f600 (a*)*b https://x/y?z=1".split()
+TEXTS = ["a", "H100", "1", "1Gi", "1.2.3", "10.0.0.1", "10.0.0.0/8", "90m", "é😀", "(a*)*b", "https://x/y?z=1"]
 texts = st.one_of(st.sampled_from(["", *TEXTS]), st.text(max_size=8))
 integers = st.one_of(st.integers(-3, 12), st.sampled_from([2**31, 2**63 - 1, -(2**63), 2**64 - 1]))
 
@@ -135,18 +136,23 @@ def counted(run: Callable[[], object]) -> tuple[tuple[str, str], int]:
         sys.setprofile(None)
 
 
+def reads(build: Callable[[str, Dialect], Any], text: str, dialect: Dialect) -> object:
+    return build(text, dialect).reads
+
+
 def check(text: str, device: Device) -> None:
     for dialect in (Dialect(), LISTS, Dialect((1, 34), stored=False)):
         for build in (compile_selector, compile_value):
-            compiled = ending(lambda build=build, dialect=dialect: build(text, dialect).reads)
-            assert compiled == ending(lambda build=build, dialect=dialect: build(text, dialect).reads)
+            compiled = ending(partial(reads, build, text, dialect))
+            assert compiled == ending(partial(reads, build, text, dialect))
     try:
         selector = compile_value(text, LISTS)
     except CompileError:
         return
     within_its_cost(selector, device)
     answers = [ending(lambda: compile_selector(text, LISTS).match(device, DRIVER)) for _ in range(2)]
-    assert answers[0] == answers[1] and answers[0][1] in ("True", "False", answers[0][1])
+    assert answers[0] == answers[1]
+    assert answers[0][1] in ("True", "False", answers[0][1])
 
 
 def within_its_cost(selector: Selector, device: Device) -> None:

@@ -99,7 +99,7 @@ class Nonsense(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_PATCH = do_PUT = do_GET
+    do_POST = do_PATCH = do_PUT = do_GET  # noqa: N815 - http.server's names
 
     def log_message(self, *_: object) -> None:
         pass
@@ -146,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def takes_file(words: tuple[str, ...], parameter: Any) -> bool:
     annotation = inspect.signature(COMMANDS[words].callback).parameters.get(parameter.name)
-    return annotation is not None and "Path" in str(annotation) or (words, parameter.name) == (("fabric",), "target")
+    return (annotation is not None and "Path" in str(annotation)) or (words, parameter.name) == (("fabric",), "target")
 
 
 def held_by(words: tuple[str, ...], parameter: Any) -> str:
@@ -205,7 +205,8 @@ def check(line: list[str]) -> None:
         assert "\n" not in told, told
     elif error is not None and not isinstance(error, SystemExit):
         raise AssertionError(f"{line}: {type(error).__name__}: {error}") from error
-    assert found.exit_code in (0, 1, 2) and "Traceback" not in found.output, (line, found.output)
+    assert found.exit_code in (0, 1, 2), (line, found.output)
+    assert "Traceback" not in found.output, (line, found.output)
 
 
 def file_parameters() -> list[tuple[tuple[str, ...], str]]:
@@ -326,5 +327,7 @@ def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: 
         [sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False
     )
     told = found.stderr.decode()
-    assert found.returncode == 2 and words.format(**names).replace("argument 3 is", "argument 3: is") in told, told
-    assert told.startswith("berth: ") and told.count("\n") == 1, told
+    assert found.returncode == 2, told
+    assert words.format(**names).replace("argument 3 is", "argument 3: is") in told, told
+    assert told.startswith("berth: "), told
+    assert told.count("\n") == 1, told

@@ -25,7 +25,7 @@ HEAD = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GOOD = b"POST /filter" + HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 REQUESTS = [
     GOOD,
-    b"POST /prioritize" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\n{\"Po\r\n3\r\nd\":\r\n0\r\n\r\n",
+    b"POST /prioritize" + HEAD + b'Transfer-Encoding: chunked\r\n\r\n4\r\n{"Po\r\n3\r\nd":\r\n0\r\n\r\n',
     b"GET /livez" + HEAD + b"\r\nGET /readyz" + HEAD + b"\r\n",
     b"POST /bind" + HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
     b"GET /v1/explain/default/p?without=n1" + HEAD + b"Authorization: Bearer x\r\nAccept-Encoding: gzip\r\n\r\n",
@@ -34,11 +34,15 @@ REQUESTS = [
     b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
 ]  # fmt: skip
 PIECES = [
-    b"\r\n", b"\n", b"\r", b"\x00", b"\xff", b" ", b":", b"Host: x\r\n", b"Content-Length: 5\r\n", b"Content-Length: -1\r\n",
+    b"\r\n", b"\n", b"\r", b"\x00", b"\xff", b" ", b":", b"Host: x\r\n", b"Content-Length: 5\r\n",
+    b"Content-Length: -1\r\n",
     b"Content-Length: 99999999999999999999\r\n", b"Content-Length: 1, 2\r\n", b"Transfer-Encoding: chunked\r\n",
-    b"Transfer-Encoding: gzip, chunked\r\n", b"Transfer-Encoding : chunked\r\n", b" folded\r\n", b"FFFFFFFFFFFFFFFFFF\r\n", b"-1\r\n",
-    b"0;x=y\r\n", b"HTTP/9.9", b"HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET http://x:99999/ HTTP/1.1\r\n",
-    b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: x\r\n", b"Origin: http://evil\r\n", b"X: " + b"y" * 5000 + b"\r\n", b"/" * 3000,
+    b"Transfer-Encoding: gzip, chunked\r\n", b"Transfer-Encoding : chunked\r\n", b" folded\r\n",
+    b"FFFFFFFFFFFFFFFFFF\r\n", b"-1\r\n",
+    b"0;x=y\r\n", b"HTTP/9.9", b"HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00",
+    b"GET http://x:99999/ HTTP/1.1\r\n",
+    b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: x\r\n", b"Origin: http://evil\r\n",
+    b"X: " + b"y" * 5000 + b"\r\n", b"/" * 3000,
 ]  # fmt: skip
 SOON = HttpLimits(head_bytes=LIMITS.head_bytes, head_seconds=0.05, idle_seconds=0.05, body_seconds=0.05)
 

@@ -1,33 +1,30 @@
-"""Every field of every kind that Berth watches, made wrong, through the real watch: nothing but WireError comes out of a
-decoder, other objects go on, filter answers, and once the object is good again everything is as before.
-`make fuzz` runs it for long."""
+"""Every field of every kind that Berth watches, made wrong, through the real watch: nothing but WireError comes out of
+a decoder, other objects go on, filter answers, and once the object is good again everything is as before. `make fuzz`
+runs it for long."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Self, cast
 
 import orjson
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extender.cluster import NotFound
+from extender.cluster import ApiClient, NotFound
 from extender.console import ClusterPicture, Console
-from extender.diagnosis import check_consistency
-from extender.diagnosis import row
+from extender.diagnosis import check_consistency, row
 from extender.extension import Service
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.web import serve_metrics
-from extender.web.console import console_metrics as console_metrics
+from extender.web.console import console_metrics
 from extender.web.metrics import scrape
-from extender.wire import decode_pod
-from extender.wire import lenient_loads
+from extender.wire import decode_pod, lenient_loads
 from tests.bad_values import spots
 from tests.fuzzing import BAD_FIELDS, CRASHES, IS_LONG, OBJECTS, Json, damaged, dropped, profile, replaced, unfolded
 
@@ -72,10 +69,10 @@ class World:
         self.kind, _, self.name = name.partition("/")
         self.good = OBJECTS[self.kind][self.name]
         script = Script(self.kind, self._lines())
-        self.service = Service(script, Policy(), clock=lambda: 0.0)
+        self.service = Service(cast("ApiClient", script), Policy(), clock=lambda: 0.0)
         cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
         picture = ClusterPicture(cache, evaluator, informers, self.service.expirer, shared=True)
-        self.console = Console(script, Policy(), clock=lambda: 0.0, picture=picture)
+        self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, picture=picture)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])
         self._bodies: list[bytes] = []
@@ -85,9 +82,9 @@ class World:
         self._fault: BaseException | None = None
         self.tasks: list[asyncio.Task] = []
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Self:
         self.tasks = [asyncio.create_task(one.run()) for one in self.service.informers.reflectors.values()]
-        while self.service.informers.not_ready:
+        while self.service.informers.not_ready:  # noqa: ASYNC110 - informers offer no event
             await asyncio.sleep(0)
         self.before = self.state()
         return self

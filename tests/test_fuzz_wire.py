@@ -70,13 +70,16 @@ class World:
             return
         assert 400 <= status < 500, (status, answer)
         problem = orjson.loads(answer)["error"]
-        assert problem and problem.isprintable() and len(problem.encode()) <= MOST_TOLD, problem
+        assert problem, problem
+        assert problem.isprintable(), problem
+        assert len(problem.encode()) <= MOST_TOLD, problem
 
     def nothing_is_held(self) -> None:
         """Once the time of all holds is over."""
         service = self.berth.app.service
         service.cache.expire(service.clock() + 3600)
-        assert service.cache.reservations.holds == 0 and not service.cache.reservations.in_flight
+        assert service.cache.reservations.holds == 0
+        assert not service.cache.reservations.in_flight
 
 
 def names_in(body: bytes) -> bytes:
@@ -92,7 +95,8 @@ def _filter_result(found: Any) -> None:
     assert found["NodeNames"] is None or all(type(name) is str for name in found["NodeNames"])
     assert found["Nodes"] is None or all(type(node) is dict for node in found["Nodes"]["items"])
     assert all(type(text) is str for text in found["FailedAndUnresolvableNodes"].values())
-    assert found["FailedNodes"] == {} and type(found["Error"]) is str
+    assert found["FailedNodes"] == {}
+    assert type(found["Error"]) is str
     assert found["Error"] or (found["NodeNames"] is None) != (found["Nodes"] is None)
 
 
@@ -102,13 +106,15 @@ def _scores(found: Any) -> None:
 
 
 def _binding_result(found: Any) -> None:
-    assert list(found) == ["Error"] and type(found["Error"]) is str
+    assert list(found) == ["Error"]
+    assert type(found["Error"]) is str
 
 
 def _preemption_result(found: Any) -> None:
     assert list(found) == ["NodeNameToMetaVictims"]
     for victims in found["NodeNameToMetaVictims"].values():
-        assert set(victims) == {"Pods", "NumPDBViolations"} and type(victims["NumPDBViolations"]) is int
+        assert set(victims) == {"Pods", "NumPDBViolations"}
+        assert type(victims["NumPDBViolations"]) is int
         assert all(list(one) == ["UID"] and type(one["UID"]) is str for one in victims["Pods"])
 
 

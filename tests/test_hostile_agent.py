@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.allocation import Features
+from extender.allocation import Features, NodeInfo
 from extender.cache import ClusterCache
 from extender.cache.node_info_builder import NodeInfoBuilder
 from extender.fabric import fabric_of
 from extender.fabric.agent_slices import read_fabric
 from extender.fabric.bounds import BOUNDS, MAX_LINKS, MAX_PROBLEMS
 from extender.fabric.ring import ring_gbps
-from extender.model import Source
+from extender.model import Node, Source
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.wire import decode_node
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_node
 from tests.eventually import eventually
 from tests.running_berth import berthing
 
@@ -39,7 +39,7 @@ def said(machine: str, position: int = 0, node: str = "n1", **attributes: object
 
 
 # attributes that cannot be, and a word of the problem that names each
-IMPOSSIBLE = [
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"links": "1:" + "9" * 50}, "links"),
     ({"links": "1:19,2:19"}, "more than 36 links"),
     ({"links": "\u00b2:1"}, "links"),
@@ -66,8 +66,12 @@ IMPOSSIBLE = [
 def test_impossible_value_is_named_and_not_believed(attributes: dict, word: str) -> None:
     honest = fabric_of(DECODER.decode(fabric_slice("n1", MACHINES["dgx1-v100"])).devices)
     found, problems = read_fabric(DECODER.decode(said("dgx1-v100", **attributes)).devices)
-    assert problems and word in problems[0] and "gpu-0" in problems[0] and len(problems[0]) < 200
-    assert found is not None and honest is not None
+    assert problems
+    assert word in problems[0]
+    assert "gpu-0" in problems[0]
+    assert len(problems[0]) < 200
+    assert found is not None
+    assert honest is not None
     assert all(ring_gbps(found.graph, mask) <= ring_gbps(honest.graph, mask) for mask in (3, 15, 255))
 
 
@@ -86,13 +90,15 @@ names = st.sampled_from(
 @settings(max_examples=150)
 def test_any_value_gives_a_fabric_within_bounds(attributes: dict, position: int) -> None:
     found, problems = read_fabric(DECODER.decode(said("dgx1-v100", position, **attributes)).devices)
-    assert len(problems) <= MAX_PROBLEMS and all(len(problem) < 200 for problem in problems)
+    assert len(problems) <= MAX_PROBLEMS
+    assert all(len(problem) < 200 for problem in problems)
     if found is not None:
         assert all(
             sum(row) + switched <= MAX_LINKS
             for row, switched in zip(found.graph.links, found.graph.switch_links, strict=True)
         )
-        assert found.graph.link_gbps <= 200 and all(0 <= numa < 1024 for numa in found.graph.numa)
+        assert found.graph.link_gbps <= 200
+        assert all(0 <= numa < 1024 for numa in found.graph.numa)
 
 
 def test_real_machines_have_no_problem() -> None:
@@ -109,6 +115,12 @@ def mirror_of(**machines: str) -> ClusterCache:
     return cache
 
 
+def source_of(cache: ClusterCache, node: str) -> Source:
+    fabric = cache.snapshot().node_infos[node].fabric
+    assert fabric is not None
+    return fabric.source
+
+
 def put(cache: ClusterCache, obj: dict) -> None:
     cache.apply_slice(obj["metadata"]["name"], DECODER.decode(obj))
 
@@ -118,12 +130,17 @@ def test_gpus_of_another_node_are_refused() -> None:
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
     put(cache, said("dgx1-v100", 3, uuid=other))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n1"].fabric is not None and node_infos["n1"].fabric.source is not Source.LIVE
-    assert node_infos["n2"].fabric is not None and node_infos["n2"].fabric.source is Source.LIVE
+    assert node_infos["n1"].fabric is not None
+    assert source_of(cache, "n1") is not Source.LIVE
+    assert node_infos["n2"].fabric is not None
+    assert node_infos["n2"].fabric.source is Source.LIVE
     (problem,) = cache.agent_problems["n1"]
-    assert other in problem and "node n2" in problem and "n2" not in cache.agent_problems
+    assert other in problem
+    assert "node n2" in problem
+    assert "n2" not in cache.agent_problems
     put(cache, fabric_slice("n1", MACHINES["dgx1-v100"]))
-    assert cache.snapshot().node_infos["n1"].fabric.source is Source.LIVE and not cache.agent_problems
+    assert source_of(cache, "n1") is Source.LIVE
+    assert not cache.agent_problems
 
 
 def test_pool_is_named_after_the_node() -> None:
@@ -134,11 +151,9 @@ def test_pool_is_named_after_the_node() -> None:
         lie["spec"]["pool"] |= {"name": "n2", "generation": 999}
         put(cache, lie)
     node_info = cache.snapshot().node_infos["n1"]
-    assert (
-        node_info.fabric is not None
-        and node_info.fabric.source is Source.LIVE
-        and not any(node_info.fabric.graph.switch_links)
-    )
+    assert node_info.fabric is not None
+    assert node_info.fabric.source is Source.LIVE
+    assert not any(node_info.fabric.graph.switch_links)
     assert all("lie-" in problem and "'n2'" in problem for problem in cache.agent_problems["n1"])
     assert len(cache.agent_problems["n1"]) <= 2 * MAX_PROBLEMS
     for number in range(20):
@@ -150,16 +165,20 @@ def test_pool_is_named_after_the_node() -> None:
 class FailingBuilder(NodeInfoBuilder):
     """Cannot build the views of some nodes."""
 
-    failing: frozenset[str] = frozenset()
+    def __init__(self) -> None:
+        super().__init__(Features())
+        self.failing: frozenset[str] = frozenset()
+        self.tried: list[str] = []
 
-    def build(self, node, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN201 - passes everything through
+    def build(self, node: Node, *args: Any, **more: Any) -> NodeInfo:
+        self.tried.append(node.name)
         if node.name in self.failing:
             raise ValueError(f"no view of {node.name}")
-        return super().build(node, *args, **kwargs)
+        return super().build(node, *args, **more)
 
 
 def test_view_that_cannot_be_built_stops_no_other() -> None:
-    builder = FailingBuilder(Features())
+    builder = FailingBuilder()
     cache = ClusterCache(builder=builder)
     for node in ("n1", "n2", "n3"):
         cache.apply_node(node, decode_node(node_object(node, MACHINES["t4-4"], {})))
@@ -169,28 +188,28 @@ def test_view_that_cannot_be_built_stops_no_other() -> None:
     for node in ("n1", "n2"):
         put(cache, fabric_slice(node, MACHINES["t4-4"]))
     node_infos = cache.snapshot().node_infos
-    assert node_infos["n1"].fabric.source is Source.LIVE and node_infos["n2"] is before
+    assert source_of(cache, "n1") is Source.LIVE
+    assert node_infos["n2"] is before
     assert cache.failed_nodes == {"n2": "ValueError: no view of n2"}
     builder.failing = frozenset()
     put(cache, fabric_slice("n3", MACHINES["t4-4"]))
-    assert cache.snapshot().node_infos["n2"].fabric.source is Source.LIVE, "any later event tries the node again"
+    assert source_of(cache, "n2") is Source.LIVE, "any later event tries the node again"
     assert not cache.failed_nodes
 
 
 def test_nodes_that_fail_for_ever_cost_a_few_builds_per_snapshot() -> None:
-    builder = FailingBuilder(Features())
-    cache, tried = ClusterCache(builder=builder), []
-    build = builder.build
+    builder = FailingBuilder()
+    cache = ClusterCache(builder=builder)
     builder.failing = frozenset(f"n{number}" for number in range(50))
-    builder.build = lambda node, *args, **kwargs: tried.append(node.name) or build(node, *args, **kwargs)
     for number in range(51):
         cache.apply_node(f"n{number}", decode_node(node_object(f"n{number}", MACHINES["t4-4"], {})))
     cache.snapshot()
-    tried.clear()
+    builder.tried.clear()
     for number in range(13):
         cache.apply_node("n50", decode_node(node_object("n50", MACHINES["t4-4"], {"x": str(number)})))
         cache.snapshot()
-    assert len(tried) <= 13 * 5 and builder.failing <= set(tried), "few at a time, and each in its turn"
+    assert len(builder.tried) <= 13 * 5, "few at a time, and each in its turn"
+    assert builder.failing <= set(builder.tried), "few at a time, and each in its turn"
 
 
 async def test_readiness_metrics_and_audit_name_the_node() -> None:
@@ -198,14 +217,21 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         lie = said("dgx1-v100", links="1:" + "9" * 50)
         b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
         cache = b.app.service.cache
-        await eventually(lambda: cache.snapshot() and cache.agent_problems)
+
+        def told() -> bool:
+            cache.snapshot()
+            return bool(cache.agent_problems)
+
+        await eventually(told)
         cache.failed_nodes["n2"] = "ValueError: made up"
         for _ in range(2):
             await b.console.auditor.round()
         found = {(finding["kind"], finding["about"]) for finding in (await b.client.get("/v1/audit")).json()}
-        assert ("agent", "n1") in found and ("unbuilt", "n2") in found
+        assert ("agent", "n1") in found
+        assert ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")
-        assert ready.status_code == 200 and "the view of node n2 cannot be built: ValueError: made up" in ready.text
+        assert ready.status_code == 200
+        assert "the view of node n2 cannot be built: ValueError: made up" in ready.text
 
 
 def test_admission_policy_has_the_same_bounds() -> None:

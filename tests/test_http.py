@@ -45,7 +45,8 @@ async def test_huge_body_is_refused() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for path, size in (("/filter", 20), ("/v1/explain", 5)):
             reply = await b.client.post(path, content=b" " * (size * 1024 * 1024))
-            assert reply.status_code == 413 and "larger than" in reply.text
+            assert reply.status_code == 413
+            assert "larger than" in reply.text
         assert (await b.client.get("/livez")).status_code == 200
 
 
@@ -74,7 +75,8 @@ async def test_metrics_count_what_happened() -> None:
         await b.settled()
         assert (await b.filter("never"))["NodeNames"] == []
         node = (await b.filter("pair"))["NodeNames"][0]
-        assert node == "n1" and await b.bind("pair", node) == ""
+        assert node == "n1"
+        assert await b.bind("pair", node) == ""
         await b.settled()
         b.console.surveyor.sample()
         hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
@@ -86,7 +88,8 @@ async def test_metrics_count_what_happened() -> None:
     for text, readings in ((serve, OF_SERVE), (console, OF_CONSOLE)):
         names = {name.partition("{")[0] for name in samples_of(text)}
         missing = {r.name + ("_count" if r.kind in (SUMMARY, HISTOGRAM) else "") for r in readings} - names
-        assert missing <= EMPTY and set(types_of(text)) == {r.name.removesuffix("_total") for r in readings}
+        assert missing <= EMPTY
+        assert set(types_of(text)) == {r.name.removesuffix("_total") for r in readings}
         assert not any(word in text for word in ("default/", "node=", "pod="))
     assert types_of(again) == types_of(serve)
     check_serve(serve)
@@ -106,14 +109,16 @@ def check_serve(text: str) -> None:
         for s in families["berth_call_seconds"].samples
         if s.labels["verb"] == "filter" and s.labels["status"] == "200"
     ]
-    assert calls[0].labels["le"] == "0.0005" and calls[-3].labels["le"] == "+Inf"
+    assert calls[0].labels["le"] == "0.0005"
+    assert calls[-3].labels["le"] == "+Inf"
     assert (calls[-3].value, calls[-2].name, calls[-2].value, calls[-1].name) == (
         2,
         "berth_call_seconds_count",
         2,
         "berth_call_seconds_sum",
     )
-    assert sorted(s.value for s in calls[:-2]) == [s.value for s in calls[:-2]] and calls[-1].value > 0
+    assert sorted(s.value for s in calls[:-2]) == [s.value for s in calls[:-2]]
+    assert calls[-1].value > 0
     samples = samples_of(text)
     assert (samples["berth_ready"], samples["berth_nodes"], samples["berth_claims_deallocated_total"]) == (
         "1.0",
@@ -122,7 +127,8 @@ def check_serve(text: str) -> None:
     )
     assert samples['berth_call_seconds_count{status="400",verb="filter"}'] == "1.0"
     assert samples['berth_refusals_total{code="TOO_FEW"}'] == "1.0"
-    assert samples["berth_fence_wait_seconds_count"] == "1.0" and samples["berth_evaluations_total"] != "0.0"
+    assert samples["berth_fence_wait_seconds_count"] == "1.0"
+    assert samples["berth_evaluations_total"] != "0.0"
     assert float(samples['berth_api_requests_total{method="PATCH",status="200"}']) >= 2
     assert float(samples['berth_watch_silence_seconds{kind="resourceclaims"}']) >= 0
 
@@ -133,8 +139,10 @@ def check_console(samples: dict[str, str]) -> None:
     assert samples["berth_largest_free_nvlink_set" + v100] == "6.0"
     assert 0 <= float(samples["berth_gpus_stranded" + v100]) <= 6
     assert float(samples["berth_gpu_memory_unclaimed_bytes" + v100]) == 6 * 16160 * 2**20
-    assert samples["berth_bandwidth_ratio_count"] == "1.0" and 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
-    assert samples["berth_serve_processes"] == "1.0" and float(samples["berth_records_taken_total"]) >= 3
+    assert samples["berth_bandwidth_ratio_count"] == "1.0"
+    assert 0 < float(samples["berth_bandwidth_ratio_sum"]) <= 1
+    assert samples["berth_serve_processes"] == "1.0"
+    assert float(samples["berth_records_taken_total"]) >= 3
 
 
 async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
@@ -142,5 +150,6 @@ async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await b.metrics("berth_serve_processes 1.0")
         (process,) = (await b.client.get("/v1/processes")).json()
-        assert process["policy"]["digest"] == b.app.service.filter_service.policy_digest and process["mix"]
+        assert process["policy"]["digest"] == b.app.service.filter_service.policy_digest
+        assert process["mix"]
         assert (await b.client.get("/v1/policy")).json()["processes"][0]["epoch"] == process["epoch"]

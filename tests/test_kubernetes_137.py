@@ -14,18 +14,13 @@ from extender.cel.dra import Masks
 from extender.cli.allocate_command import answer
 from extender.cli.cases import decode_case
 from extender.diagnosis import explain
-from extender.fabric import Graphs
-from extender.fabric import choose_fabric, live_fabric
-from extender.model import ObjectKey, Pod, PodClaim
-from extender.model import parse_quantity
+from extender.fabric import Graphs, choose_fabric, live_fabric
+from extender.model import ObjectKey, Pod, PodClaim, parse_quantity
 from extender.policy import Policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
-from extender.scheduling import EvaluationContext, Unschedulable, evaluate
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.scheduling import EvaluationContext, PodRequirements, Unschedulable, evaluate, requirements_of
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import berthing, claim, pod
 
 Json = dict[str, Any]
@@ -104,7 +99,8 @@ def test_why_not(case: Json) -> None:
     snapshot = cache.snapshot()
     context = EvaluationContext(Masks(), features_of(case), snapshot.baseline)
     status = evaluate(snapshot.node_infos["n"], requirements, context)
-    assert isinstance(status, Unschedulable) and status.text == case["reason"]
+    assert isinstance(status, Unschedulable)
+    assert status.text == case["reason"]
     told = explain(waiting, snapshot, Policy(), context)
     assert [group.reason for group in told.groups] == [case["reason"]]
     assert case.get("why", "") in "\n".join(told.groups[0].causes)
@@ -119,10 +115,8 @@ def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None
         spec = {"driver": "d", "nodeName": node, "pool": pool, "devices": [device]}
         cache.apply_slice(node, decoder.decode({"metadata": {"name": node}, "spec": spec}))
     node_infos = cache.snapshot().node_infos
-    assert (
-        node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class
-        and node_infos["n"].state != node_infos["m"].state
-    )
+    assert node_infos["n"].state.allocation_class != node_infos["m"].state.allocation_class
+    assert node_infos["n"].state != node_infos["m"].state
 
 
 def test_groups_declared_later_are_noticed() -> None:
@@ -161,7 +155,8 @@ async def test_a_filter_tells_the_field() -> None:
         assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]
         told = (await b.client.get("/v1/explain/default/p")).json()
         group = told["groups"][0]
-        assert group["code"] == "NODE_ALLOCATABLE" and "nodeAllocatableResources" in group["causes"][0]
+        assert group["code"] == "NODE_ALLOCATABLE"
+        assert "nodeAllocatableResources" in group["causes"][0]
 
 
 @pytest.mark.parametrize(
@@ -188,4 +183,5 @@ def test_the_standard_numa_node_is_read_where_the_agent_is_silent(
     gpus = decoder.decode(published).devices
     said = live_fabric(decoder.decode(live), gpus, lambda _: "")[0] if agent else None
     found = choose_fabric(said, gpus, Graphs())
-    assert found is not None and found.graph.numa == wanted
+    assert found is not None
+    assert found.graph.numa == wanted

@@ -11,8 +11,7 @@ import httpx
 
 from extender.cluster import Credentials
 from extender.entry.serve_process import Listen, RecordsTo, run
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster
+from extender.sandbox import Cluster, carried_machines
 from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import claim, pod
 
@@ -66,7 +65,7 @@ async def test_a_console_that_is_not_there_keeps_nothing_from_being_placed() -> 
             return any(line.startswith("berth_records_failures_total") and not line.endswith(" 0.0") for line in lines)
 
         await eventually(failures, "the console that is not there is counted")
-        found = cluster.store.get("pods", ("default", "p"))
+        found = cluster.store["pods", ("default", "p")]
         asked = {
             "Pod": {k: v for k, v in found.items() if k not in ("kind", "apiVersion")},
             "Nodes": None,

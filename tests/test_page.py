@@ -9,14 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.console import Console
 from extender.policy import Policy
 from extender.runtime import watched_resources
-from extender.sandbox import carried_machines, fabric_slice
+from extender.sandbox import carried_machines, fabric_slice, listening
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.sandbox import listening
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 from extender.web.console.console_app import ConsoleApp
 from tests.browser import CHROMIUM, NAMES, Page, browsing
@@ -26,12 +24,17 @@ from tests.running_berth import berthing, claim, pod
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason=f"no Chromium on the PATH: {', '.join(NAMES)}")
 LIVE = "document.getElementById('link').textContent === 'live'"
 TEXT = "document.body.innerText"
+UNNAMED = (
+    "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter("
+    "e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
+)
 
 
 async def opened(page: Page, title: str) -> str:
     """The text of the dialog with this title."""
     await page.until(
-        f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} && document.getElementById('detail-body').innerText.length > 20"
+        f"document.getElementById('detail').open && document.getElementById('detail-title').textContent === {title!r} "
+        "&& document.getElementById('detail-body').innerText.length > 20"
     )
     return str(await page.run("document.getElementById('detail-body').innerText"))
 
@@ -63,13 +66,18 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")
-        assert "What would help" in text and "held by default/train" in text and "Attempts" in text
+        assert "What would help" in text
+        assert "held by default/train" in text
+        assert "Attempts" in text
         await page.run("document.querySelector('#decisions button').click()")
         text = await opened(page, "default/train")
-        assert "Bound at" in text and "371 of 371 GB/s" in text and "link" in text
+        assert "Bound at" in text
+        assert "371 of 371 GB/s" in text
+        assert "link" in text
         await page.run("openNode('n1')")
         text = await opened(page, "n1")
-        assert "largest free NVLink set: 8 GPUs" in text and "live agent" in text
+        assert "largest free NVLink set: 8 GPUs" in text
+        assert "live agent" in text
         assert await page.run("document.querySelectorAll('#detail line.wire').length") == 16
         await page.run("openNode('n2')")
         assert "default/train" in await opened(page, "n2")
@@ -108,8 +116,7 @@ async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
         for width in (360, 768, 1920):
             await page.size(width, 800)
             await page.until("document.documentElement.scrollWidth <= window.innerWidth")
-        unnamed = "[...document.querySelectorAll('button, input, select, canvas, [role=img]')].filter(e => !(e.ariaLabel || e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length)).length"
-        assert await page.run(unnamed) == 0, "every control has a name for a screen reader"
+        assert await page.run(UNNAMED) == 0, "every control has a name for a screen reader"
         assert page.errors == []
 
 
@@ -129,7 +136,8 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
                 "document.getElementById('grouping').value = 'zone'; document.getElementById('grouping').onchange()"
             )
             await page.run(
-                "moveTo(0); document.getElementById('search').value = '<'; find(); document.querySelector('#found button').click()"
+                "moveTo(0); document.getElementById('search').value = '<'; find(); "
+                "document.querySelector('#found button').click()"
             )
             await page.until("document.getElementById('detail').open")
             await page.run(
@@ -165,7 +173,8 @@ async def test_without_a_browser_the_same_data() -> None:
     ):
         fill(console, 40)
         found = (await client.get("/v1/fleet")).json()
-        assert len(found["nodes"]) == 40 and found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])
+        assert len(found["nodes"]) == 40
+        assert found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])
         assert (await client.get("/v1/nodes/nobody")).status_code == 404
         index = await client.get("/")
         assert "default-src 'none'" in index.headers["content-security-policy"]

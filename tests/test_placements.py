@@ -14,12 +14,9 @@ from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
-from extender.scheduling import EvaluationContext, evaluate
+from extender.scheduling import EvaluationContext, PodRequirements, evaluate, requirements_of
 from extender.scheduling.placements import PlacementCache
-from extender.scheduling import PodRequirements, requirements_of
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 from tests.running_berth import claim
 
 _POLICIES = (Policy(), load_policy("headroom: roomy"), load_policy("packing: spread\nweights: {packing: 50}"))
@@ -31,7 +28,7 @@ _SELECTORS = (
     'device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"',
     'device.attributes["gpu.nvidia.com"].nothing == 1',
 )
-_ANNOTATIONS = (
+_ANNOTATIONS: tuple[dict[str, str], ...] = (
     {},
     {"topology": "required"},
     {"topology": "none"},

@@ -13,7 +13,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.running_berth import Json, Serving, berthing, claim, pod
 from tests.test_dra import CONDITIONAL, asks, custom, report
 
 NODES = {"n1": "t4-4", "n2": "t4-4"}
@@ -22,15 +22,13 @@ PODS = RESOURCES["", "pods"]
 ENTRY = {"name": "gpu", "resourceClaimTemplateName": "t"}
 
 
-def group(b: Berthing, name: str, *claims: Json) -> str:
+def group(b: Serving, name: str, *claims: Json) -> str:
     """Create a PodGroup with these claims; the answer is its UID."""
     made = {"kind": "PodGroup", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}}
     return str(b.cluster.apply(made)["metadata"]["uid"])
 
 
-def made_for_group(
-    b: Berthing, name: str, uid: str, group_name: str = "g", like: Callable[[str], Json] = claim
-) -> None:
+def made_for_group(b: Serving, name: str, uid: str, group_name: str = "g", like: Callable[[str], Json] = claim) -> None:
     """A claim as the claim controller makes it from a template of the PodGroup."""
     made = like(name)
     owner = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group_name, "uid": uid}
@@ -38,7 +36,7 @@ def made_for_group(
     b.cluster.apply(made)
 
 
-def member(b: Berthing, name: str, entry: Json, made: str = "", group_name: str = "g") -> None:
+def member(b: Serving, name: str, entry: Json, made: str = "", group_name: str = "g") -> None:
     """A pod of the group with one claim; `made` is the claim that its status names."""
     b.cluster.apply(pod(name, resourceClaims=[entry], schedulingGroup={"podGroupName": group_name}))
     if made:
@@ -46,12 +44,12 @@ def member(b: Berthing, name: str, entry: Json, made: str = "", group_name: str 
         b.cluster.api.registry.patch(PODS, ("default", name), status, "status", strategic=False)
 
 
-def reserved(b: Berthing, name: str) -> list[Json]:
-    found = b.cluster.store.get("resourceclaims", ("default", name))
+def reserved(b: Serving, name: str) -> list[Json]:
+    found = b.cluster.store["resourceclaims", ("default", name)]
     return list(found["status"].get("reservedFor") or ())
 
 
-async def bound_together(b: Berthing, *names: str) -> list[str]:
+async def bound_together(b: Serving, *names: str) -> list[str]:
     """Filter all pods, then bind them at once; the answers of the binds."""
     await b.settled()
     nodes = [(await b.filter(name))["NodeNames"][0] for name in names]
@@ -68,7 +66,8 @@ async def test_a_claim_made_for_the_group_is_reserved_once_for_it() -> None:
         assert await bound_together(b, "g-0", "g-1", "g-2") == ["", "", ""]
         entry_of_group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": uid}
         assert reserved(b, "made") == [entry_of_group]
-        assert len(b.held()) == 1 and len({b.node_of(name) for name in ("g-0", "g-1", "g-2")}) == 1
+        assert len(b.held()) == 1
+        assert len({b.node_of(name) for name in ("g-0", "g-1", "g-2")}) == 1
 
 
 async def test_a_named_claim_is_the_groups_where_the_group_lists_it_with_equal_fields() -> None:
@@ -114,7 +113,8 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
         assert "no" in (await bound_together(b, "g-0"))[0]
         held = b.held()
         assert await bound_together(b, "g-1") == [""]
-        assert b.held() == held and [entry["uid"] for entry in reserved(b, "made")] == [uid]
+        assert b.held() == held
+        assert [entry["uid"] for entry in reserved(b, "made")] == [uid]
 
 
 async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice() -> None:
@@ -145,7 +145,7 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
         assert len(b.held()) == 1
 
 
-async def allocated_for_nobody(b: Berthing) -> str:
+async def allocated_for_nobody(b: Serving) -> str:
     """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was refused. The answer
     is the node of the claim."""
     made_for_group(b, "made", group(b, "g"))
@@ -162,7 +162,7 @@ async def allocated_for_nobody(b: Berthing) -> str:
     return b.held()[0][0]
 
 
-async def cannot_go(b: Berthing, name: str, node: str) -> None:
+async def cannot_go(b: Serving, name: str, node: str) -> None:
     """The scheduler asks about every node but that of the pod's claim."""
     await b.settled()
     others = [other for other in THREE if other != node]
@@ -179,7 +179,8 @@ async def test_a_groups_claim_is_freed_where_a_member_cannot_go_and_none_is_boun
         await b.settled()
         others = [other for other in THREE if other != node]
         (elsewhere, *_) = (await b.filter("g-1", others))["NodeNames"]
-        assert await b.bind("g-1", elsewhere) == "" and b.held()[0][0] == elsewhere
+        assert await b.bind("g-1", elsewhere) == ""
+        assert b.held()[0][0] == elsewhere
 
 
 @pytest.mark.parametrize(("phase", "stays"), [("Running", True), ("Succeeded", False)])
@@ -213,10 +214,13 @@ async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_k
         b.cluster.api.intercept = meanwhile
         await cannot_go(b, "g-1", node)
         await eventually(lambda: binds)
-        assert await binds[0] == "" and b.node_of("g-0") == node
+        assert await binds[0] == ""
+        assert b.node_of("g-0") == node
         orphans = b.app.service.orphans
         await eventually(lambda: not orphans.busy)
-        assert reserved(b, "made") and b.held()[0][0] == node and orphans.deallocated == 0
+        assert reserved(b, "made")
+        assert b.held()[0][0] == node
+        assert orphans.deallocated == 0
 
 
 async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> None:
@@ -227,7 +231,7 @@ async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> 
         reads = 0
 
         def announced() -> bool:
-            found = b.cluster.store.get("resourceclaims", ("default", "made"))
+            found = b.cluster.store["resourceclaims", ("default", "made")]
             return found["metadata"]["annotations"]["berth.dev/allocator"].endswith("/take-back")
 
         async def hold(method: str, path: str) -> None:
@@ -280,7 +284,9 @@ async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_th
         assert await bind == ""
         orphans = b.app.service.orphans
         await eventually(lambda: orphans.skipped)
-        assert reserved(b, "made") and b.held()[0][0] == node and orphans.deallocated == 0
+        assert reserved(b, "made")
+        assert b.held()[0][0] == node
+        assert orphans.deallocated == 0
 
 
 @pytest.mark.parametrize(("groups", "bound"), [((["x"], ["", "g"]), True), ((["x"], ["y"]), False), (([], []), False)])
@@ -289,7 +295,8 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
         """An API client that lists pods of these groups, a page for each list of groups."""
 
         async def get(self, path: str, params: dict[str, str]) -> Json:
-            assert path == "/api/v1/namespaces/default/pods" and params["fieldSelector"].startswith("spec.nodeName!=")
+            assert path == "/api/v1/namespaces/default/pods"
+            assert params["fieldSelector"].startswith("spec.nodeName!=")
             number = int(params.get("continue", "0"))
             items = [{**pod("p", schedulingGroup={"podGroupName": name} if name else {})} for name in groups[number]]
             return {"items": items, "metadata": {"continue": str(number + 1) if number + 1 < len(groups) else ""}}

@@ -6,7 +6,9 @@ import ast
 import importlib.util
 import inspect
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,13 +16,13 @@ import yaml
 
 from extender.agent import slice_publisher as agent_module
 from extender.cache import ClusterCache
-from extender.cli import console_command as console_command
+from extender.cli import console_command
 from extender.cluster import Writer
 from extender.extension import MARKER_CLASS
 from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
 from extender.web.console.console_metrics import READINGS as OF_CONSOLE
-from extender.web.metrics import HISTOGRAM, SUMMARY
+from extender.web.metrics import HISTOGRAM, SUMMARY, MetricSource
 from extender.web.serve_metrics import READINGS as OF_SERVE
 from tests.running_berth import claim
 
@@ -68,7 +70,7 @@ class Recording:
     def __init__(self) -> None:
         self.calls: set[Call] = set()
 
-    def __getattr__(self, method: str):
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[dict]]:
         async def call(path: str, *_: object, **__: object) -> dict:
             self.calls.add(call_of(_VERB[method.upper()], path))
             answer = claim("x")
@@ -79,9 +81,11 @@ class Recording:
         return call
 
 
-def script(name: str):
+def script(name: str) -> ModuleType:
     """A script of .ci as a module."""
     spec = importlib.util.spec_from_file_location(name, MANIFESTS.parent / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -103,7 +107,8 @@ def attributes(folders: tuple[str, ...]) -> set[str]:
 
 
 def paths(folders: tuple[str, ...]) -> set[Call]:
-    """Calls of the API client that a package makes without a Writer: those of ApiClient's methods on a constant path."""
+    """Calls of the API client that a package makes without a Writer: those of ApiClient's methods on a constant
+    path."""
     found: set[Call] = set()
     for path in (path for folder in folders for path in (CODE / folder).rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -120,7 +125,7 @@ def paths(folders: tuple[str, ...]) -> set[Call]:
                 if owner.endswith("client"):
                     assert isinstance(node.args[0], ast.Name), f"{path.name}: the path is not a constant of the module"
                     verb = "list" if node.func.attr == "get" else _VERB[node.func.attr.upper()]
-                    found.add(call_of(verb, constants[node.args[0].id]))
+                    found.add(call_of(verb, str(constants[node.args[0].id])))
     return found
 
 
@@ -233,7 +238,8 @@ def bound_to(account: str) -> set[str]:
 def test_each_program_has_an_account_of_its_own() -> None:
     assert bound_to("berth") == {"berth"}
     assert bound_to("berth-console") == {"berth-console"}
-    assert "berth" not in bound_to("berth-scheduler") and "system:kube-scheduler" in bound_to("berth-scheduler")
+    assert "berth" not in bound_to("berth-scheduler")
+    assert "system:kube-scheduler" in bound_to("berth-scheduler")
 
 
 def objects_of(file: str, kind: str) -> dict[str, dict]:
@@ -258,7 +264,8 @@ def option(container: dict, name: str) -> str:
 
 def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
     spec = spec_of("base/scheduler.yaml", "berth-scheduler")
-    assert spec["serviceAccountName"] == "berth" and spec["automountServiceAccountToken"] is False
+    assert spec["serviceAccountName"] == "berth"
+    assert spec["automountServiceAccountToken"] is False
     tokens = {
         container["name"]: [mount["name"] for mount in container["volumeMounts"] if mount["name"].endswith("-token")]
         for container in spec["containers"]
@@ -275,7 +282,8 @@ def test_each_container_mounts_the_token_of_its_own_account_alone() -> None:
     ("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")]
 )
 def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: str) -> None:
-    """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the console."""
+    """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the
+    console."""
     spec, berth = spec_of(file, name), container_of(file, name, "berth")
     console = container_of("base/console.yaml", "berth-console", "console")
     (service,) = objects_of("base/console.yaml", "Service").values()
@@ -344,7 +352,7 @@ def test_kustomizations_name_files_that_exist(path: Path) -> None:
         *(p["path"] for p in found.get("patches", []) if "path" in p),
     ]:
         target = path.parent / name
-        assert target.is_dir() and (target / "kustomization.yaml").exists() or target.exists(), name
+        assert (target.is_dir() and (target / "kustomization.yaml").exists()) or target.exists(), name
         if target.is_file():
             assert all(o["kind"] and o["metadata"]["name"] for o in yaml.safe_load_all(target.read_text()))
 
@@ -362,7 +370,8 @@ def test_scheduler_configurations_are_one() -> None:
             for o in yaml.safe_load_all((MANIFESTS / "overlays" / overlay / "scheduler-config.yaml").read_text())
         ]
         for extender in secured["extenders"]:
-            assert extender.pop("enableHTTPS") and extender.pop("tlsConfig")["caFile"]
+            assert extender.pop("enableHTTPS")
+            assert extender.pop("tlsConfig")["caFile"]
             extender["urlPrefix"] = extender["urlPrefix"].replace("https", "http").replace(host, "127.0.0.1")
         assert secured == written
 
@@ -372,14 +381,14 @@ def test_no_key_stands_twice(path: Path) -> None:
     """PyYAML takes the last one silently."""
 
     class Strict(yaml.SafeLoader):
-        def construct_mapping(self, node, deep=False):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT002 - as PyYAML has it
             keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
             assert len(keys) == len(set(keys)), (
                 f"{path}: {[k for k in keys if keys.count(k) > 1]} twice, line {node.start_mark.line + 1}"
             )
             return super().construct_mapping(node, deep)
 
-    for document in yaml.load_all(path.read_text(), Strict):  # noqa: S506 - a safe loader
+    for document in yaml.load_all(path.read_text(), Strict):
         assert document
 
 
@@ -445,24 +454,22 @@ def test_every_container_is_confined() -> None:
             spec = obj["spec"]["template"]["spec"]
             for container in spec["containers"]:
                 confined = {**spec.get("securityContext", {}), **container["securityContext"]}
-                assert (
-                    confined["runAsNonRoot"]
-                    and confined["readOnlyRootFilesystem"]
-                    and not confined["allowPrivilegeEscalation"]
-                )
-                assert (
-                    confined["capabilities"] == {"drop": ["ALL"]}
-                    and confined["seccompProfile"]["type"] == "RuntimeDefault"
-                )
-                assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
+                assert confined["runAsNonRoot"]
+                assert confined["readOnlyRootFilesystem"]
+                assert not confined["allowPrivilegeEscalation"]
+                assert confined["capabilities"] == {"drop": ["ALL"]}
+                assert confined["seccompProfile"]["type"] == "RuntimeDefault"
+                assert container["resources"]["requests"]
+                assert container["resources"]["limits"]["memory"]
 
 
 def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
     by_kind = {SUMMARY: ("count", "sum"), HISTOGRAM: ("bucket", "count", "sum")}
-    readings = (*OF_SERVE, *OF_CONSOLE)
+    readings: tuple[MetricSource[Any], ...] = (*OF_SERVE, *OF_CONSOLE)
     parts = {r.name: by_kind[r.kind] for r in readings if r.kind in by_kind}
     known = {reading.name for reading in readings} | {f"{name}_{part}" for name, some in parts.items() for part in some}
     for file in ("rules.yaml", "dashboard.yaml"):
         text = (MANIFESTS / "overlays" / "prometheus" / file).read_text()
         used = set(re.findall(r"\bberth_[a-z_]+", text))
-        assert used and used <= known, used - known
+        assert used, used - known
+        assert used <= known, used - known

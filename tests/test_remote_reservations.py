@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials
 from extender.console import Console
 from extender.console.remote_reservations import RemoteReservations
-from extender.model import Allocation, Claim, ObjectKey, Result
-from extender.model import DeviceId
-from extender.model import DEFAULT_MIX
-from extender.model import ReservationState
+from extender.model import DEFAULT_MIX, Allocation, Claim, DeviceId, ObjectKey, ReservationState, Result
 from extender.policy import Policy
 from extender.records import Batch, PolicyState, Record, Released, Reserved
 
@@ -35,13 +31,16 @@ class World:
 def test_held_then_binding_then_released() -> None:
     w = World()
     w.remote.apply("e", reserved("a"))
-    assert w.states() == {"a": ReservationState.HELD} and w.mirror.held_for("pod-a")
+    assert w.states() == {"a": ReservationState.HELD}
+    assert w.mirror.held_for("pod-a")
     w.remote.apply("e", reserved("a", ReservationState.BINDING))
-    assert w.states() == {"a": ReservationState.BINDING} and w.mirror.reservations.in_flight == {"a": "pod-a"}
+    assert w.states() == {"a": ReservationState.BINDING}
+    assert w.mirror.reservations.in_flight == {"a": "pod-a"}
     w.remote.apply("e", reserved("a", ReservationState.BINDING))
     w.remote.apply("e", Released("a"))
     w.remote.apply("e", Released("a"))
-    assert w.states() == {} and len(w.remote) == 0
+    assert w.states() == {}
+    assert len(w.remote) == 0
 
 
 def test_a_hold_ends_by_the_console_s_own_clock() -> None:
@@ -73,7 +72,8 @@ def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
     w.mirror.expire(w.now)
     for number in range(3, 6):
         w.remote.apply("e", reserved(str(number)))
-    assert set(w.states()) == {"3", "4", "5"} and len(w.remote) == 3
+    assert set(w.states()) == {"3", "4", "5"}
+    assert len(w.remote) == 3
 
 
 def test_a_process_that_ended_holds_nothing() -> None:
@@ -85,7 +85,8 @@ def test_a_process_that_ended_holds_nothing() -> None:
     ):
         w.remote.apply(epoch, reserved(uid, state))
     w.remote.drop("e")
-    assert w.states() == {"c": ReservationState.HELD} and len(w.remote) == 1
+    assert w.states() == {"c": ReservationState.HELD}
+    assert len(w.remote) == 1
     w.remote.drop("nobody")
 
 
@@ -109,7 +110,8 @@ def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
         claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
         w.mirror.apply_claim(claim.key, claim)
         w.remote.apply("e", one)
-        assert w.states() == {} and len(w.remote) == 0, "else the devices would be used twice"
+        assert w.states() == {}, "else the devices would be used twice"
+        assert len(w.remote) == 0, "else the devices would be used twice"
         w.remote.apply("e", Released("a"))
 
 
@@ -135,6 +137,8 @@ def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
     console.take(batch("a", 3))
     assert set(states) == {"1", "2", "3"}, "a heartbeat without a gap changes nothing"
     console.take(batch("a", 5, reserved("4")))
-    assert set(states) == {"3", "4"} and console.ingest.counts["gaps"] == 1 and console.ingest.counts["missing"] == 2
+    assert set(states) == {"3", "4"}
+    assert console.ingest.counts["gaps"] == 1
+    assert console.ingest.counts["missing"] == 2
     console.take(batch("a", 3, reserved("1"), reserved("2")))
     assert set(states) == {"3", "4"}, "what is told again is not believed again"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import islice, pairwise
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet import Fleet
-from extender.cluster import Unavailable
+from extender.cluster import Unavailable, Writer
 from extender.extension.filter_service import FilterService
 from extender.extension.requeue import Requeuer
 from extender.extension.unschedulable_pods import UnschedulablePods
@@ -60,7 +61,8 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
     for fits in fleet.judge.queueing_hints.find_schedulable():
         judged.append(fleet.judge.rankings.evaluations)
         assert not fits
-    assert len(judged) > 100 and max(after - before for before, after in pairwise(judged)) == 1
+    assert len(judged) > 100
+    assert max(after - before for before, after in pairwise(judged)) == 1
     assert [ranking.requirements.key for ranking in fleet.judge.rankings] == order
 
 
@@ -126,9 +128,11 @@ def test_a_pod_that_has_gone_wakes_nobody() -> None:
     fleet.fill(1, 1.0)
     pod = fleet.pod("p", 1, 2)
     fleet.apply("pods", "x/p", None)
-    assert fleet.filter(pod).passed == [] and fleet.judge.unschedulable_count == 1, "filtered after it had gone"
+    assert fleet.filter(pod).passed == [], "filtered after it had gone"
+    assert fleet.judge.unschedulable_count == 1, "filtered after it had gone"
     fleet.apply("resourceclaims", "held/h0", None)
-    assert not answer(fleet.judge) and not fleet.judge.unschedulable_count
+    assert not answer(fleet.judge)
+    assert not fleet.judge.unschedulable_count
 
 
 _EVENTS = st.lists(
@@ -163,9 +167,8 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
             uid = f"p{which}"
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
-        elif what == "look":
-            if any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
-                fitting = set()
+        elif what == "look" and any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
+            fitting = set()
     waiting = [uid for uid in fleet.judge.unschedulable_pods() if uid in fitting]
     helped = answer(fleet.judge)
     now = [uid for uid in waiting if fleet.filter(fleet.mirror.store.pods[uid]).passed]
@@ -176,16 +179,19 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     uids = rejected(fleet, 3)
-    demands = [fleet.judge.rankings.peek(ranking.requirements) for ranking in fleet.judge.rankings]
+    demands = list(fleet.judge.rankings)
     pods = UnschedulablePods(limit=2)
     for uid, ranking in zip(uids, demands, strict=True):
         pods.add(uid, ranking.requirements)
-    assert pods.uids() == uids[1:] and len(pods.classes()) == 2
+    assert pods.uids() == uids[1:]
+    assert len(pods.classes()) == 2
     pods.add("other", demands[1].requirements)
-    assert pods.uids() == [uids[2], "other"] and len(pods.classes()) == 2
+    assert pods.uids() == [uids[2], "other"]
+    assert len(pods.classes()) == 2
     for uid in ("other", "other", uids[2]):
         pods.remove(uid)
-    assert not len(pods) and not pods.classes()
+    assert not len(pods)
+    assert not pods.classes()
 
 
 class _Writer:
@@ -218,17 +224,18 @@ class _Looks:
 async def test_a_touch_that_failed_is_made_up_for() -> None:
     """The look that found a fit is over: without another event nobody would look again."""
     writer, looks = _Writer(failures=2), _Looks(True)
-    requeuer = Requeuer(writer, lambda: "now", pause=0)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     task = asyncio.create_task(requeuer.run(looks))
     requeuer.supply_changed()
     await eventually(lambda: writer.touched)
     task.cancel()
-    assert requeuer.touches == 1 and looks.asked == 1
+    assert requeuer.touches == 1
+    assert looks.asked == 1
 
 
 async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> None:
     writer, looks = _Writer(), _Looks(None, True)
-    requeuer = Requeuer(writer, lambda: "now", pause=0)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     requeuer.supply_changed()
     with pytest.raises(RuntimeError):
         await requeuer.run(looks)
@@ -238,7 +245,7 @@ async def test_a_look_that_failed_is_made_up_for_when_the_task_runs_again() -> N
 
 
 async def test_others_have_their_turn_during_a_long_look() -> None:
-    turns = []
+    turns: list[Any] = []
 
     def look() -> Iterator[bool]:
         while len(turns) < 3:
@@ -251,7 +258,7 @@ async def test_others_have_their_turn_during_a_long_look() -> None:
             await asyncio.sleep(0)
 
     writer = _Writer()
-    requeuer = Requeuer(writer, lambda: "now", pause=0, stretch=0)
+    requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0, stretch=0)
     requeuer.supply_changed()
     tasks = [asyncio.create_task(requeuer.run(look)), asyncio.create_task(other())]
     await eventually(lambda: writer.touched)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.model import Claim, ClaimSpec, DeviceRequest, ObjectKey, Request
-from extender.model import parse_quantity
-from extender.model import DEFAULT_MIX, RequestShape
-from extender.model import whole_gpus
+from extender.model import (
+    DEFAULT_MIX,
+    Claim,
+    ClaimSpec,
+    DeviceRequest,
+    ObjectKey,
+    Request,
+    RequestShape,
+    parse_quantity,
+    whole_gpus,
+)
 from extender.policy import load_policy
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
@@ -39,7 +47,7 @@ async def why(b: Berthing, name: str) -> Json:
     return (await b.client.get(f"/v1/explain/default/{name}")).json()
 
 
-async def change(b: Berthing, name: str, edit) -> None:
+async def change(b: Berthing, name: str, edit: Callable[[list[Json]], None]) -> None:
     """Edit a stored slice as its driver would."""
     obj = copy.deepcopy(b.cluster.store.get("resourceslices", ("", name)))
     assert obj is not None
@@ -49,7 +57,7 @@ async def change(b: Berthing, name: str, edit) -> None:
     await b.settled()
 
 
-def use_memory(*gpus: int, mib: int):
+def use_memory(*gpus: int, mib: int) -> Callable[[list[Json]], None]:
     def edit(devices: list[Json]) -> None:
         for gpu in gpus:
             devices[gpu]["attributes"]["memoryFreeMiB"] = {
@@ -132,7 +140,7 @@ def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
         nodes = {f"n{i}": "gb200-nvl72-tray" for i in range(6)}
         async with berthing(nodes) as b:
             for i in range(6):
-                node = b.cluster.store.get("nodes", ("", f"n{i}"))
+                node = b.cluster.store["nodes", ("", f"n{i}")]
                 node["metadata"].setdefault("labels", {}).update(
                     {"nvidia.com/gpu.clique": f"c{i % 3}", "topology.kubernetes.io/rack": f"r{i % 2}"}
                 )
@@ -142,7 +150,8 @@ def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
             assert await b.bind("a", first) == ""
             await b.settled()
             second = (await ask(b, "b", 4, group))["NodeNames"][0]
-            assert second != first and int(second[1]) % 3 == int(first[1]) % 3, "the same clique"
+            assert second != first, "the same clique"
+            assert int(second[1]) % 3 == int(first[1]) % 3, "the same clique"
             assert await b.bind("b", second) == ""
             await b.settled()
             third = await ask(b, "c", 4, group)
@@ -193,7 +202,7 @@ def test_only_partitions_of_fabric_manager_are_taken() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
             await change(b, gpu_slice("n1", carried_machines()[H100])["metadata"]["name"], edit)
-            taken = []
+            taken: list[Any] = []
             for i in range(4):
                 assert (await ask(b, f"p{i}", 2))["NodeNames"] == ["n1"]
                 assert await b.bind(f"p{i}", "n1") == ""

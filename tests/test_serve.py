@@ -1,4 +1,5 @@
-"""`berth serve` as a process: its addresses, TLS with client certificates, a policy that changes, a console beside it."""
+"""`berth serve` as a process: its addresses, TLS with client certificates, a policy that changes, a console beside
+it."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,9 +26,9 @@ from extender.entry.listening import Tls, server
 from extender.entry.serve_process import application
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy, load_policy
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.sockets import listen_on
+from extender.web.asgi import Receive, Scope, Send
 from extender.web.http_limits import HttpLimits
 from tests.eventually import HANG_SECONDS, answers, eventually
 from tests.running_berth import berthing, claim, pod
@@ -103,7 +105,7 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
     """Missing rights and an API version that is not served: named in one sentence, with the next step."""
     cluster = Cluster()
 
-    async def api(scope, receive, send) -> None:
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
         if "resourceclaims" not in scope.get("path", ""):
             await cluster.api(scope, receive, send)
             return
@@ -238,7 +240,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
             await answers(f"{told}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
         (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
-        assert changed["pod"] == "default/next" and changed["active"]["node"] != changed["candidate"]["node"]
+        assert changed["pod"] == "default/next"
+        assert changed["active"]["node"] != changed["candidate"]["node"]
         done = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -250,7 +253,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             stdout=subprocess.PIPE,
         )
         text = (await done.communicate())[0].decode()
-        assert "1 of the last 2 decisions would be others" in text and "default/next" in text
+        assert "1 of the last 2 decisions would be others" in text
+        assert "default/next" in text
         done = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -261,7 +265,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             f"http://127.0.0.1:{pages}",
             stdout=subprocess.PIPE,
         )
-        assert "a candidate is compared" in (await done.communicate())[0].decode() and done.returncode == 0
+        assert "a candidate is compared" in (await done.communicate())[0].decode()
+        assert done.returncode == 0
         candidate.unlink()
         await answers(f"{told}/diff", 200, '"candidate":false')
 
@@ -284,7 +289,8 @@ async def test_pages_that_the_network_reaches_are_closed_without_a_token(tmp_pat
     async with serving as (_, pages), httpx.AsyncClient() as client:
         url = f"http://127.0.0.1:{pages}"
         reply = await client.get(f"{url}/v1/fleet")
-        assert reply.status_code == 403 and "--page-token-file" in reply.text
+        assert reply.status_code == 403
+        assert "--page-token-file" in reply.text
         for path in ("/livez", "/readyz", "/metrics"):
             assert (await client.get(url + path)).status_code == 200
         assert (await client.get(f"{url}/metrics", headers={"Host": "berth.example"})).status_code == 200
@@ -297,7 +303,8 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     async with berthing({"n1": "t4-4"}) as b:
         web = server(b.app, ("127.0.0.1", 0), HttpLimits(head_seconds=0.2), tls)
-        task = asyncio.create_task(web._serve(listen_on("--listen", "127.0.0.1", 0)))
+        serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
+        task = asyncio.create_task(serving)
         await eventually(lambda: web.started)
         reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])
         assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""
@@ -310,7 +317,10 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
 def certificate(folder: Path, name: str) -> None:
     """A key and a certificate signed by the folder's authority, made by openssl."""
     ca = folder / "ca.crt"
-    run = lambda *args: subprocess.run(["openssl", *args], check=True, capture_output=True)
+
+    def run(*args: str) -> None:
+        subprocess.run(["openssl", *args], check=True, capture_output=True)
+
     if not ca.exists():
         run(
             "req",
@@ -437,7 +447,7 @@ def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: p
     """Python 3.13 verifies strictly by default and refuses an authority without the key usage extension."""
     made = ssl.create_default_context
 
-    def strict(**kwargs: object) -> ssl.SSLContext:
+    def strict(**kwargs: Any) -> ssl.SSLContext:
         context = made(**kwargs)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
@@ -456,28 +466,36 @@ def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: p
         )
     )
     found = load_credentials(tmp_path / "kubeconfig").tls
-    assert (
-        found is not None and found.verify_mode is ssl.CERT_REQUIRED and not found.verify_flags & ssl.VERIFY_X509_STRICT
-    )
+    assert found is not None
+    assert found.verify_mode is ssl.CERT_REQUIRED
+    assert not found.verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_policies_are_checked_offline(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("weights: {links: 3}")
     found = CliRunner().invoke(cli, ["policy", "check", str(ROOT / "manifests" / "base" / "policy.yaml"), str(bad)])
-    assert found.exit_code == 1 and "good" in found.output and "weights.links" in found.output
+    assert found.exit_code == 1
+    assert "good" in found.output
+    assert "weights.links" in found.output
     shown = CliRunner().invoke(cli, ["policy", "show", str(ROOT / "manifests" / "base" / "policy.yaml")])
     assert load_policy(shown.output) == Policy(), "the manifest says what the default says"
 
 
 WRONG_OPTIONS = [
-    ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"), ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
-    ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"), ("serve --candidate x", "--console"),
-    ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"), ("serve --records-token-file x", "--records"),
-    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"), ("serve --records c:1", "--records"),
+    ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"),
+    ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
+    ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"),
+    ("serve --candidate x", "--console"),
+    ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"),
+    ("serve --records-token-file x", "--records"),
+    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"),
+    ("serve --records c:1", "--records"),
     ("serve --records http://user@c:1", "--records"),
-    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"), ("console --records-from x", "--records"),
-    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"), ("console --policy-configmap x", "--policy-configmap"),
+    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"),
+    ("console --records-from x", "--records"),
+    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"),
+    ("console --policy-configmap x", "--policy-configmap"),
 ]  # fmt: skip
 
 
@@ -503,6 +521,6 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
             "--probes",
             address,
         ]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS)
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert ended.returncode == 2
     assert f"berth: --probes: cannot listen on {address}: Address already in use" in ended.stderr

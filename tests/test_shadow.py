@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Writer
+from extender.cluster import ApiClient, Credentials, Writer
 from extender.console.shadow_policy import ShadowPolicy
 from extender.model import ObjectKey
 from extender.policy import Policy, load_policy
@@ -43,7 +41,7 @@ async def place(b: Berthing, name: str) -> Bound:
 
 
 @asynccontextmanager
-async def shadowing(b: Berthing, **bounds: int) -> AsyncIterator[ShadowPolicy]:
+async def shadowing(b: Berthing, **bounds: Any) -> AsyncIterator[ShadowPolicy]:
     """A shadow beside that of the console, with these bounds, that compares PACK with SPREAD."""
     async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
         picture = b.console.picture
@@ -72,7 +70,9 @@ async def test_a_candidate_that_differs_and_one_that_does_not() -> None:
         await compared(shadow, await place(b, "second"))
         second, first = shadow.comparisons()
         assert (first.pod, first.differs) == ("default/first", False), "on an empty fleet both take the first node"
-        assert second.pod == "default/second" and second.differs and second.candidate is not None
+        assert second.pod == "default/second"
+        assert second.differs
+        assert second.candidate is not None
         assert second.active.node == b.node_of("second") == b.node_of("first") != second.candidate.node
         assert shadow.left_out == 0
 
@@ -87,9 +87,11 @@ async def test_what_is_not_reproduced_is_left_out() -> None:
         await compared(shadow, Bound(record.pod, record.uid, Decision("now", chosen, "", 0.0)))
         await compared(shadow, Bound(record.pod, "another", record.decision))
         await compared(shadow, Bound(ObjectKey("default", "gone"), "gone", record.decision))
-        assert shadow.left_out == 3 and shadow.comparisons() == []
+        assert shadow.left_out == 3
+        assert shadow.comparisons() == []
         await compared(shadow, record)
-        assert shadow.left_out == 3 and len(shadow.comparisons()) == 1
+        assert shadow.left_out == 3
+        assert len(shadow.comparisons()) == 1
 
 
 async def test_bounds() -> None:
@@ -111,8 +113,12 @@ async def test_without_a_candidate_nothing_is_remembered() -> None:
         shadow.bound(record)
         shadow.use_policy(Policy())
         shadow.refuse_policy("packing: wrong")
-        assert shadow.comparisons() == [] and shadow.left_out == 0 and shadow.problem == "packing: wrong"
+        assert shadow.comparisons() == []
+        assert shadow.left_out == 0
+        assert shadow.problem == "packing: wrong"
         await compared(shadow, record)
-        assert len(shadow.comparisons()) == 1 and not shadow.comparisons()[0].differs
+        assert len(shadow.comparisons()) == 1
+        assert not shadow.comparisons()[0].differs
         shadow.use_policy(SPREAD)
-        assert shadow.comparisons() == [] and shadow.problem == "", "another candidate begins anew"
+        assert shadow.comparisons() == [], "another candidate begins anew"
+        assert shadow.problem == "", "another candidate begins anew"

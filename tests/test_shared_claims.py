@@ -28,7 +28,7 @@ async def share(b: Berthing, *names: str, own: tuple[str, ...] = ()) -> str:
 
 
 def reservations(b: Berthing) -> set[str]:
-    found = b.cluster.store.get("resourceclaims", ("default", "shared"))
+    found = b.cluster.store["resourceclaims", ("default", "shared")]
     return {entry["name"] for entry in found["status"].get("reservedFor") or ()}
 
 
@@ -37,7 +37,8 @@ async def test_pods_of_one_claim_are_bound_in_any_order() -> None:
     async with berthing(NODES) as b:
         node = await share(b, "p", "q", "r")
         assert [await b.bind(name, node) for name in ("r", "q", "p")] == ["", "", ""]
-        assert reservations(b) == {"p", "q", "r"} and len(b.held()) == 1
+        assert reservations(b) == {"p", "q", "r"}
+        assert len(b.held()) == 1
 
 
 async def test_many_pods_of_one_claim_bound_at_once() -> None:
@@ -45,7 +46,8 @@ async def test_many_pods_of_one_claim_bound_at_once() -> None:
         names = [f"p{i}" for i in range(16)]
         node = await share(b, *names)
         assert await asyncio.gather(*(b.bind(name, node) for name in reversed(names))) == [""] * len(names)
-        assert reservations(b) == set(names) and len(b.held()) == 1
+        assert reservations(b) == set(names)
+        assert len(b.held()) == 1
         assert all(b.node_of(name) == node for name in names)
         assert not b.app.service.cache.reservations.by_claim
 
@@ -54,7 +56,8 @@ async def test_claims_of_their_own_are_allocated_beside_the_shared_one() -> None
     async with berthing(NODES) as b:
         node = await share(b, "p", "q", "r", own=("p", "q", "r"))
         assert await asyncio.gather(*(b.bind(name, node) for name in ("q", "r", "p"))) == ["", "", ""]
-        assert len(set(b.held())) == 4 and {pool for pool, _ in b.held()} == {node}
+        assert len(set(b.held())) == 4
+        assert {pool for pool, _ in b.held()} == {node}
 
 
 async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
@@ -79,7 +82,8 @@ async def test_a_pod_follows_a_claim_that_is_being_written() -> None:
         await eventually(lambda: b.app.service.binder.in_flight == 2)
         written.set()
         assert [await first, await second] == ["", ""]
-        assert reservations(b) == {"p", "q"} and len(b.held()) == 1
+        assert reservations(b) == {"p", "q"}
+        assert len(b.held()) == 1
 
 
 async def test_the_bind_after_one_that_fails_allocates_the_claim() -> None:

@@ -1,26 +1,19 @@
-"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give up."""
+"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give
+up."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.allocation import search as search_module
+from extender.allocation import CauseRecorder, Features, Problem, Search, problem_of, usage_of
 from extender.allocation.counters import Counters
-from extender.allocation import Features
-from extender.allocation import problem_of, usage_of
-from extender.allocation import Problem
-from extender.allocation import Search
-from extender.allocation import CauseRecorder
 from extender.allocation.shortage import most_together
 from extender.cel.dra import Masks
 from extender.model import DeviceId
-from extender.wire import decode_node
-from extender.wire import decode_claim, decode_class
-from extender.wire import SliceDecoder
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
 
 DRIVER = "d.example.com"
 amounts = st.dictionaries(st.sampled_from(["a", "b", "slice-0"]), st.integers(0, 4), min_size=1, max_size=3)
@@ -81,7 +74,7 @@ def tried(world: Problem, bits: list[int]) -> int:
 
 
 @given(devices, budgets, st.integers(0, 2))
-@settings(max_examples=3 * settings.default.max_examples)
+@settings(max_examples=3 * settings().max_examples)
 def test_the_bound_is_never_too_low(
     found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], taken: int
 ) -> None:
@@ -94,15 +87,14 @@ def test_the_bound_is_never_too_low(
 
 
 @given(devices, budgets, st.lists(st.integers(1, 4), min_size=1, max_size=2))
-@settings(max_examples=3 * settings.default.max_examples)
+@settings(max_examples=3 * settings().max_examples)
 def test_asking_early_changes_no_answer(
     found: list[tuple[str, dict[str, int]]], sets: dict[str, dict[str, int]], counts: list[int]
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        world = problem(found, sets, counts, [])
-        late = Search(world).run()
-        patch.setattr(search_module, "_EASY", 1)
-        assert Search(world).run() == late
+    world = problem(found, sets, counts, [])
+    early = Search(world)
+    early.easy_steps = 1
+    assert early.run() == Search(world).run()
 
 
 def partitions(gpus: int) -> tuple[list[tuple[str, dict[str, int]]], dict[str, dict[str, int]]]:
@@ -119,6 +111,7 @@ def test_partitions_that_cannot_suffice_are_told_from_those_given_up() -> None:
     recorder = CauseRecorder()
     search = Search(problem(found + whole, sets, [16], held), observer=recorder)
     assert search.run() is None
-    assert search.steps <= search_module._EASY
-    assert {cause for cause, _ in recorder.causes.values()} == {"counters"} and len(recorder.causes) >= 8 * 7 - 14
+    assert search.steps <= search.easy_steps
+    assert {cause for cause, _ in recorder.causes.values()} == {"counters"}
+    assert len(recorder.causes) >= 8 * 7 - 14
     assert Search(problem(found + whole, sets, [14], held)).run() is not None

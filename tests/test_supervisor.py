@@ -15,22 +15,18 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.cluster import Delays
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
+from extender.cluster import ApiClient, Credentials, Delays
 from extender.entry import console_process as console_entry
 from extender.entry.console_process import Pages, Policies, RecordsFrom
 from extender.entry.desk import both
 from extender.entry.listening import ServerEnded, Tls, serve_all, server
 from extender.entry.serve_process import Desk, Listen, RecordsTo, application, run
 from extender.extension import Service
-from extender.model import BerthError
-from extender.model import ObjectKey, Pod, PodClaim
+from extender.model import BerthError, ObjectKey, Pod, PodClaim
 from extender.policy import Policy
-from extender.runtime.heartbeat import Heartbeat
 from extender.runtime import Supervisor
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster
+from extender.runtime.heartbeat import Heartbeat
+from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
 from extender.web.http_limits import VERBS
 from extender.web.serve_app import Probes, ServeApp
@@ -87,7 +83,8 @@ class Breakable(Supervisor):
 
 
 async def test_what_a_task_raises_is_logged_with_its_trace_and_it_starts_again() -> None:
-    supervisor, runs, forever = Supervisor(QUICK), [], asyncio.Event()
+    runs: list[None] = []
+    supervisor, forever = Supervisor(QUICK), asyncio.Event()
 
     async def task() -> None:
         runs.append(None)
@@ -98,7 +95,8 @@ async def test_what_a_task_raises_is_logged_with_its_trace_and_it_starts_again()
     with capture_logs() as lines:
         supervisor.start("it", task)
         await eventually(lambda: len(runs) == 3)
-    assert supervisor.failures == {"it": 2} and supervisor.failing == {}
+    assert supervisor.failures == {"it": 2}
+    assert supervisor.failing == {}
     assert [(line["event"], line["task"], line["problem"], line["log_level"]) for line in lines] == [
         ("task failed", "it", "KeyError: 'a bug'", "error")
     ] * 2
@@ -126,7 +124,8 @@ async def test_a_task_that_ends_without_being_told_to_has_failed(
     supervisor = Supervisor(QUICK)
     supervisor.start("it", task)
     await eventually(lambda: "it" in supervisor.failing)
-    assert supervisor.failing == {"it": words} and supervisor.failures["it"] >= 3
+    assert supervisor.failing == {"it": words}
+    assert supervisor.failures["it"] >= 3
     await supervisor.stop()
 
 
@@ -162,7 +161,9 @@ async def test_work_that_ends_is_counted_only_where_it_fails_unexpectedly() -> N
             with pytest.raises(type(error)):
                 await supervisor.spawn("bind", work(error), expected=BerthError)
         await eventually(lambda: bool(lines))
-    assert supervisor.failures == {"bind": 1} and supervisor.names == [] and supervisor.failing == {}
+    assert supervisor.failures == {"bind": 1}
+    assert supervisor.names == []
+    assert supervisor.failing == {}
     assert [(line["task"], line["problem"]) for line in lines] == [("bind", "KeyError: 'a bug'")]
 
 
@@ -176,7 +177,7 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
         finally:
             ended.append(name)
             if name == "returns":
-                return  # swallows the cancellation
+                return  # noqa: B012 - swallows the cancellation, which is what this test is about
             await asyncio.sleep(0)
 
     supervisor.start("a", lambda: task("a"))
@@ -184,7 +185,8 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
     once = supervisor.spawn("once", task("once"))
     await eventually(lambda: len(began) == 3)
     await supervisor.stop()
-    assert sorted(ended) == ["a", "once", "returns"] and once.cancelled()
+    assert sorted(ended) == ["a", "once", "returns"]
+    assert once.cancelled()
     assert not any(supervisor.failures.values())
 
 
@@ -208,9 +210,11 @@ async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.Async
         before = supervisor.runs[name]
         with capture_logs() as lines:
             supervisor.break_(name)
-            await eventually(lambda: supervisor.runs[name] > before)
+            await eventually(lambda name=name, before=before: supervisor.runs[name] > before)
         told = [line for line in lines if line.get("task") == name]
-        assert told and told[0]["event"] == "task failed" and told[0]["problem"] == f"RuntimeError: a bug in {name}"
+        assert told
+        assert told[0]["event"] == "task failed"
+        assert told[0]["problem"] == f"RuntimeError: a bug in {name}"
         assert told[0]["exc_info"].__traceback__ is not None
         assert supervisor.failures[name] == 1
     wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
@@ -375,6 +379,7 @@ async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.M
         def bug(*_: object) -> None:
             raise KeyError("a bug")
 
+        # A bug has no door of its own: nothing but a replaced method can raise what no input makes Berth raise.
         monkeypatch.setattr(app.service.cache, "release", bug)
         body = {"PodName": "p", "PodNamespace": "default", "PodUID": known.uid, "Node": "n1"}
         assert "berth failed: KeyError" in (await client.post("/bind", json=body)).json()["Error"]
@@ -414,12 +419,11 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
         for name in supervisor.names:
             with capture_logs():
                 supervisor.break_(name, again=True)
-                await eventually(lambda: name in supervisor.failing)
+                await eventually(lambda name=name: name in supervisor.failing)
                 reply = await client.get("/readyz")
                 supervisor.mend()
-            assert (
-                reply.status_code == 200 and f"task {name} keeps failing: RuntimeError: a bug in {name}" in reply.text
-            )
+            assert reply.status_code == 200
+            assert f"task {name} keeps failing: RuntimeError: a bug in {name}" in reply.text
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error == "pod d/p: claim d/c is not known yet", "calls are answered nevertheless"
 
@@ -428,11 +432,14 @@ async def test_readiness_names_the_task_that_keeps_failing() -> None:
 async def with_clock(now: list[float]) -> AsyncIterator[tuple[Cluster, Service, httpx.AsyncClient]]:
     """A service whose clock the test moves; the API server sends no bookmarks."""
     cluster = Cluster(bookmark_seconds=600)
-    async with cluster.serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
-        async with Service(client, Policy(), clock=lambda: now[0]) as service:
-            await eventually(lambda: not service.informers.not_ready)
-            async with client_of(ServeApp(service, Probes(service))) as probes:
-                yield cluster, service, probes
+    async with (
+        cluster.serving() as api,
+        ApiClient(Credentials(api, None, lambda: None)) as client,
+        Service(client, Policy(), clock=lambda: now[0]) as service,
+    ):
+        await eventually(lambda: not service.informers.not_ready)
+        async with client_of(ServeApp(service, Probes(service))) as probes:
+            yield cluster, service, probes
 
 
 async def test_readiness_says_which_watch_is_silent_and_for_how_long() -> None:

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Writer
+from extender.cluster import ApiClient, Credentials, Writer
 from extender.console import DecisionHistory
 from extender.console.event_recorder import EventRecorder
 from extender.model import ObjectKey
@@ -91,7 +89,8 @@ async def test_no_event_before_everything_is_listed() -> None:
         await w.waits("p")
         w.refused("p")
         await b.settled()
-        assert w.told() == [] and w.teller.events == 0
+        assert w.told() == []
+        assert w.teller.events == 0
         w.listed.set()
         await eventually(lambda: w.told() == ["p"])
         running.cancel()
@@ -152,7 +151,8 @@ async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
         await w.waits("q")
         w.refused("p")
         await w.teller.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
-        assert w.teller.events == 0 and w.told() == []
+        assert w.teller.events == 0
+        assert w.told() == []
         refusing = False
         w.refused("q")
         await eventually(lambda: "q" in w.told())

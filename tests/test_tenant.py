@@ -5,9 +5,9 @@ SECURITY.md names these tests beside the writes that they are about. `tenant` wr
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -18,7 +18,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.running_berth import Berthing, Json, Serving, berthing, claim, pod
 
 CLAIMS, PODS = RESOURCES["resource.k8s.io", "resourceclaims"], RESOURCES["", "pods"]
 SPECIAL = "resource.kubernetes.io/extended-resource-claim"
@@ -27,21 +27,22 @@ MARK = "berth.dev/allocator"
 Intercept = Callable[[str, str], "ApiError | None"]
 
 
-def extended(name: str, **spec: object) -> Json:
+def extended(name: str, **spec: Any) -> Json:
     """A pod that asks for one GPU as an extended resource."""
     resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
     return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}], **spec)
 
 
-def uid_of(b: Berthing, name: str) -> str:
+def uid_of(b: Serving, name: str) -> str:
     return str(b.pod(name)["metadata"]["uid"])
 
 
-def stored(b: Berthing, name: str, namespace: str = "default") -> Json | None:
+def stored(b: Serving, name: str, namespace: str = "default") -> Any:
+    """The claim as JSON, None where it is gone."""
     return b.cluster.store.get("resourceclaims", (namespace, name))
 
 
-def patch(b: Berthing, name: str, change: Json, sub: str = "", namespace: str = "default") -> None:
+def patch(b: Serving, name: str, change: Json, sub: str = "", namespace: str = "default") -> None:
     b.cluster.api.registry.patch(CLAIMS, (namespace, name), change, sub, strategic=False)
 
 
@@ -52,7 +53,7 @@ def forged(owner: str, owner_uid: str, *finalizers: str) -> Json:
     return {"annotations": notes, "ownerReferences": [reference], "finalizers": [PROTECTION, *finalizers]}
 
 
-def allocated(b: Berthing, name: str, device: str, *pods: str, writer: str = "berth-of-before") -> None:
+def allocated(b: Serving, name: str, device: str, *pods: str, writer: str = "berth-of-before") -> None:
     """The claim has a device of n1, reserved for the pods: a status that only schedulers write."""
     patch(b, name, {"metadata": {"annotations": {MARK: writer}, "finalizers": [PROTECTION]}})
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
@@ -62,7 +63,7 @@ def allocated(b: Berthing, name: str, device: str, *pods: str, writer: str = "be
     patch(b, name, {"status": status}, "status")
 
 
-async def place(b: Berthing, name: str) -> str:
+async def place(b: Serving, name: str) -> str:
     """'' when the pod is bound, else the reason or error."""
     await b.settled()
     answer = await b.filter(name)
@@ -71,14 +72,14 @@ async def place(b: Berthing, name: str) -> str:
     return await b.bind(name, answer["NodeNames"][0])
 
 
-def intercept(b: Berthing, act: Intercept) -> None:
+def intercept(b: Serving, act: Intercept) -> None:
     async def hook(method: str, path: str) -> ApiError | None:
         return act(method, path)
 
     b.cluster.api.intercept = hook
 
 
-def collector_without_grace(b: Berthing) -> OrphanCollector:
+def collector_without_grace(b: Serving) -> OrphanCollector:
     service = b.app.service
     return OrphanCollector(service.cache, Writer(service.client), service.clock, service.supervisor, grace_seconds=0.0)
 
@@ -146,10 +147,11 @@ async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
         patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
         before = stored(b, name)["status"]
         assert await place(b, "p1") == ""
-        assert stored(b, name)["status"] == before and b.app.service.orphans.removed == 0
+        assert stored(b, name)["status"] == before
+        assert b.app.service.orphans.removed == 0
 
 
-async def leftover(b: Berthing, *finalizers: str, writer: str = "") -> str:
+async def leftover(b: Serving, *finalizers: str, writer: str = "") -> str:
     """The special claim of p1 as a process that died after the allocation leaves it; the answer is its name. Without a
     writer it is kube-scheduler's, for whose bind Berth does not wait."""
     name = "p1-extended-resources-abcde"
@@ -168,9 +170,12 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
         assert await place(b, "p1") == "the extended-resource claim of an earlier attempt is being removed"
         await eventually(lambda: b.app.service.orphans.removed == 1)
         kept = stored(b, name)
-        assert kept["metadata"]["finalizers"] == ["tenant.example/keep"] and kept["metadata"]["deletionTimestamp"]
-        assert not kept["status"].get("allocation") and not kept["status"].get("reservedFor")
-        assert await place(b, "p1") == "" and len(b.held()) == 1
+        assert kept["metadata"]["finalizers"] == ["tenant.example/keep"]
+        assert kept["metadata"]["deletionTimestamp"]
+        assert not kept["status"].get("allocation")
+        assert not kept["status"].get("reservedFor")
+        assert await place(b, "p1") == ""
+        assert len(b.held()) == 1
 
 
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
@@ -186,7 +191,8 @@ async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
         await b.client.post("/filter", json=old)
         orphans = b.app.service.orphans
         await eventually(lambda: orphans.skipped == 1)
-        assert stored(b, name)["status"]["reservedFor"] and orphans.removed == 0
+        assert stored(b, name)["status"]["reservedFor"]
+        assert orphans.removed == 0
 
 
 async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
@@ -208,7 +214,8 @@ async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
         eager.remove_stale_special(ObjectKey("default", name))
         eager.sweep()
         assert await place(b, "p1") == ""
-        assert stored(b, name) == before and eager.removed == 0
+        assert stored(b, name) == before
+        assert eager.removed == 0
 
 
 @pytest.mark.parametrize("length", [1, 35, 36, 37, 57, 58, 63])
@@ -217,7 +224,7 @@ async def test_leftovers_are_known_by_the_name_that_the_server_generates(length:
     async with berthing({"n1": "t4-4"}) as b:
         name = "p" * length
         b.cluster.apply(extended(name))
-        owner = b.cluster.store.get("pods", ("default", name))
+        owner = b.cluster.store["pods", ("default", name)]
         made = claim("")
         made["metadata"] = {"generateName": f"{name}-extended-resources-", **forged(name, owner["metadata"]["uid"])}
         made = b.cluster.apply(made)
@@ -249,7 +256,8 @@ async def test_undo_leaves_a_claim_that_has_the_name_of_the_special_claim() -> N
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
         assert kept["metadata"].get("deletionTimestamp") is None
-        assert b.held() == [("n1", "gpu-3")] and kept["status"]["reservedFor"][0]["name"] == "p2"
+        assert b.held() == [("n1", "gpu-3")]
+        assert kept["status"]["reservedFor"][0]["name"] == "p2"
 
 
 async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reservation_only() -> None:
@@ -270,10 +278,12 @@ async def test_undo_of_a_special_claim_that_another_pod_uses_ends_the_own_reserv
         intercept(b, share)
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
-        assert kept["metadata"].get("deletionTimestamp") is None and len(b.held()) == 1
+        assert kept["metadata"].get("deletionTimestamp") is None
+        assert len(b.held()) == 1
         assert [entry["name"] for entry in kept["status"]["reservedFor"]] == ["p2"]
         b.cluster.api.intercept = None
-        assert await place(b, "p1") == "" and len(set(b.held())) == 2
+        assert await place(b, "p1") == ""
+        assert len(set(b.held())) == 2
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "shared", "special"])
@@ -299,7 +309,8 @@ async def test_undo_takes_nothing_from_a_pod_that_another_process_has_bound(kind
         intercept(b, bind_first)
         assert "no" in await place(b, "p1")
         (kept,) = b.claims()
-        assert kept["metadata"].get("deletionTimestamp") is None and len(b.held()) == 1
+        assert kept["metadata"].get("deletionTimestamp") is None
+        assert len(b.held()) == 1
         assert "p1" in [entry["name"] for entry in kept["status"]["reservedFor"]]
 
 
@@ -357,7 +368,7 @@ async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None
     """kube-scheduler writes a condition into the pod's status while its bind runs."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1"))
-        touched = []
+        touched: list[Any] = []
 
         def touch(_: str, path: str) -> ApiError | None:
             if path.endswith("/pods/p1/status") and not touched:
@@ -369,7 +380,9 @@ async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None
         intercept(b, touch)
         assert await place(b, "p1") == ""
         status = b.pod("p1")["status"]
-        assert touched and status["extendedResourceClaimStatus"]["requestMappings"] and status["conditions"]
+        assert touched
+        assert status["extendedResourceClaimStatus"]["requestMappings"]
+        assert status["conditions"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -393,8 +406,10 @@ async def test_a_lost_device_is_taken_back_though_the_tenant_changes_the_mark(ti
 
         intercept(b, mark)
         assert "was allocated to another claim first" in await b.bind("p-mine", "n1")
-        assert not marks and b.held() == [("n1", "gpu-0")]
-        assert stored(b, "first")["status"]["allocation"] and not stored(b, "mine")["status"].get("reservedFor")
+        assert not marks
+        assert b.held() == [("n1", "gpu-0")]
+        assert stored(b, "first")["status"]["allocation"]
+        assert not stored(b, "mine")["status"].get("reservedFor")
 
 
 async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided_on() -> None:
@@ -413,10 +428,11 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
 
         intercept(b, lose)
         assert "was taken back" in await place(b, "p1")
-        assert len(sent) == 1 and not b.node_of("p1")
+        assert len(sent) == 1
+        assert not b.node_of("p1")
 
 
-# -- what the orphan collector takes back ----------------------------------------------------------------------------------
+# -- what the orphan collector takes back -------------------------------------------------------------------------
 
 
 async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() -> None:
@@ -430,7 +446,8 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         await b.settled()
         await b.client.post("/filter", json=old)
         await eventually(lambda: b.app.service.orphans.skipped == 1)
-        assert len(b.held()) == 1 and b.app.service.orphans.deallocated == 0
+        assert len(b.held()) == 1
+        assert b.app.service.orphans.deallocated == 0
 
 
 @pytest.mark.parametrize("path", ["unsuitable", "unreserved", "leftover"])
@@ -476,7 +493,8 @@ async def test_a_claim_is_reserved_only_for_a_pod_group_that_exists(wrong: str) 
         b.cluster.apply(made)
         b.cluster.apply(pod("p1", "c", schedulingGroup={"podGroupName": "g"}))
         assert "PodGroup g with UID forged does not exist" in await place(b, "p1")
-        assert not b.held() and not b.node_of("p1")
+        assert not b.held()
+        assert not b.node_of("p1")
 
 
 async def test_groups_end_at_the_namespace() -> None:

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from extender.extension import Traces
 from extender.model import BerthError
 from extender.sandbox import listening
+from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import HANG_SECONDS
 from tests.running_berth import claim, pod
 from tests.test_serve import filtered, served
@@ -26,7 +27,7 @@ class Collector:
         self.spans: list = []
         self.services: set[str] = set()
 
-    async def __call__(self, scope, receive, send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
         while True:
             message = await receive()
@@ -76,7 +77,8 @@ async def test_the_trace_of_a_pod_has_its_uid(tmp_path: Path) -> None:
         for name in ("write claims", "fence", "write binding"):
             assert spans[name].parent_span_id == spans["bind"].span_id
         asked = {a.key: a.value.int_value for a in spans["filter"].attributes}
-        assert asked["berth.nodes.asked"] == 2 and asked["berth.nodes.passed"] >= 1
+        assert asked["berth.nodes.asked"] == 2
+        assert asked["berth.nodes.passed"] >= 1
 
 
 async def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from functools import partial
 from extender.cluster import Unavailable
 from extender.extension.binding_cycle import BindError
 from extender.extension.undo_stack import UndoStack
-from extender.model import BerthError
-from extender.model import ObjectKey
+from extender.model import BerthError, ObjectKey
 
 
 async def test_compensations_run_last_first_with_the_error_that_ended_the_bind() -> None:

@@ -13,9 +13,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Reflector, WatchedResource
+from extender.cluster import ApiClient, Credentials, Reflector, WatchedResource
 from extender.model import ObjectKey
 from extender.runtime import watched_resources
 from extender.sandbox import listening
@@ -95,9 +93,11 @@ async def test_what_a_tenant_writes_into_a_claim_stops_no_other_claim(case: str)
         assert (found.failures, found.relists, found.unreadable) == (0, 1, {})
         odd = cache.store.claims[ObjectKey("default", "odd")]
         if b"[" in text or text.count(b"{") > 1:
-            assert "spec: cannot be written as JSON" in odd.problem and len(odd.problem) < 200
+            assert "spec: cannot be written as JSON" in odd.problem
+            assert len(odd.problem) < 200
         else:
-            assert not odd.problem and odd.spec.config[0].parameters == orjson.dumps(lenient_loads(text)).decode()
+            assert not odd.problem
+            assert odd.spec.config[0].parameters == orjson.dumps(lenient_loads(text)).decode()
 
 
 def test_lenient_json_reads_as_go_does() -> None:
@@ -131,7 +131,8 @@ def test_lenient_json_reads_as_go_does() -> None:
 @pytest.mark.parametrize("characters", [9_000_000, 12_000_000])
 async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> None:
     """1.5 MiB of `<`, each as six bytes of JSON. What is longer still is read from a list."""
-    server, seen = Server(), {}
+    server = Server()
+    seen: dict[str, Any] = {}
     async with reflecting(server, WatchedResource("pods", "/api/v1/pods", seen.__setitem__)) as found:
         await eventually(lambda: found.listed)
         long = orjson.dumps(
@@ -184,7 +185,8 @@ async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stay
             applied.failing.clear()
             server.tell("MODIFIED", node("odd", 13))
             await eventually(lambda: found.version == "13")
-            assert applied.now["odd"] == "13" and not found.unreadable
+            assert applied.now["odd"] == "13"
+            assert not found.unreadable
 
 
 async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
@@ -195,16 +197,19 @@ async def test_a_deletion_that_fails_comes_again_with_the_next_list() -> None:
         applied.failing["odd"] = KeyError("made up")
         server.tell("DELETED", node("odd", 10))
         await eventually(lambda: found.version == "10")
-        assert list(found.unreadable) == ["odd"] and list(applied.now) == ["odd"]
+        assert list(found.unreadable) == ["odd"]
+        assert list(applied.now) == ["odd"]
         applied.failing.clear()
         server.page = b'{"metadata": {"resourceVersion": "11"}, "items": []}'
         server.tell("ERROR", b'{"code": 410, "message": "too old"}')
         await eventually(lambda: found.relists == 2)
-        assert not applied.now and not found.unreadable
+        assert not applied.now
+        assert not found.unreadable
 
 
 ODD_OBJECTS: list[Any] = [
-    None, 7, "x", [], [{}], {}, {"metadata": None}, {"metadata": [1]}, {"metadata": {"name": {}}}, {"metadata": {"name": None}},
+    None, 7, "x", [], [{}], {}, {"metadata": None}, {"metadata": [1]}, {"metadata": {"name": {}}},
+    {"metadata": {"name": None}},
     {"metadata": {"name": "n", "namespace": 7}}, {"metadata": {"name": "n", "resourceVersion": {"a": 1}}},
 ]  # fmt: skip
 
@@ -220,7 +225,8 @@ async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
                 server.tell(kind, orjson.dumps(odd))
         server.tell("ADDED", good("b", 11))
         await eventually(lambda: found.version == "11")
-        assert {"a", "b"} <= {key.name for key in cache.store.claims} and found.relists == 1
+        assert {"a", "b"} <= {key.name for key in cache.store.claims}
+        assert found.relists == 1
 
 
 async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
@@ -236,11 +242,11 @@ async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
             put(f"odd-{number}", ["x"])
         await eventually(lambda: len(reflector.unreadable) == 10)
         ready = await b.client.get("/readyz")
-        assert (
-            ready.status_code == 200
-            and "namespaces odd-0 cannot be read: metadata.labels: must be an object" in ready.text
-        )
-        assert "odd-7" in ready.text and "odd-8" not in ready.text and "and 2 more namespaces" in ready.text
+        assert ready.status_code == 200
+        assert "namespaces odd-0 cannot be read: metadata.labels: must be an object" in ready.text
+        assert "odd-7" in ready.text
+        assert "odd-8" not in ready.text
+        assert "and 2 more namespaces" in ready.text
         await b.metrics('berth_unreadable_objects{kind="namespaces"} 10')
         for number in range(10):
             put(f"odd-{number}", {"x": "y"})

@@ -6,20 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from extender.cluster import reflector as module
-from extender.cluster import Backoff, Delays
-from extender.cluster import ApiClient
-from extender.cluster import Credentials
-from extender.cluster import Reflector, WatchedResource
+from extender.cluster import ApiClient, Backoff, Credentials, Delays, Reflector, WatchedResource
 from extender.cluster.reflector import Timing
 from extender.runtime import Supervisor
+from extender.sandbox import Cluster, listening
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox import Cluster, listening
 from tests.eventually import eventually
 
 NODES = RESOURCES["", "nodes"]
@@ -33,10 +29,11 @@ async def reflecting(
     url: str,
     seen: dict[str, Any],
     timing: Timing = QUICK,
+    page_size: int = 200,
 ) -> AsyncIterator[Reflector]:
     kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: seen.__setitem__(key, obj))
     async with ApiClient(Credentials(url, None, lambda: None)) as client:
-        found = Reflector(client, kind, lambda: None, timing=timing)
+        found = Reflector(client, kind, lambda: None, timing=timing, page_size=page_size)
         task = asyncio.create_task(found.run())
         try:
             yield found
@@ -49,14 +46,15 @@ def node(name: str) -> dict:
     return {"kind": "Node", "metadata": {"name": name}}
 
 
-async def test_pages_events_and_deletions(monkeypatch) -> None:
-    monkeypatch.setattr(module, "_PAGE", 7)
-    cluster, seen = Cluster(), {}
+async def test_pages_events_and_deletions() -> None:
+    cluster = Cluster()
+    seen: dict[str, Any] = {}
     for i in range(20):
         cluster.apply(node(f"n{i}"))
-    async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
+    async with cluster.serving() as url, reflecting(cluster, url, seen, page_size=7) as found:
         await eventually(lambda: found.listed)
-        assert len(seen) == 20 and cluster.api.requests["GET nodes"] >= 3
+        assert len(seen) == 20
+        assert cluster.api.requests["GET nodes"] >= 3
         cluster.apply(node("late"))
         cluster.api.registry.delete(NODES, ("", "n3"))
         await eventually(lambda: "late" in seen and seen["n3"] is None)
@@ -64,7 +62,8 @@ async def test_pages_events_and_deletions(monkeypatch) -> None:
 
 async def test_many_objects_at_once_let_others_in() -> None:
     """A list as well as a burst of events: another task has its turn after every object where a slice is over."""
-    cluster, turns, turns_seen = Cluster(), 0, {}
+    cluster, turns = Cluster(), 0
+    turns_seen: dict[str, Any] = {}
 
     async def other() -> None:
         nonlocal turns
@@ -91,7 +90,8 @@ async def test_many_objects_at_once_let_others_in() -> None:
 
 async def test_a_gap_hides_no_deletion() -> None:
     """After 410 the fresh list is compared with what was known: what is missing is deleted."""
-    cluster, seen = Cluster(), {}
+    cluster = Cluster()
+    seen: dict[str, Any] = {}
     for name in ("stays", "goes"):
         cluster.apply(node(name))
     async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
@@ -108,12 +108,14 @@ async def test_a_gap_hides_no_deletion() -> None:
         cluster.store.forget_history()
         down = False
         await eventually(lambda: seen["goes"] is None)
-        assert seen["stays"] is not None and found.relists == 2
+        assert seen["stays"] is not None
+        assert found.relists == 2
 
 
 async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
     """An API server sends no bookmarks of a kind that has not changed since the list: silence alone proves nothing."""
-    cluster, seen = Cluster(bookmark_seconds=60), {}
+    cluster = Cluster(bookmark_seconds=60)
+    seen: dict[str, Any] = {}
     timing = Timing(silence_seconds=0.2, delays=NEVER.delays)
     async with cluster.serving() as url, reflecting(cluster, url, seen, timing=timing) as found:
         await eventually(lambda: cluster.api.requests.get("GET nodes", 0) >= 4)  # a list, and three watches
@@ -124,7 +126,8 @@ async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
 
 async def test_silence_counts_from_what_the_server_said_last() -> None:
     """A list, that a watch is accepted, an event: each is a sign of life."""
-    cluster, seen, now = Cluster(bookmark_seconds=60), {}, [1000.0]
+    cluster, now = Cluster(bookmark_seconds=60), [1000.0]
+    seen: dict[str, Any] = {}
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:
         kind = WatchedResource("nodes", "/api/v1/nodes", seen.__setitem__)
         found = Reflector(client, kind, lambda: None, clock=lambda: now[0])
@@ -195,8 +198,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_every_failure_of_a_watch_is_followed_by_a_delay(fault: str) -> None:
-    """One list and one watch, then nothing until the delay, which never ends here, is over. A loop without a delay would
-    ask again while another reflector lists, watches and fails."""
+    """One list and one watch, then nothing until the delay, which never ends here, is over. A loop without a delay
+    would ask again while another reflector lists, watches and fails."""
     server, problem, _ = FAULTS[fault]
     server.lists = server.watches = 0
     async with listening(server, "127.0.0.1", 0) as url, reflecting(Cluster(), url, {}, timing=NEVER) as found:
@@ -232,7 +235,7 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
                 closed.append(path)
 
     kind = WatchedResource("nodes", "/api/v1/nodes", lambda key, obj: None)
-    task = asyncio.create_task(Reflector(Client(), kind, lambda: None, timing=NEVER).run())
+    task = asyncio.create_task(Reflector(cast("ApiClient", Client()), kind, lambda: None, timing=NEVER).run())
     await eventually(lambda: bool(closed))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -240,7 +243,9 @@ async def test_streams_are_closed_however_a_watch_ends() -> None:
 
 async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
     """Each run begins with a list, so that the supervisor's next run sees what the last one missed."""
-    cluster, seen, bugs = Cluster(), {}, []
+    cluster = Cluster()
+    seen: dict[str, Any] = {}
+    bugs: list[Any] = []
 
     def progress() -> None:
         if "odd" in seen and not bugs:
@@ -255,7 +260,8 @@ async def test_a_watch_that_failed_on_a_bug_lists_again() -> None:
         cluster.apply(node("odd"))
         cluster.apply(node("next"))
         await eventually(lambda: seen.get("next") is not None)
-        assert seen["odd"] is not None and found.relists == 2
+        assert seen["odd"] is not None
+        assert found.relists == 2
         assert supervisor.failures == {"watch-nodes": 1}
         await supervisor.stop()
 
@@ -267,12 +273,14 @@ def test_delays_double_with_jitter_and_start_anew_after_a_quiet_while() -> None:
         assert whole / 2 <= backoff.next() <= whole
     assert backoff.failures == 6
     now[0] = 61.0
-    assert backoff.failures == 0 and backoff.next() <= 1.0
+    assert backoff.failures == 0
+    assert backoff.next() <= 1.0
     assert len({backoff.next() for _ in range(20)}) > 1, "jitter"
 
 
 async def test_bookmarks_move_the_version() -> None:
-    cluster, seen = Cluster(bookmark_seconds=0.05), {}
+    cluster = Cluster(bookmark_seconds=0.05)
+    seen: dict[str, Any] = {}
     async with cluster.serving() as url, reflecting(cluster, url, seen) as found:
         await eventually(lambda: found.listed)
         cluster.apply({"kind": "ConfigMap", "metadata": {"name": "x"}})

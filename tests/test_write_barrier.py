@@ -9,7 +9,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.replicas import Gate, replicas
-from tests.running_berth import Berthing, claim, pod
+from tests.running_berth import Serving, claim, pod
 from tests.test_dra import asks, custom, mig
 
 WHOLE_NODE = 4  # GPUs of the only node
@@ -20,19 +20,19 @@ def extended(name: str, count: int) -> dict:
     return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}])
 
 
-def allocated(b: Berthing) -> int:
+def allocated(b: Serving) -> int:
     return sum(one["status"].get("allocation") is not None for one in b.claims())
 
 
-def reserved(b: Berthing, uid: str) -> bool:
+def reserved(b: Serving, uid: str) -> bool:
     return any(entry["uid"] == uid for one in b.claims() for entry in one["status"].get("reservedFor") or ())
 
 
-def held_twice(b: Berthing) -> list[tuple[str, str]]:
+def held_twice(b: Serving) -> list[tuple[str, str]]:
     return [device for device, holders in Counter(b.held()).items() if holders > 1]
 
 
-def fail(b: Berthing, gate: Gate, fault: str) -> None:
+def fail(b: Serving, gate: Gate, fault: str) -> None:
     """From now on the replica's watch shows no claim; after a cut it has to list again."""
     gate.close()
     if fault == "cut":
@@ -74,8 +74,9 @@ async def test_of_two_writers_the_first_keeps_the_devices(kind: str, first: str,
         for name in order:
             binds[name] = asyncio.create_task((a if name == "mine" else b).bind(name, "n1"))
             holder = owner["uid"] if kind == "group" and name == "mine" else a.pod(name)["metadata"]["uid"]
-            await eventually(lambda: reserved(a, holder) or binds[name].done())
-            assert not binds[name].done(), f"{binds[name].result()!r} before the watch showed the write"
+            bind = binds[name]
+            await eventually(lambda holder=holder, bind=bind: reserved(a, holder) or bind.done())
+            assert not bind.done(), f"{bind.result()!r} before the watch showed the write"
 
         gate_b.open()
         answers = {"other": await binds["other"]}
@@ -137,5 +138,7 @@ async def test_partitions_of_one_gpu_are_devices_of_their_own_and_share_its_coun
         for gate in gates:
             gate.open()
         answers = {name: await bind for name, bind in binds.items()}
-        assert answers["mine"] == "" and "was allocated to another claim first" in answers["other"]
-        assert a.node_of("mine") == "n1" and not a.node_of("other")
+        assert answers["mine"] == ""
+        assert "was allocated to another claim first" in answers["other"]
+        assert a.node_of("mine") == "n1"
+        assert not a.node_of("other")

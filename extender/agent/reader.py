@@ -26,13 +26,13 @@ _FABRIC_COMPLETED = 3  # nvmlGpuFabricState
 _MOST_LINKS = 36  # the most links of any GPU; older bindings of NVML say 18
 
 
-def sysfs_numa(address: str) -> int:
+def sysfs_numa(address: str, devices: Path = _PCI_DEVICES) -> int:
     """Return the NUMA node of a PCI device; 0 if the kernel does not know it.
 
     NVML is not used: on Grace machines it returns the NUMA node of the GPU's memory, not the one next to the GPU.
     """
     try:
-        return max(int((_PCI_DEVICES / address / "numa_node").read_text()), 0) if address else 0
+        return max(int((devices / address / "numa_node").read_text()), 0) if address else 0
     except (OSError, ValueError):
         return 0
 

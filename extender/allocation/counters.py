@@ -9,6 +9,10 @@ from extender.allocation.pools import Inventory, Pool
 from extender.allocation.problem import AllocatedState, CounterKey
 
 
+class ShortOfCounters(Exception):
+    """The shared counters cannot serve any combination of devices."""
+
+
 class Counters:
     """The amounts that are left of each counter. A pool is evaluated at its first use."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from extender.allocation import capacity, constraints, shortage, unsupported_devices
-from extender.allocation.counters import Counters
+from extender.allocation.counters import Counters, ShortOfCounters
 from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.taints import blocking_taint
@@ -30,7 +30,6 @@ from extender.model import (
 
 DEFAULT_BUDGET = 20_000  # steps per node; about 50 ms, far above the need of real claims (docs/allocation.md)
 _CALL_CHECK_STEPS = 32  # steps between two checks of the call's budget
-_EASY = 200  # steps; after this many, the search checks once if the shared counters can suffice
 MAX_DEPTH = 600  # results and requests of one pod; each takes a frame of Python's stack, which has 1,000
 
 EVERYTHING = -1  # a mask with all bits set
@@ -42,10 +41,6 @@ class Outcome(Enum):
     DONE = 0
     NO = 1
     TOO_MANY = 2  # the claim would exceed 32 results; only an alternative with fewer devices helps
-
-
-class _ShortOfCounters(Exception):
-    """The shared counters cannot serve any combination of devices."""
 
 
 class Search:
@@ -69,6 +64,7 @@ class Search:
         self._allowed = EVERYTHING
         self._fixed: tuple[tuple[int, ...], ...] | None = None
         self.steps = 0
+        self.easy_steps = 200  # after them, the search checks once if the shared counters can suffice
         self._in_use = problem.taken
         self._chosen = 0
         self._chosen_by_claim = [0] * len(problem.specs)
@@ -94,7 +90,7 @@ class Search:
         try:
             if self._is_hopeless() or self._claim(0) is not Outcome.DONE:
                 return None
-        except _ShortOfCounters:
+        except ShortOfCounters:
             return None
         return Solution(tuple(map(tuple, self._picks)), tuple(map(tuple, self._alternatives)))
 
@@ -141,7 +137,7 @@ class Search:
         return bool(self._mode_all) or any(selection.error for selection in self._selections.values())
 
     def _check_counters(self) -> None:
-        """Raises _ShortOfCounters if the sums of counters prove that there is no solution."""
+        """Raises ShortOfCounters if the sums of counters prove that there is no solution."""
         forms = [
             [
                 (form.name, form.count, self._selections[claim, form.name].match & self._allowed & ~self._in_use)
@@ -156,7 +152,7 @@ class Search:
         ):
             return
         shortage.report(forms, Counters(inventory, allocated_state), self._observer)
-        raise _ShortOfCounters
+        raise ShortOfCounters
 
     def _counter_sums_apply(self) -> bool:
         """Whether each device is taken at most once and the search cannot end in an error."""
@@ -281,7 +277,7 @@ class Search:
             self._call_budget.check(_CALL_CHECK_STEPS)
         if self.steps > self._budget:
             raise OutOfBudget
-        if self.steps == _EASY:
+        if self.steps == self.easy_steps:
             self._check_counters()
 
     # -- one device ------------------------------------------------------------------------------------------

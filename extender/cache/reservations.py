@@ -87,6 +87,11 @@ class Reservations:
         self._deadlines: list[tuple[float, str]] = []
 
     @property
+    def kept_deadlines(self) -> int:
+        """Entries of the heap of deadlines, with those of holds that ended early."""
+        return len(self._deadlines)
+
+    @property
     def next_deadline(self) -> float:
         """No hold ends before this time; infinite without holds."""
         return self._deadlines[0][0] if self._deadlines else inf

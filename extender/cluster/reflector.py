@@ -81,7 +81,9 @@ class Reflector:
         on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         timing: Timing = Timing(),
+        page_size: int = _PAGE,
     ) -> None:
+        self._page_size = page_size
         self._client = client
         self.kind = kind
         self._on_progress = on_progress
@@ -147,7 +149,7 @@ class Reflector:
         """List all pages, apply their objects, and delete objects that the list does not have."""
         seen: set[str] = set()
         version = ""
-        async for page in pages(self._client, self._path, _PAGE, self._params()):
+        async for page in pages(self._client, self._path, self._page_size, self._params()):
             for item in page.get("items") or ():
                 key = _key(item)
                 seen.add(key)

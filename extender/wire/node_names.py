@@ -27,8 +27,9 @@ def checked_names(head: Json) -> list[str]:
 class NameOffsets:
     """Offsets of names in earlier requests. kube-scheduler sends the nodes in nearly the same order with each call."""
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = _MOST, near: int = _NEAR) -> None:
         self._most = most
+        self._near = near
         self._known: dict[str, tuple[bytes, int]] = {}  # name to (name in quotes, offset from the start of the list)
         self._counted = (0, 0)  # length of the last list in bytes, and its number of names
 
@@ -48,7 +49,7 @@ class NameOffsets:
     def _find(self, body: bytes, text: slice, name: str) -> bool:
         start, end = text.start, text.stop
         quoted, before = self._known.get(name) or (b'"%b"' % name.encode(), 0)
-        found = body.find(quoted, start + max(before - _NEAR, 0), min(start + before + _NEAR, end))
+        found = body.find(quoted, start + max(before - self._near, 0), min(start + before + self._near, end))
         if found < 0:
             found = body.find(quoted, start, end)
         if found >= 0:

@@ -1,4 +1,5 @@
-"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler as child processes."""
+"""A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler as child
+processes."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 import yaml
@@ -32,7 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def needs(*more: str) -> pytest.MarkDecorator:
-    """Skip, saying what is missing, where BERTH_KUBE_BIN does not lead to the binaries of a control plane and `more`."""
+    """Skip, saying what is missing, where BERTH_KUBE_BIN does not lead to the binaries of a control plane and
+    `more`."""
     reason = missing(*more)
     return pytest.mark.skipif(bool(reason), reason=reason)
 
@@ -60,6 +63,13 @@ class Console(NamedTuple):
     records: str
 
 
+def unverified() -> ssl.SSLContext:
+    """TLS to a server on loopback whose certificate nobody signed."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
@@ -73,7 +83,7 @@ class ControlPlane:
         self.port = free_port()
         self.kubeconfig = folder / "kubeconfig"
 
-    def __enter__(self) -> ControlPlane:
+    def __enter__(self) -> Self:
         try:
             self._start_all()
         except BaseException:
@@ -162,9 +172,9 @@ class ControlPlane:
         return f"https://127.0.0.1:{self.port}"
 
     def start(self, name: str, *args: str) -> subprocess.Popen[bytes]:
-        return self._spawn([str(self.bin / name), *args], self.folder / f"{name}.log")
+        return self.spawn([str(self.bin / name), *args], self.folder / f"{name}.log")
 
-    def _spawn(self, command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    def spawn(self, command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
         with log_path.open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
         self.processes.append(process)
@@ -191,7 +201,7 @@ class ControlPlane:
         """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
         port = free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
-        self._spawn(
+        self.spawn(
             [
                 python,
                 "-m",
@@ -211,7 +221,7 @@ class ControlPlane:
     def start_console(self, python: str, before: Console | None = None) -> Console:
         """The console with its own account, once it is ready; at the addresses of the one `before`, which has ended."""
         pages, records = [int(url.rpartition(":")[2]) for url in before[1:]] if before else (free_port(), free_port())
-        process = self._spawn([
+        process = self.spawn([
             python, "-m", "extender", "console", "--kubeconfig", str(self.kubeconfig_of("berth-console")),
             "--listen", f"127.0.0.1:{pages}", "--records", f"127.0.0.1:{records}",
         ], self.folder / "console.log")  # fmt: skip
@@ -263,10 +273,10 @@ class ControlPlane:
 
     def request(
         self, method: str, path: str, body: object = None, content: str = "application/json", token: str = TOKEN
-    ) -> object:
+    ) -> Any:
         return lenient_loads(self._send(method, path, body, content, token))
 
-    def get(self, path: str, raw: bool = False) -> object:
+    def get(self, path: str, *, raw: bool = False) -> Any:
         found = self._send("GET", path, None, "application/json")
         return found.decode() if raw else lenient_loads(found)
 
@@ -276,13 +286,13 @@ class ControlPlane:
             self.url + path, data, {"Authorization": f"Bearer {token}", "Content-Type": content}, method=method
         )
         try:
-            with urllib.request.urlopen(request, context=ssl._create_unverified_context()) as response:
+            with urllib.request.urlopen(request, context=unverified()) as response:
                 return response.read()
         except urllib.error.HTTPError as error:
             error.close()
             raise
 
-    def create(self, obj: dict, namespace: str = "default") -> object:
+    def create(self, obj: dict, namespace: str = "default") -> Any:
         group = obj["apiVersion"]
         base = "/api/v1" if group == "v1" else f"/apis/{group}"
         plural = {"DeviceClass": "deviceclasses"}.get(obj["kind"], obj["kind"].lower() + "s")
@@ -298,14 +308,14 @@ class ControlPlane:
             )
         return made
 
-    def wait(self, condition, seconds: float) -> None:
+    def wait(self, condition: Callable[..., object], seconds: float) -> None:
         end = time.monotonic() + seconds
         problem: object = None
         while time.monotonic() < end:
             for process in self.processes:
                 if process.poll() is not None:
                     raise RuntimeError(
-                        f"{process.args[0]} ended with {process.returncode}; see its log in {self.folder}"
+                        f"{process.args!r} ended with {process.returncode}; see its log in {self.folder}"
                     )
             try:
                 if condition():

@@ -6,6 +6,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -27,7 +28,7 @@ ACCOUNT = "system:serviceaccount:berth-system:berth-console"
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         for obj in (GPU_CLASS, MARKER_CLASS):
             started.create(obj)
@@ -83,10 +84,9 @@ def test_records_arrive_and_are_explained(plane: ControlPlane, console: Console)
     plane.wait(lambda: (explained(console, "placed").get("decision") or {}).get("chosen", {}).get("parts"), 30)
     plane.wait(lambda: explained(console, "waits").get("attempts"), 30)
     assert explained(console, "waits")["outcome"] == "refused"
-    assert metric(console, "berth_serve_processes") == 1 and metric(console, "berth_records_taken_total") >= 3
-    assert set(metric(console, f'berth_records_requests_total{{answer="{answer}"}}') for answer in (401, 403, 503)) == {
-        0
-    }
+    assert metric(console, "berth_serve_processes") == 1
+    assert metric(console, "berth_records_taken_total") >= 3
+    assert {metric(console, f'berth_records_requests_total{{answer="{answer}"}}') for answer in (401, 403, 503)} == {0}
 
     def events() -> list[Json]:
         found = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
@@ -122,7 +122,10 @@ def test_the_account_reads_and_changes_nothing(
     attributes = {"verb": verb, "resource": plural, "group": api, "subresource": sub, "namespace": "default"}
     review = plane.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-        "spec": {"user": ACCOUNT, "groups": ["system:serviceaccounts", "system:authenticated"], "resourceAttributes": attributes},
+        "spec": {
+            "user": ACCOUNT, "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": attributes,
+        },
     })  # fmt: skip
     assert review["status"]["allowed"] is allowed, review
 
@@ -143,7 +146,8 @@ def test_binds_go_on_without_the_console_and_a_new_one_is_told(plane: ControlPla
     plane.create(pod("alone", "pair"))
     plane.wait(lambda: bound(plane, "alone"), 60)
     log = (plane.folder / "berth.log").read_text()
-    assert '"level": "error"' not in log and "Traceback" not in log
+    assert '"level": "error"' not in log
+    assert "Traceback" not in log
     again = plane.start_console(sys.executable, console)
     plane.wait(lambda: metric(again, "berth_serve_processes") == 1, 60)
     assert explained(again, "placed")["outcome"] == "bound", "told by what the Binding annotated"

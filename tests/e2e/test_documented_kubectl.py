@@ -1,4 +1,5 @@
-"""Every kubectl command in the documentation's blocks, on a real API server. Needs kubectl beside the other binaries."""
+"""Every kubectl command in the documentation's blocks, on a real API server. Needs kubectl beside the other
+binaries."""
 
 from __future__ import annotations
 
@@ -30,6 +31,10 @@ def commands() -> list[str]:
     return list(found)
 
 
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_documented_commands_in_their_order(tmp_path: Path) -> None:
     with ControlPlane(tmp_path) as plane:
         for command in commands():
@@ -42,18 +47,12 @@ def test_documented_commands_in_their_order(tmp_path: Path) -> None:
                 if "port-forward" in command
                 else []
             )
-            run = lambda: subprocess.run(
-                [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *words[1:], *limit],
-                cwd=ROOT,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+
+            kubectl = [str(plane.bin / "kubectl"), f"--kubeconfig={plane.kubeconfig}", *words[1:], *limit]
             if expected is not None:
-                done = run()
+                done = run(kubectl)
                 assert re.search(expected, done.stdout + done.stderr), (command, done)
                 continue
             # A namespace that was made a moment ago may not be ready for what belongs into it.
-            plane.wait(lambda: run().returncode == 0, 30)
+            plane.wait(lambda kubectl=kubectl: run(kubectl).returncode == 0, 30)
             print(command)

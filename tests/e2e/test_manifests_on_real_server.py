@@ -60,7 +60,7 @@ MUTATING = (
 )
 
 
-def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> None:
+def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path: Path) -> None:
     with ControlPlane(tmp_path, *MUTATING) as plane:
         minor = int(plane.get("/version")["minor"].rstrip("+"))
         overlays = ["mtls", "separate", "trial", "mutating" if minor >= 36 else "mutating-v1beta1", "admission"]
@@ -83,19 +83,29 @@ def test_everything_is_accepted_and_the_admission_policies_speak(tmp_path) -> No
         )
         assert (examined.returncode, examined.stdout) == (0, "0 findings\n"), "as installed, nothing hurts"
         kubectl(plane, "create", "namespace", "plain")
-        pod_of = lambda: plane.get("/api/v1/namespaces/default/pods/p")["spec"]["schedulerName"]
-        made = lambda: (
-            kubectl(
-                plane, "create", "-f", "-", text=POD.format(namespace="default", scheduler="default-scheduler")
-            ).returncode
-            == 0
-        )
-        removed = lambda: kubectl(plane, "delete", "pod", "p", "--grace-period=0", "--force").returncode == 0
+
+        def pod_of() -> str:
+            return plane.get("/api/v1/namespaces/default/pods/p")["spec"]["schedulerName"]
+
+        def made() -> bool:
+            return (
+                kubectl(
+                    plane, "create", "-f", "-", text=POD.format(namespace="default", scheduler="default-scheduler")
+                ).returncode
+                == 0
+            )
+
+        def removed() -> bool:
+            return kubectl(plane, "delete", "pod", "p", "--grace-period=0", "--force").returncode == 0
+
         plane.wait(lambda: made() and (pod_of() == "berth-scheduler" or not removed()), 30)
         assert removed()
         for kind in ("mutatingadmissionpolicy", "mutatingadmissionpolicybinding"):
             assert kubectl(plane, "delete", kind, "berth-set-scheduler-name").returncode == 0
-        refused = lambda text, words: words in kubectl(plane, "create", "-f", "-", text=text).stderr
+
+        def refused(text: str, words: str) -> bool:
+            return words in kubectl(plane, "create", "-f", "-", text=text).stderr
+
         plane.wait(
             lambda: refused(
                 POD.format(namespace="default", scheduler="default-scheduler"), "need schedulerName: berth-scheduler"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 
@@ -28,7 +30,7 @@ GATES = "GenericWorkload=true,GangScheduling=true,DRAWorkloadResourceClaims=true
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     served = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
     with ControlPlane(tmp_path_factory.mktemp("plane"), served, gates=GATES) as started:
         if started.get("/version")["minor"].rstrip("+") != "36":
@@ -40,11 +42,10 @@ def plane(tmp_path_factory):
         yield started
 
 
+@functools.cache
 def berth_port(plane: ControlPlane) -> int:
     """Berth's port; it is started with the first test."""
-    if not hasattr(plane, "berth"):
-        plane.berth = plane.start_berth(sys.executable)
-    return plane.berth
+    return plane.start_berth(sys.executable)
 
 
 def pod(name: str, group: str = "g", claim: str = "shared", **spec: object) -> Json:

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ PODS = int(os.environ.get("BERTH_E2E_PODS", "100"))
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory):
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
         for obj in (GPU_CLASS, MARKER_CLASS):
             started.create(obj)
@@ -130,7 +131,9 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
                                     "selectors": [
                                         {
                                             "cel": {
-                                                "expression": "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+                                                "expression": (
+                                                    "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+                                                )
                                             }
                                         }
                                     ],
@@ -183,7 +186,8 @@ def test_examples_are_accepted_by_the_real_server(plane: ControlPlane) -> None:
 
 
 def test_manifest_of_device_plugin_days_runs_unchanged(plane: ControlPlane) -> None:
-    """nvidia.com/gpu: 2 on nodes without the device plugin: the special claim is accepted by the real server (1.36 on)."""
+    """nvidia.com/gpu: 2 on nodes without the device plugin: the special claim is accepted by the real server (1.36
+    on)."""
     minor = int(plane.get("/version")["minor"].rstrip("+"))
     if minor < 36:
         pytest.skip("DRAExtendedResource is alpha and off before 1.36")
@@ -266,7 +270,8 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
         for r in c["status"].get("allocation", {}).get("devices", {}).get("results", [])
         if r["device"] == "shared"
     ]
-    assert len(results) == 2 and all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)
+    assert len(results) == 2
+    assert all(r["shareID"] and r["consumedCapacity"] == {"memory": "30Gi"} for r in results)
 
 
 def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:

@@ -71,7 +71,8 @@ def test_the_in_tree_plugin_goes_on_with_the_claims(tmp_path: Path) -> None:
         plane.create(pod("in-tree", "default-scheduler"))
         plane.wait(lambda: node_of(plane, "in-tree"), 60)
         shared = plane.get(CLAIM)["status"]
-        assert node_of(plane, "in-tree") == node_of(plane, "by-berth") and shared["allocation"] == written
+        assert node_of(plane, "in-tree") == node_of(plane, "by-berth")
+        assert shared["allocation"] == written
         assert {consumer["name"] for consumer in shared["reservedFor"]} == {"by-berth", "in-tree"}
 
         remove(plane, "by-berth", "in-tree")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from extender.model import UNKNOWN_DISTANCE
 from extender.sandbox.machines import Machine, gpu_uuid
@@ -49,10 +50,10 @@ class FakeNvml:
         self.hang: threading.Event | None = None
         self.links = [self._far_ends(i) for i in range(machine.count)]
 
-    def __getattribute__(self, name: str):
+    def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and name in object.__getattribute__(self, "broken"):
 
-            def refuse(*_):
+            def refuse(*_: object) -> NoReturn:
                 raise NVMLError(f"{name}: Not Supported")
 
             return refuse
@@ -84,14 +85,14 @@ class FakeNvml:
     def nvmlDeviceGetName(self, h: int) -> str:
         return self.machine.product
 
-    def nvmlDeviceGetPciInfo(self, h: int):
+    def nvmlDeviceGetPciInfo(self, h: int) -> SimpleNamespace:
         return SimpleNamespace(busId=self._bus(h - 1000).encode() + b"\0")
 
     def numa_of(self, address: str) -> int:
         """What sysfs says, by PCI address."""
         return next((r.numa for i, r in enumerate(self.machine.readings) if self._bus(i)[4:].lower() == address), 0)
 
-    def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]):
+    def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]) -> list[SimpleNamespace]:
         known = {
             91: len(self.links[h - 1000]),
             90: self.machine.readings[h - 1000].link_mbps,
@@ -114,7 +115,7 @@ class FakeNvml:
     def nvmlDeviceGetNvLinkVersion(self, h: int, link: int) -> int:
         return _VERSION_ENUM.get(self.machine.readings[h - 1000].nvlink_version, 0)
 
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, h: int, link: int):
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, h: int, link: int) -> SimpleNamespace:
         peer = self.links[h - 1000][link]
         bus = (
             self._bus(peer)
@@ -139,7 +140,7 @@ class FakeNvml:
     def nvmlDeviceGetMaxPcieLinkGeneration(self, h: int) -> int:
         return self.machine.readings[h - 1000].pcie_generation
 
-    def nvmlDeviceGetMemoryInfo(self, h: int, version: int | None = None):
+    def nvmlDeviceGetMemoryInfo(self, h: int, version: int | None = None) -> SimpleNamespace:
         if self.mig:
             raise NVMLError("Insufficient Permissions")
         if version is not None and self.reserved is None:
@@ -159,19 +160,19 @@ class FakeNvml:
     def nvmlDeviceRegisterEvents(self, h: int, kinds: int, events: list[int]) -> None:
         events.append(h)
 
-    def nvmlEventSetWait_v2(self, events: list[int], timeout: int):
+    def nvmlEventSetWait_v2(self, events: list[int], timeout: int) -> SimpleNamespace:
         if not self.xids:
             raise NVMLTimeout("Timeout")
         gpu, xid = self.xids.pop(0)
         return SimpleNamespace(device=gpu + 1000, eventData=xid)
 
-    def nvmlDeviceGetRemappedRows(self, h: int):
+    def nvmlDeviceGetRemappedRows(self, h: int) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
 
-    def c_nvmlGpuFabricInfo_v2_t(self):
+    def c_nvmlGpuFabricInfo_v2_t(self) -> SimpleNamespace:
         return SimpleNamespace(state=0, clusterUuid=[0] * 16, cliqueId=0)
 
-    def nvmlDeviceGetGpuFabricInfoV(self, h: int, info) -> None:
+    def nvmlDeviceGetGpuFabricInfoV(self, h: int, info: SimpleNamespace) -> None:
         if not self.clique:
             raise NVMLError("Not Supported")
         cluster, _, number = self.clique.partition(".")

@@ -14,10 +14,10 @@ _FOLDER = Path(__file__).parent
 
 def worlds() -> list[Json]:
     """The allocator's cases."""
-    return [orjson.loads(line) for line in lzma.open(_FOLDER / "worlds.jsonl.xz").read().splitlines()]
+    return [orjson.loads(line) for line in lzma.decompress((_FOLDER / "worlds.jsonl.xz").read_bytes()).splitlines()]
 
 
 def probes() -> list[Json]:
     """The cases of CEL."""
-    found: list[Json] = orjson.loads(lzma.open(_FOLDER / "probes.json.xz").read())
+    found: list[Json] = orjson.loads(lzma.decompress((_FOLDER / "probes.json.xz").read_bytes()))
     return found

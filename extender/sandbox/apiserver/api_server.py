@@ -25,9 +25,8 @@ _STRATEGIC = b"application/strategic-merge-patch+json"
 
 
 class ApiServer:
-    """Serves one ObjectStore.
-
-    Tests set `intercept(method, path)` to delay or reject requests. A TokenReview knows the accounts in `tokens` only.
+    """Serves one ObjectStore. Tests set `intercept(method, path)` to delay or reject requests, and `intercept_reply` to
+    reject the reply of a request that took effect. A TokenReview knows the accounts in `tokens` only.
     """
 
     def __init__(
@@ -40,6 +39,7 @@ class ApiServer:
         self.store = store
         self.registry = Registry(store)
         self.intercept: Intercept | None = None
+        self.intercept_reply: Intercept | None = None
         self._bookmark_seconds = bookmark_seconds
         self._tokens = tokens or {}
         self.requests: dict[str, int] = {}
@@ -50,9 +50,7 @@ class ApiServer:
         method, path = scope["method"], scope["path"]
         try:
             body = await _read(receive)
-            rejection = await self.intercept(method, path) if self.intercept is not None else None
-            if rejection is not None:
-                raise rejection
+            await _met(self.intercept, method, path)
             await self._route(scope, body, send)
         except ApiError as error:
             await _respond(send, error.code, error.body())
@@ -77,6 +75,7 @@ class ApiServer:
                 await _respond(send, 200, self._list(resource, namespace, query))
             return
         code, answer = self._act(method, resource, key, subresource, body, _content_type(scope))
+        await _met(self.intercept_reply, method, path)
         await _respond(send, code, answer)
 
     def _act(
@@ -224,6 +223,12 @@ def _field_selector(text: str) -> Selector:
 
 def _content_type(scope: Scope) -> bytes:
     return next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+
+
+async def _met(intercept: Intercept | None, method: str, path: str) -> None:
+    refused = await intercept(method, path) if intercept is not None else None
+    if refused is not None:
+        raise refused
 
 
 async def _read(receive: Receive) -> Json:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import itertools
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from extender.sandbox.apiserver import claim_validation, patch
@@ -53,10 +55,15 @@ RESOURCES = {
 
 
 class Registry:
-    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError."""
+    """Creates, replaces, patches, deletes and binds objects. All methods raise ApiError.
+
+    `prune(resource, obj)` takes fields out of an object before it is stored, as an API server does with the fields of a
+    feature gate that is off.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
+        self.prune: Callable[[str, Json], None] | None = None
         self._names = itertools.count(1)
 
     def create(self, resource: Resource, namespace: str, obj: Json) -> Json:
@@ -80,7 +87,7 @@ class Registry:
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
         if resource.name in ("pods", "resourceclaims"):
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
-        return self.store.put(resource.name, key, stored)
+        return self._stored(resource, key, stored)
 
     def get(self, resource: Resource, key: Key) -> Json:
         found = self.store.get(resource.name, key)
@@ -157,7 +164,13 @@ class Registry:
             return old
         if written["metadata"].get("deletionTimestamp") and not written["metadata"].get("finalizers"):
             return self.store.remove(resource.name, key)
-        return self.store.put(resource.name, key, written)
+        return self._stored(resource, key, written)
+
+    def _stored(self, resource: Resource, key: Key, obj: Json) -> Json:
+        if self.prune is not None:
+            obj = copy.deepcopy(obj)
+            self.prune(resource.name, obj)
+        return self.store.put(resource.name, key, obj)
 
     def _guard(self, resource: Resource, old: Json, metadata: Json) -> None:
         """Raise ApiError if the uid or the resourceVersion in `metadata` is not the current one."""

@@ -47,6 +47,11 @@ class ObjectStore:
     def get(self, resource: str, key: Key) -> Json | None:
         return self._objects.get(resource, {}).get(key)
 
+    def __getitem__(self, at: tuple[str, Key]) -> Json:
+        """An object that is there, by (resource, key). Raises KeyError."""
+        resource, key = at
+        return self._objects[resource][key]
+
     def all(self, resource: str, namespace: str = "") -> list[Json]:
         """Return the objects in key order; those of one namespace if it is given."""
         table = self._objects.get(resource, {})
@@ -78,7 +83,7 @@ class ObjectStore:
         """Return a watcher and the changes after version `since`; None if the history does not reach back to it."""
         if since < self._forgotten:
             return None
-        missed = [change for change in self._since(since) if change.resource == resource]
+        missed = [change for change in self.changes(since) if change.resource == resource]
         watcher = Watcher(resource)
         self._watchers.add(watcher)
         return watcher, missed
@@ -96,8 +101,9 @@ class ObjectStore:
         self._history.clear()
         self._forgotten = self.version
 
-    def _since(self, version: int) -> Iterator[Change]:
-        return (change for change in self._history if change.version > version)
+    def changes(self, since: int = 0) -> Iterator[Change]:
+        """The remembered changes after a version, oldest first."""
+        return (change for change in self._history if change.version > since)
 
     def _publish(self, change: Change) -> None:
         if len(self._history) == self._history.maxlen:
