@@ -8,7 +8,7 @@ import random
 from benchmarks.allocation import mig_slices
 from extender.allocation import Features
 from extender.cache import ClusterCache, NoListener
-from extender.cache.cluster_cache import MirrorListener
+from extender.cache.cluster_cache import CacheListener
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.model import Pod
 from extender.policy import Policy
@@ -39,7 +39,7 @@ class Fleet:
         ranking_bytes: int | None = None,
         vacant_states: int = 1024,
         remembered_pods: int = 4096,
-        listener: MirrorListener | None = None,
+        listener: CacheListener | None = None,
     ) -> None:
         self.kind = kind
         self.rng = random.Random(seed)

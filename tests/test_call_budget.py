@@ -262,17 +262,17 @@ def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
             break
         fleet.clock.now += 0.1
     assert fleet.judge.filter(asked, fleet.names).passed
-    assert not fleet.judge.unfinished_demands
+    assert not fleet.judge.unfinished_evaluations
 
 
 def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
     assert fleet.error(asked)
-    assert fleet.judge.unfinished_demands == 1
+    assert fleet.judge.unfinished_evaluations == 1
     fleet.gone(asked)
     began = fleet.clock.now
-    assert not fleet.judge.unfinished_demands
+    assert not fleet.judge.unfinished_evaluations
     assert not fleet.judge.continue_evaluation()
     assert fleet.clock.now == began
     assert fleet.error(asked), "kube-scheduler still asks about a pod that is gone"
@@ -285,7 +285,7 @@ def test_evaluations_that_go_on_are_bounded_by_pods() -> None:
     for _ in range(8):
         fleet.clock.now += 60
         filter_service.filter(fleet.hostile(), fleet.names)
-    assert filter_service.unfinished_demands == 3
+    assert filter_service.unfinished_evaluations == 3
 
 
 def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
@@ -322,7 +322,7 @@ def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
     assert filter_service.unschedulable_pods() == [asked.uid]
     fleet.mirror.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", _MACHINES[1])))
     looks = list(filter_service.queueing_hints.find_schedulable())
-    assert filter_service.unfinished_demands == 1
+    assert filter_service.unfinished_evaluations == 1
     assert True not in looks
     while filter_service.continue_evaluation():
         fleet.clock.now += 1
@@ -417,11 +417,14 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
             assert "nodes within one call" in (await _filtered(b, name, names))["Error"]
         explained = await eventually(lambda: _remembered(b, "costly"))
         assert "nodes within one call" in explained["attempts"][-1]["reasons"][0][0]
-        while not (await _filtered(b, "light", names, "honest"))["NodeNames"]:
-            await asyncio.sleep(0.01)  # on a slow machine its own few milliseconds are too short, too
+
+        async def placed() -> bool:  # on a slow machine its own few milliseconds are too short, too
+            return bool((await _filtered(b, "light", names, "honest"))["NodeNames"])
+
+        await eventually(placed, "the honest pod is placed")
         b.cluster.store.remove("pods", ("default", "gone"))
-        await eventually(lambda: filter_service.unfinished_demands == 1)
-        await eventually(lambda: filter_service.unfinished_demands == 0)
+        await eventually(lambda: filter_service.unfinished_evaluations == 1)
+        await eventually(lambda: filter_service.unfinished_evaluations == 0)
         assert (await _filtered(b, "costly", names))["NodeNames"]
 
 

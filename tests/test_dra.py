@@ -575,4 +575,6 @@ async def test_a_pod_with_very_many_extended_resources_is_refused_at_once() -> N
         b.cluster.apply(pod("p", **spec))
         await b.settled()
         reply = await b.filter("p")
-        assert "1000 places, more than 64" in next(iter(reply["FailedAndUnresolvableNodes"].values()))
+        assert "1000 requests for extended resources, more than 64" in next(
+            iter(reply["FailedAndUnresolvableNodes"].values())
+        )

@@ -213,7 +213,7 @@ def test_explaining_changes_nothing() -> None:
         async with berthing({"n1": H100}) as b:
             await _run(b, "a", [claim("a", 8)])
             await _run(b, "p", [claim("p", 2)])
-            await eventually(lambda: b.console.teller.events == 1)
+            await eventually(lambda: b.console.event_recorder.events == 1)
             allocated = b.app.service.cache.allocated_devices
             before = {key: allocated.pool(key) for key in allocated.pools()}
             writes = b.cluster.store.version

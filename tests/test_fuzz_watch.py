@@ -14,7 +14,7 @@ from hypothesis import given
 from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, NotFound
-from extender.console import ClusterPicture, Console
+from extender.console import Console, ConsoleCluster
 from extender.diagnosis import check_consistency, row
 from extender.extension import Service
 from extender.fabric import DRIVER as FABRIC_DRIVER
@@ -71,8 +71,8 @@ class World:
         script = Script(self.kind, self._lines())
         self.service = Service(cast("ApiClient", script), Policy(), clock=lambda: 0.0)
         cache, evaluator, informers = self.service.cache, self.service.evaluator, self.service.informers
-        picture = ClusterPicture(cache, evaluator, informers, self.service.expirer, shared=True)
-        self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, picture=picture)
+        cluster = ConsoleCluster(cache, evaluator, informers, self.service.expirer, shared=True)
+        self.console = Console(cast("ApiClient", script), Policy(), clock=lambda: 0.0, cluster=cluster)
         self.reflector = informers.reflectors[self.kind]
         self.pod = decode_pod(OBJECTS["pods"]["pod"])
         self._bodies: list[bytes] = []

@@ -78,9 +78,9 @@ async def test_metrics_count_what_happened() -> None:
         assert node == "n1"
         assert await b.bind("pair", node) == ""
         await b.settled()
-        b.console.surveyor.sample()
+        b.console.fleet_sampler.sample()
         hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
-        b.console.surveyor.stats[hostile] = FleetStats(gpus=3)
+        b.console.fleet_sampler.stats[hostile] = FleetStats(gpus=3)
         await b.metrics("berth_bandwidth_ratio_count 1.0")
         serve, console = [(await b.client.get(path)).text for path in ("/metrics", "/console/metrics")]
         b.app.service.orphans.deallocated += 1

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from extender.cluster import ApiClient, Credentials
-from extender.console import TokenReviewer, Verdict
+from extender.console import ReviewResult, TokenReviewer
 from extender.console.authentication import Limits
 from extender.console.ingest import Ingest
 from extender.extension import Poster
@@ -291,11 +291,11 @@ async def test_few_reviews_are_under_way_at_once() -> None:
         w.api.intercept = slow
         waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}")) for n in range(2)]
         await eventually(lambda: arrived == 2)
-        assert (await w.reviewer.review("good")).verdict is Verdict.BUSY
+        assert (await w.reviewer.review("good")).result is ReviewResult.BUSY
         go.set()
         await asyncio.gather(*waiting)
         w.api.intercept = None
-        assert (await w.reviewer.review("good")).verdict is Verdict.ALLOWED
+        assert (await w.reviewer.review("good")).result is ReviewResult.ALLOWED
 
 
 # -- the poster -----------------------------------------------------------------------------------------------------

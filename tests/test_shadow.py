@@ -44,7 +44,7 @@ async def place(b: Berthing, name: str) -> Bound:
 async def shadowing(b: Berthing, **bounds: Any) -> AsyncIterator[ShadowPolicy]:
     """A shadow beside that of the console, with these bounds, that compares PACK with SPREAD."""
     async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
-        picture = b.console.picture
+        picture = b.console.cluster
         shadow = ShadowPolicy(
             picture.cache, picture.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds
         )

@@ -196,9 +196,9 @@ WATCHES = {
     f"watch-{kind}"
     for kind in ("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods")
 }
-INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "expirer"}
-SERVICE = INFORMERS | {"waker", "collector", "continuation"}
-PEOPLE = {"teller", "auditor", "shadow", "surveyor", "silent-processes"}
+INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
+SERVICE = INFORMERS | {"requeue", "orphans", "background-evaluation"}
+PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
 DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}

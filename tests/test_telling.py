@@ -25,7 +25,7 @@ class World:
         self.b = b
         self.journal = DecisionHistory()
         self.listed = asyncio.Event()
-        self.teller = EventRecorder(
+        self.event_recorder = EventRecorder(
             b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered
         )
 
@@ -33,7 +33,7 @@ class World:
         async def listed() -> None:
             await self.listed.wait()
 
-        await self.teller.run(listed)
+        await self.event_recorder.run(listed)
 
     async def waits(self, name: str, count: int = 9) -> None:
         """A pod that wants so many GPUs of a node that has four."""
@@ -47,7 +47,7 @@ class World:
         found = self.b.cluster.store.get("pods", ("default", name))
         uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
         self.journal.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
-        self.teller.unschedulable(key, uid)
+        self.event_recorder.unschedulable(key, uid)
 
     def told(self) -> list[str]:
         return [event["regarding"]["name"] for event in self.b.cluster.store.all("events")]
@@ -78,7 +78,7 @@ async def test_one_event_for_each_reason_and_at_most_one_a_minute() -> None:
         w.refused("q")
         await eventually(lambda: w.told() == ["p", "q"])  # events come in order: nothing of p stands before that
         w.refused("p", "tainted")
-        await eventually(lambda: w.teller.events == 3)
+        await eventually(lambda: w.event_recorder.events == 3)
 
 
 async def test_no_event_before_everything_is_listed() -> None:
@@ -90,7 +90,7 @@ async def test_no_event_before_everything_is_listed() -> None:
         w.refused("p")
         await b.settled()
         assert w.told() == []
-        assert w.teller.events == 0
+        assert w.event_recorder.events == 0
         w.listed.set()
         await eventually(lambda: w.told() == ["p"])
         running.cancel()
@@ -150,11 +150,11 @@ async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
         await w.waits("p")
         await w.waits("q")
         w.refused("p")
-        await w.teller.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
-        assert w.teller.events == 0
+        await w.event_recorder.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
+        assert w.event_recorder.events == 0
         assert w.told() == []
         refusing = False
         w.refused("q")
         await eventually(lambda: "q" in w.told())
-        await w.teller.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
+        await w.event_recorder.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
         assert "policy" in w.told()

@@ -41,7 +41,7 @@ _REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is furthe
 _VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
-class MirrorListener(Protocol):
+class CacheListener(Protocol):
     """Receives changes of reservations and deadlines. Its methods must not call the cache."""
 
     def freed(self) -> None:
@@ -76,7 +76,7 @@ class ClusterCache:
         builder: NodeInfoBuilder | None = None,
         remembered_changes: int = _REMEMBERED_CHANGES,
         vacant_states: int = _VACANT_STATES,
-        listener: MirrorListener | None = None,
+        listener: CacheListener | None = None,
     ) -> None:
         self._listener = listener or NoListener()
         self.allocated_devices = AllocatedDevices()

@@ -42,12 +42,12 @@ def console_command(
     records_from: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"A user that may send records, as the API server names it. May be repeated. [default: {SENDER}]",
+            help=f"A user that may send records, as the API server names it. May be repeated. Without it: {SENDER}.",
             metavar="USER",
         ),
     ] = None,
     records_audience: Annotated[
-        str | None, typer.Option(help=f"The audience that the sender's token must have. [default: {AUDIENCE}]")
+        str | None, typer.Option(help=f"The audience that the sender's token must have. Without it: {AUDIENCE}.")
     ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="The certificate of both addresses. The console reads it again when it changes.")

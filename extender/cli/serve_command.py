@@ -67,7 +67,7 @@ def serve_command(
     traces: Annotated[
         str | None,
         typer.Option(
-            help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth[traces]).",
+            help="Send a trace per pod to this OpenTelemetry collector (OTLP over HTTP; needs berth\\[traces]).",
             metavar="URL",
         ),
     ] = None,

@@ -4,8 +4,8 @@ HTTP, and code that serve needs, do not belong here.
 """
 
 from extender.console.active_policy import ActivePolicy
-from extender.console.authentication import TokenReviewer, Verdict
-from extender.console.console_service import ClusterPicture, Console
+from extender.console.authentication import ReviewResult, TokenReviewer
+from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Explainer, UnknownPod, to_json
 from extender.console.fleet_overview import MOST_WATCHERS
@@ -14,13 +14,13 @@ from extender.console.ingest import StaleEpoch
 __all__ = [
     "MOST_WATCHERS",
     "ActivePolicy",
-    "ClusterPicture",
     "Console",
+    "ConsoleCluster",
     "DecisionHistory",
     "Explainer",
+    "ReviewResult",
     "StaleEpoch",
     "TokenReviewer",
     "UnknownPod",
-    "Verdict",
     "to_json",
 ]

@@ -19,7 +19,7 @@ _MOST_TOKEN = 8192  # characters
 _SECONDS = 3.0  # time-out of a review; serve waits 5 s for the answer to its request
 
 
-class Verdict(Enum):
+class ReviewResult(Enum):
     """The result of a review; the value is the sentence for the sender."""
 
     ALLOWED = "allowed"
@@ -32,7 +32,7 @@ class Verdict(Enum):
 class Review(NamedTuple):
     """A result with a detail for the log. The sender does not get the detail."""
 
-    verdict: Verdict
+    result: ReviewResult
     detail: str = ""
 
 
@@ -98,13 +98,13 @@ class TokenReviewer:
     async def review(self, token: str) -> Review:
         """Review whether the sender with this token may send records."""
         if not token or len(token) > _MOST_TOKEN:
-            return Review(Verdict.UNAUTHENTICATED, "no token, or no bearer token")
+            return Review(ReviewResult.UNAUTHENTICATED, "no token, or no bearer token")
         digest = hashlib.sha256(token.encode()).digest()
         found = self._allowed.get(digest) or self._refused.get(digest)
         if found is not None:
             return found
         if self._in_flight >= self._limits.in_flight or not (digest in self._known or self._take_one()):
-            return Review(Verdict.BUSY)
+            return Review(ReviewResult.BUSY)
         self._in_flight += 1
         try:
             found = await self._ask(token)
@@ -114,9 +114,9 @@ class TokenReviewer:
         return found
 
     def _remember(self, digest: bytes, review: Review) -> None:
-        if review.verdict is Verdict.ALLOWED:
+        if review.result is ReviewResult.ALLOWED:
             self._allowed[digest], self._known[digest] = review, None
-        elif review.verdict is not Verdict.UNAVAILABLE:
+        elif review.result is not ReviewResult.UNAVAILABLE:
             self._refused[digest] = review
             self._known.pop(digest, None)
 
@@ -140,15 +140,15 @@ class TokenReviewer:
             async with asyncio.timeout(_SECONDS):
                 status = _TokenReview.model_validate(await self._client.post(_PATH, body)).status
         except (ClusterError, TimeoutError) as error:
-            return Review(Verdict.UNAVAILABLE, str(error) or f"no answer within {_SECONDS:g} s")
+            return Review(ReviewResult.UNAVAILABLE, str(error) or f"no answer within {_SECONDS:g} s")
         except ValidationError as error:
-            return Review(Verdict.UNAVAILABLE, f"the answer is no TokenReview: {error}")
+            return Review(ReviewResult.UNAVAILABLE, f"the answer is no TokenReview: {error}")
         return self._evaluate(status)
 
     def _evaluate(self, status: _Status) -> Review:
         if not status.authenticated or self._audience not in status.audiences:
             detail = status.error or "it is not for the audience of the console"
-            return Review(Verdict.UNAUTHENTICATED, detail)
+            return Review(ReviewResult.UNAUTHENTICATED, detail)
         if status.user.username not in self._users:
-            return Review(Verdict.FORBIDDEN, status.user.username)
-        return Review(Verdict.ALLOWED, status.user.username)
+            return Review(ReviewResult.FORBIDDEN, status.user.username)
+        return Review(ReviewResult.ALLOWED, status.user.username)

@@ -34,7 +34,7 @@ _OBSERVED = frozenset({"resourceslices", "pods"})
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterPicture:
+class ConsoleCluster:
     """The cache that the console reads, and the objects that keep it up to date.
 
     With `shared`, the cache belongs to serve in the same process: serve runs the informers, and the cache already has
@@ -50,10 +50,14 @@ class ClusterPicture:
 
 class _Listener(NoListener):
     def __init__(self, expirer: HoldExpirer) -> None:
-        self.sooner = expirer.reschedule  # type: ignore[method-assign] # the method of the hold expirer itself
+        self._expirer = expirer
+
+    def sooner(self) -> None:
+        """See CacheListener."""
+        self._expirer.reschedule()
 
 
-def own_picture(client: ApiClient, clock: Callable[[], float], supervisor: Supervisor) -> ClusterPicture:
+def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Supervisor) -> ConsoleCluster:
     """A cache of the console's own, with its own watches."""
     features, expirer = Features(), HoldExpirer(clock)
     cache, evaluator = ClusterCache(features, listener=_Listener(expirer)), Evaluator(features)
@@ -64,7 +68,7 @@ def own_picture(client: ApiClient, clock: Callable[[], float], supervisor: Super
         store.gone_slices.clear()
         store.gone_pods.clear()
 
-    return ClusterPicture(cache, evaluator, Informers(client, cache, clock, supervisor, forget, _OBSERVED), expirer)
+    return ConsoleCluster(cache, evaluator, Informers(client, cache, clock, supervisor, forget, _OBSERVED), expirer)
 
 
 class Console:
@@ -79,24 +83,24 @@ class Console:
         policy: Policy,
         clock: Callable[[], float] = time.monotonic,
         supervisor: Supervisor | None = None,
-        picture: ClusterPicture | None = None,
+        cluster: ConsoleCluster | None = None,
     ) -> None:
         self.client = client
         self.clock = clock
         self.supervisor = supervisor or Supervisor()
-        self.picture = picture or own_picture(client, clock, self.supervisor)
-        self.cache, self.informers = self.picture.cache, self.picture.informers
-        writer, evaluator = Writer(client, "berth-console"), self.picture.evaluator
+        self.cluster = cluster or own_cluster(client, clock, self.supervisor)
+        self.cache, self.informers = self.cluster.cache, self.cluster.informers
+        writer, evaluator = Writer(client, "berth-console"), self.cluster.evaluator
         self.policy = ActivePolicy(policy)
-        if not self.picture.shared:
+        if not self.cluster.shared:
             self.policy.follow(lambda: self.cache.believe_agents_for(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
         self.explainer = Explainer(self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock)
         self.overview = FleetOverview(self.cache, self.history, self.explainer)
-        self.teller = EventRecorder(self.explainer, self.history, writer, clock)
+        self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
-        self.surveyor = FleetSampler(self.cache)
+        self.fleet_sampler = FleetSampler(self.cache)
         self.shadow = ShadowPolicy(self.cache, evaluator, self.policy, writer.read_pod, clock)
         self.reservations = RemoteReservations(self.cache, clock)
         self.ingest = Ingest(self._apply, self.reservations.drop, clock)
@@ -104,18 +108,18 @@ class Console:
 
     async def __aenter__(self) -> Self:
         start = self.supervisor.start
-        if not self.picture.shared:
+        if not self.cluster.shared:
             self.informers.start()
-            start("expirer", partial(self.picture.expirer.run, self.cache))
-        start("teller", partial(self.teller.run, self.informers.listed))
+            start("hold-expiry", partial(self.cluster.expirer.run, self.cache))
+        start("event-recorder", partial(self.event_recorder.run, self.informers.listed))
         start("auditor", self.auditor.run)
         start("shadow", partial(self.shadow.run, self.informers.listed))
-        start("surveyor", partial(self.surveyor.run, self.informers.listed))
+        start("fleet-sampler", partial(self.fleet_sampler.run, self.informers.listed))
         start("silent-processes", self._drop_silent)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self.picture.shared:
+        if not self.cluster.shared:
             await self.supervisor.stop()
 
     def take(self, batch: Batch) -> None:
@@ -125,7 +129,7 @@ class Console:
         learned another mix.
         """
         self.ingest.take(batch)
-        if not self.picture.shared and any(isinstance(record, Attempted) for record in batch.records):
+        if not self.cluster.shared and any(isinstance(record, Attempted) for record in batch.records):
             self.cache.use_mix(batch.mix)
 
     def _apply(self, epoch: str, record: Record) -> None:
@@ -133,12 +137,12 @@ class Console:
             case Attempted():
                 self.history.record_attempt(record)
                 if not record.attempt.fitting:
-                    self.teller.unschedulable(record.pod, record.uid)
+                    self.event_recorder.unschedulable(record.pod, record.uid)
             case Bound():
                 self.history.record_decision(record)
                 self.shadow.bound(record)
             case Reserved() | Released():
-                if not self.picture.shared:
+                if not self.cluster.shared:
                     self.reservations.apply(epoch, record)
 
     async def _drop_silent(self) -> None:

@@ -128,7 +128,7 @@ def start_pages(
         other = CandidateFile(policies.candidate, use_other, refuse_other)
     if active is not None or other is not None:
         config_map = policies.config_map
-        refused = partial(console.teller.policy_refused, config_map) if config_map is not None else None
+        refused = partial(console.event_recorder.policy_refused, config_map) if config_map is not None else None
         console.supervisor.start("console-policies", partial(watch_policies, active, other, refused))
     app = ConsoleApp(console, opened.access, refusals=refusals)
     return {server(app, opened.pages.address, PAGES, opened.pages.tls, refusals): opened.sockets}

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from extender.cluster import ApiClient, Credentials
-from extender.console import ClusterPicture, Console
+from extender.console import Console, ConsoleCluster
 from extender.entry.console_process import OpenPages, Pages, Policies, open_pages, start_pages
 from extender.entry.serve_process import Desk
 from extender.extension import Service
@@ -36,8 +36,8 @@ class DeskConsole:
 
     async def compose(self, stack: AsyncExitStack, service: Service, policy: Policy) -> Console:
         """Make the console over the cache of a service. It ends with the stack."""
-        picture = ClusterPicture(service.cache, service.evaluator, service.informers, service.expirer, shared=True)
-        console = Console(service.client, policy, service.clock, service.supervisor, picture)
+        cluster = ConsoleCluster(service.cache, service.evaluator, service.informers, service.expirer, shared=True)
+        console = Console(service.client, policy, service.clock, service.supervisor, cluster)
         self._console = await stack.enter_async_context(console)
         return self._console
 

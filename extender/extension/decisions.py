@@ -62,16 +62,30 @@ class ServeSink:
         put: Callable[[Record], None],
         now_rfc3339: Callable[[], str],
         requeuer: Requeuer,
-        continuation: BackgroundEvaluator,
+        background: BackgroundEvaluator,
         orphans: OrphanCollector,
     ) -> None:
         self._put = put
         self._now = now_rfc3339
+        self._requeuer = requeuer
+        self._background = background
         self._orphans = orphans
-        self.fits = requeuer.requeue_now
-        self.unfinished = continuation.wake
-        self.unsuitable = orphans.deallocate_unsuitable
-        self.stale_special = orphans.remove_stale_special
+
+    def unfinished(self) -> None:
+        """See FilterSink."""
+        self._background.wake()
+
+    def fits(self) -> None:
+        """See FilterSink."""
+        self._requeuer.requeue_now()
+
+    def unsuitable(self, claim: Claim) -> None:
+        """See FilterSink."""
+        self._orphans.deallocate_unsuitable(claim)
+
+    def stale_special(self, key: ObjectKey) -> None:
+        """See FilterSink."""
+        self._orphans.remove_stale_special(key)
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
         """See FilterSink."""
@@ -80,18 +94,26 @@ class ServeSink:
 
 
 class ReservationSink:
-    """In `berth serve`, sends each change of the cache's reservations to the console. See MirrorListener."""
+    """In `berth serve`, sends each change of the cache's reservations to the console. See CacheListener."""
 
     def __init__(
         self, put: Callable[[Record], None], clock: Callable[[], float], requeuer: Requeuer, expirer: HoldExpirer
     ) -> None:
         self._put = put
         self._clock = clock
-        self.freed = requeuer.supply_changed
-        self.sooner = expirer.reschedule
+        self._requeuer = requeuer
+        self._expirer = expirer
+
+    def freed(self) -> None:
+        """See CacheListener."""
+        self._requeuer.supply_changed()
+
+    def sooner(self) -> None:
+        """See CacheListener."""
+        self._expirer.reschedule()
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
-        """See MirrorListener."""
+        """See CacheListener."""
         if new is None:
             self._put(Released(claim_uid))
         else:

@@ -321,7 +321,7 @@ class FilterService:
         )
 
     @property
-    def unfinished_demands(self) -> int:
+    def unfinished_evaluations(self) -> int:
         """How many evaluations of pod requirements continue in the background."""
         return len(self._unfinished)
 

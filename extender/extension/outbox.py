@@ -68,7 +68,7 @@ class Outbox:
         self._waiting: deque[_Waiting] = deque()
         self._put = 0  # the number of the newest record
         self._arrived = asyncio.Event()
-        self._failing = False
+        self._problem = ""  # why the console did not take the last batch; '' where it took it
         self._log = structlog.get_logger("berth.outbox")
         self.epoch = str(uuid.uuid4())
         self.lost = 0  # records dropped before the console accepted them
@@ -118,7 +118,7 @@ class Outbox:
         finally:  # the other records return to the front in their order, so their numbers stay without a gap
             self._waiting.extendleft(reversed(taken[done:]))
             self._trim()
-        return self._period if not self._failing else self._backoff.next()
+        return self._period if not self._problem else self._backoff.next()
 
     async def _delivered(self, body: bytes, records: int) -> int:
         """Send a batch with `records` records. Returns how many of them need not be sent again."""
@@ -132,8 +132,8 @@ class Outbox:
             self._failed(error)
             return 0
         self.sent += records
-        if self._failing:
-            self._failing = False
+        if self._problem:
+            self._problem = ""
             self._log.info("the console takes records again", lost=self.lost, failures=self.failures)
         return records
 
@@ -172,6 +172,7 @@ class Outbox:
 
     def _failed(self, error: Refused | NotDelivered, dropped: int = 0) -> None:
         self.failures += 1
-        if not self._failing:
-            self._failing = True
-            self._log.warning("the console does not take records", problem=str(error), dropped=dropped)
+        problem = str(error)
+        if problem != self._problem:
+            self._problem = problem
+            self._log.warning("the console does not take records", problem=problem, dropped=dropped)

@@ -82,10 +82,10 @@ class Service:
     async def __aenter__(self) -> Self:
         self.informers.start()
         start = self.supervisor.start
-        start("waker", partial(self.requeuer.run, self.filter_service.queueing_hints.find_schedulable))
-        start("expirer", partial(self.expirer.run, self.cache))
-        start("collector", self.orphans.run)
-        start("continuation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
+        start("requeue", partial(self.requeuer.run, self.filter_service.queueing_hints.find_schedulable))
+        start("hold-expiry", partial(self.expirer.run, self.cache))
+        start("orphans", self.orphans.run)
+        start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
         if self.outbox is not None:
             start("records", self.outbox.run)
         return self

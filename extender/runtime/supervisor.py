@@ -98,7 +98,7 @@ class Supervisor:
             return problem
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - GeneratorExit and GreenletExit end a task as errors do
+        except BaseException as error:  # noqa: BLE001 - GeneratorExit ends a task as errors do
             return error
         return None if _is_cancelled() else EndedEarly("it returned")
 

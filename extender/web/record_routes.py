@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 import structlog
 
-from extender.console import StaleEpoch, TokenReviewer, Verdict
+from extender.console import ReviewResult, StaleEpoch, TokenReviewer
 from extender.model import BerthError, WireError
 from extender.records import MAX_BODY, Batch, UnknownVersion, decode
 from extender.web.access_control import header
@@ -17,11 +17,11 @@ from extender.web.http_limits import RECORDS, HttpLimits, RefusalLog
 
 PATH = "/v1/records"
 _UNAUTHENTICATED = ((b"www-authenticate", b"Bearer"),)
-_BY_VERDICT = {
-    Verdict.UNAUTHENTICATED: 401,
-    Verdict.FORBIDDEN: 403,
-    Verdict.BUSY: 429,
-    Verdict.UNAVAILABLE: 503,
+_BY_RESULT = {
+    ReviewResult.UNAUTHENTICATED: 401,
+    ReviewResult.FORBIDDEN: 403,
+    ReviewResult.BUSY: 429,
+    ReviewResult.UNAVAILABLE: 503,
 }
 _BY_ERROR: dict[type[BerthError], int] = {  # the first matching class counts
     UnknownVersion: 400,
@@ -75,9 +75,9 @@ class Records:
         if header(scope, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
             return self._refused(415, "the Content-Type of the request must be application/json")
         review = await self._reviewer.review(_token(scope))
-        if review.verdict is Verdict.ALLOWED:
+        if review.result is ReviewResult.ALLOWED:
             return None
-        return self._refused(_BY_VERDICT[review.verdict], review.verdict.value, review.detail)
+        return self._refused(_BY_RESULT[review.result], review.result.value, review.detail)
 
     async def _taken(self, scope: Scope, receive: Receive) -> Answer | None:
         """Read the batch and pass it to `take`. Returns the error answer if that fails, else None."""

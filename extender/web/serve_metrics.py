@@ -45,7 +45,7 @@ READINGS: tuple[MetricSource[Service], ...] = (
         "berth_unfinished_demands",
         GAUGE,
         "Pod requirements whose evaluation continues in the background",
-        lambda s: s.filter_service.unfinished_demands,
+        lambda s: s.filter_service.unfinished_evaluations,
     ),
     MetricSource(
         "berth_holds",

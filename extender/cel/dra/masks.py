@@ -107,7 +107,7 @@ class Masks:
         return {"selectors": len(self._compiled), "masks": masks, "mask_bytes": self._bytes}
 
     def selector(self, expression: str, budget: CallBudget = UNLIMITED) -> Selector | CompileError:
-        """The compiled expression, or its compile error. Raises BudgetSpent."""
+        """The compiled expression, or its compile error. Raises CallBudgetSpent."""
         known = self._compiled.get(expression)
         if known is not None:
             return known.selector
@@ -123,7 +123,7 @@ class Masks:
         return found
 
     def of(self, expression: str, slice_: Slice, budget: CallBudget = UNLIMITED) -> Mask:
-        """The masks of an expression over a slice. A compile error is an error on every device. Raises BudgetSpent; the
+        """The masks of an expression over a slice. A compile error is an error on every device. Raises CallBudgetSpent; the
         masks of the devices evaluated until then are kept."""
         masks = self._masks.get(expression)
         if masks is None:

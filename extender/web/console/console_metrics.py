@@ -10,7 +10,7 @@ from extender.web.metrics import COMMON, COUNTER, GAUGE, SUMMARY, MetricSource, 
 
 
 def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapping[tuple[str, ...], Value]]:
-    return lambda s: {(product,): read(stats) for product, stats in s.surveyor.stats.items()}
+    return lambda s: {(product,): read(stats) for product, stats in s.fleet_sampler.stats.items()}
 
 
 def _findings_of(kind: str) -> Callable[[Console], Value]:
@@ -45,7 +45,7 @@ READINGS: tuple[MetricSource[Console], ...] = (
         lambda s: {(fault,): float(count) for fault, count in s.ingest.counts.items()},
         ("fault",),
     ),
-    MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.teller.events),
+    MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.event_recorder.events),
     MetricSource("berth_agents", GAUGE, "Nodes with a ResourceSlice of the agent", lambda s: len(s.cache.store.fabric)),
     MetricSource(
         "berth_agents_silent",
