@@ -31,12 +31,12 @@ class Serving:
     api: str  # the sandbox's address
 
     async def filter(self, pod: str, names: list[str] | None = None) -> Json:
-        """Berth's answer for these nodes, or for all. As kube-scheduler does, ask again where Berth says that it needs longer."""
+        """Berth's reply for these nodes, or for all. Like kube-scheduler, it retries while Berth asks for that."""
         names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
 
         async def judged() -> Json | None:
             found = await self.filter_once(pod, names)
-            return None if found["Error"].endswith(": ask again") else found
+            return None if found["Error"].endswith(": retry") else found
 
         return await eventually(judged, f"every node is judged for pod {pod}")
 
