@@ -116,7 +116,7 @@ def judged(http: Http, body: bytes) -> dict:
     """The answer of a filter request, once every node is judged."""
     while True:
         found = json.loads(http.post("filter", body))
-        if not found["Error"].endswith(": ask again"):
+        if not found["Error"].endswith(": retry"):
             assert not found["Error"], found["Error"]
             return found
         time.sleep(0.05)

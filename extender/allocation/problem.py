@@ -57,6 +57,11 @@ class Problem:
     taken: int  # mask of devices that cannot be allocated exclusively
     features: Features = field(default_factory=Features)
 
+    def shares(self, bit: int) -> Mapping[str, int] | None:
+        """Nanos per capacity that allocated shares consume of a device; None if it has no shares."""
+        place = self.inventory.places[bit]
+        return self.allocated_state.pools.get(self.inventory.pools[place.pool].key, UNUSED).shares.get(place.id.device)
+
 
 class Pick(NamedTuple):
     """One device for one request. `consumed` is None unless the device is shared."""

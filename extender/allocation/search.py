@@ -12,7 +12,7 @@ from enum import Enum
 
 from extender.allocation import capacity, constraints, shortage, unsupported_devices
 from extender.allocation.counters import Counters, ShortOfCounters
-from extender.allocation.problem import UNUSED, Pick, Problem, Selection, Solution
+from extender.allocation.problem import Pick, Problem, Selection, Solution
 from extender.allocation.search_observer import NULL_OBSERVER, Observer
 from extender.allocation.taints import blocking_taint
 from extender.model import (
@@ -384,15 +384,10 @@ class Search:
             self._counters.give_back(bit)
 
     def _has_shares(self, bit: int) -> bool:
-        return bit in self._consumed_here or bool(self._share_use(bit))
+        return bit in self._consumed_here or bool(self._problem.shares(bit))
 
     def _used(self, bit: int) -> capacity.Amounts:
-        return self._share_use(bit) or capacity.NOTHING
-
-    def _share_use(self, bit: int) -> capacity.Amounts | None:
-        place = self._problem.inventory.places[bit]
-        key = self._problem.inventory.pools[place.pool].key
-        return self._problem.allocated_state.pools.get(key, UNUSED).shares.get(place.id.device)
+        return self._problem.shares(bit) or capacity.NOTHING
 
     def _reject(self, request: DeviceRequest, bit: int, cause: str, detail: str) -> bool:
         self._observer.rejected(request.name, bit, cause, detail)

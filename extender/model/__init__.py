@@ -1,6 +1,6 @@
 """The values that the scheduler works with. Classes are frozen and slotted and use the standard library only.
 
-What belongs here: devices, pools, claims, nodes, pods, quantities, reasons and the snapshot that holds them.
+What belongs here: devices, pools, claims, nodes, pods, quantities, reservations and reasons.
 What does not: JSON, clocks, logging, decisions.
 """
 

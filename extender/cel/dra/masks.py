@@ -123,8 +123,8 @@ class Masks:
         return found
 
     def of(self, expression: str, slice_: Slice, budget: CallBudget = UNLIMITED) -> Mask:
-        """The masks of an expression over a slice. A compile error is an error on every device. Raises CallBudgetSpent; the
-        masks of the devices evaluated until then are kept."""
+        """The masks of an expression over a slice. A compile error is an error on every device. Raises
+        CallBudgetSpent; the masks of the devices evaluated until then are kept."""
         masks = self._masks.get(expression)
         if masks is None:
             masks = self._masks[expression] = _ExpressionMasks()
