@@ -1,4 +1,4 @@
-# Berth: every target does its own set-up. `make help` lists them.
+# Every target installs what it needs. `make help` lists the targets.
 SHELL := bash
 PYTHON ?= python3
 VENV := .venv
@@ -17,74 +17,74 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1 ends by itself)
+run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
 	$(BIN)/berth run $(if $(ONCE),--once)
 
-test: check ## lint, format, types and all tests
+test: check ## run lint, format, types and all tests
 	$(BIN)/pytest
 
-check: $(STAMP) ## lint, format and types only
+check: $(STAMP) ## run lint, format and types only
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-properties: $(STAMP) ## the property tests with thousands of random examples
+properties: $(STAMP) ## run the property tests with thousands of random examples
 	BERTH_HYPOTHESIS=long $(BIN)/pytest -m hypothesis --timeout=0
 
 N ?= 20000
 SEED ?= 1
-oracle: $(STAMP) ## compare the search with brute force on N random worlds
+oracle: $(STAMP) ## compare the search with brute force on N random clusters
 	$(BIN)/python -m tests.oracle --worlds $(N) --seed $(SEED)
 
-bench: $(STAMP) ## latency, memory and start-up, as ratios in one run
+bench: $(STAMP) ## measure latency, memory and start-up, as ratios in one run
 	$(BIN)/python -m benchmarks.serving
 
-bench-allocation: $(STAMP) ## cost of allocating on one node, by shape and cluster size
+bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size
 	$(BIN)/python -m benchmarks.allocation
 
-bench-cel: $(STAMP) ## CEL: speed against cel-python, masks of 40,000 devices, memory
+bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 devices, memory
 	$(BIN)/python -m benchmarks.cel
 
-bench-quality: $(STAMP) ## placement quality; TRACES=folder adds the published traces
+bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
 
-bench-e2e: $(STAMP) ## pods per second against the in-tree plugin (BERTH_KUBE_BIN names a control plane's binaries)
+bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH_KUBE_BIN: folder of control plane binaries)
 	$(BIN)/python -m benchmarks.end_to_end
 
-bench-hostile: $(STAMP) ## honest pods a second with and without a hundred hostile ones beside them
+bench-hostile: $(STAMP) ## measure normal pods per second with and without a hundred hostile pods
 	$(BIN)/python -m benchmarks.hostile
 
 EVENTS ?= 1000000
-soak: $(STAMP) ## memory over EVENTS claim events on two fleets; fails where it grows after the first tenth
+soak: $(STAMP) ## measure memory over EVENTS claim events on two fleets; fails if it grows
 	$(BIN)/python -m benchmarks.soak --events $(EVENTS)
 
-install-time: $(STAMP) ## commands and seconds from an empty control plane to the first pod bound (BERTH_KUBE_BIN)
+install-time: $(STAMP) ## measure commands and seconds from an empty control plane to the first bound pod (BERTH_KUBE_BIN)
 	$(BIN)/python -m benchmarks.install
 
 TIMES ?= 20
-chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write point; judge the objects
+chaos: $(STAMP) ## kill and disturb real Berth processes, TIMES at every write point; check the objects
 	$(BIN)/python -m tests.chaos --seed $(SEED) --times $(TIMES)
 
 EXAMPLES ?= 2000
-fuzz: $(STAMP) ## garbage to every command, HTTP entry point and loader, EXAMPLES for each
+fuzz: $(STAMP) ## send garbage to every command, HTTP entry point and loader, EXAMPLES for each
 	BERTH_FUZZ=$(EXAMPLES) $(BIN)/pytest tests/test_fuzz_*.py --timeout 0
 
-e2e: $(STAMP) ## tests against a real control plane (BERTH_KUBE_BIN names its binaries)
+e2e: $(STAMP) ## run the tests against a real control plane (BERTH_KUBE_BIN: folder of its binaries)
 	$(BIN)/pytest tests/e2e -s
 
-pins: ## pin every distribution and its hashes again, after pyproject.toml changed
+pins: ## pin every distribution and its hashes again, after a change of pyproject.toml
 	$(PYTHON) -m venv build/pins
 	build/pins/bin/pip install --quiet pip-tools
 	build/pins/bin/pip-compile --quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-index-url \
 	  --no-emit-find-links --unsafe-package berth --extra dev --output-file constraints.txt pyproject.toml
-	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # drops the note that berth itself is not pinned
+	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # removes the note that berth itself is not pinned
 
-release-check: $(STAMP) ## the wheel in an empty environment; bill of materials and licences of what is installed, against the pins
+release-check: $(STAMP) ## test the wheel in an empty environment; check installed versions and licences; write the bill of materials
 	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
 	$(BIN)/python .ci/release_check.py
 
 image: ## build the container image
 	docker build -t berth:$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' extender/__init__.py) .
 
-clean: ## remove what the targets made
+clean: ## remove the files that the targets made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench-results

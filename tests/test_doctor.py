@@ -110,7 +110,7 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     slices[0]["spec"]["devices"].pop()
     cache.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
     (found,) = cluster_findings(cache)
-    assert found.what == "agent and GPU driver name other GPUs on 1 nodes: n1"
+    assert found.what == "agent and GPU driver name different GPUs on 1 nodes: n1"
 
 
 @pytest.mark.parametrize(

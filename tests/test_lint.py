@@ -150,18 +150,18 @@ def test_forms_that_articles_print(tmp_path: Path) -> None:
     assert result.exit_code == 1
     for words in (
         "document 1: ResourceClaimTemplate t, apiVersion: resource.k8s.io/v1beta1 is not what Kubernetes 1.34",
-        "spec.spec.devices.requests[0].deviceClassName: deviceClassName, selectors, count stand beside `exactly`",
-        "spec.spec.devices.constraints[0].cel: constraints know no CEL",
-        "asks for a domain called 'memory'",
+        "spec.spec.devices.requests[0].deviceClassName: deviceClassName, selectors, count must be inside `exactly`",
+        "spec.spec.devices.constraints[0].cel: a constraint cannot have CEL",
+        "reads the domain 'memory', not an attribute",
         "compare with quantity(",
         "document 2: is not YAML or JSON",
-        "ResourceClass was withdrawn",
-        "spec.resourceClaims[0].source: the wrapper `source` is gone",
+        "the API removed ResourceClass (classic DRA)",
+        "spec.resourceClaims[0].source: Kubernetes 1.31 removed the field `source`",
         "no container uses claim 'g'",
         "document 5: Pod p: has the same name as the one in",
         "two entries are called 'g'",
         "a container uses claim 'other'",
-        "claims of the first form of DRA name a class",
+        "resourceClassName: the API removed this field (classic DRA)",
     ):
         assert words in text, (words, text)
 

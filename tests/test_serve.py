@@ -265,7 +265,7 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             f"http://127.0.0.1:{pages}",
             stdout=subprocess.PIPE,
         )
-        assert "a candidate is compared" in (await done.communicate())[0].decode()
+        assert "the console compares a candidate" in (await done.communicate())[0].decode()
         assert done.returncode == 0
         candidate.unlink()
         await answers(f"{told}/diff", 200, '"candidate":false')

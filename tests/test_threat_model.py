@@ -14,7 +14,7 @@ THREATS = [
     for section in PAGE.split("\n## ")[1:]
     if section.splitlines()[0] not in ("Assets", "Actors", "Accepted risks")
     for line in section.splitlines()
-    if line.startswith("| ") and not line.startswith(("| what ", "|---"))
+    if line.startswith("| ") and not line.startswith(("| attack |", "| event |", "|---"))
 ]
 
 

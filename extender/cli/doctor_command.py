@@ -181,7 +181,7 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
         if missing:
             yield Diagnosis(
                 "error",
-                f"DynamicResources is enabled at {', '.join(missing)}",
+                f"DynamicResources is on at {', '.join(missing)}",
                 "the in-tree plugin would allocate the claims before Berth",
                 mend,
             )
