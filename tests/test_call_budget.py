@@ -417,8 +417,11 @@ async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> Non
             assert "nodes within one call" in (await _filtered(b, name, names))["Error"]
         explained = await eventually(lambda: _remembered(b, "costly"))
         assert "nodes within one call" in explained["attempts"][-1]["reasons"][0][0]
-        while not (await _filtered(b, "light", names, "honest"))["NodeNames"]:
-            await asyncio.sleep(0.01)  # on a slow machine its own few milliseconds are too short, too
+
+        async def served() -> bool:
+            return bool((await _filtered(b, "light", names, "honest"))["NodeNames"])
+
+        await eventually(served, "on a slow machine its own few milliseconds are too short, too")
         b.cluster.store.remove("pods", ("default", "gone"))
         await eventually(lambda: filter_service.unfinished_demands == 1)
         await eventually(lambda: filter_service.unfinished_demands == 0)

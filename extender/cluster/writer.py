@@ -128,7 +128,8 @@ class Writer:
         await self._client.patch(claim_path(claim.key, "status"), body, STRATEGIC_MERGE_PATCH)
 
     async def bind_pod(self, key: ObjectKey, uid: str, node: str, annotations: dict[str, str]) -> None:
-        """POST the Binding, as DefaultBinder does. The API server copies its annotations to the pod in the same transaction."""
+        """POST the Binding, as DefaultBinder does. The API server copies its annotations to the pod in the same
+        transaction."""
         metadata: Json = {"name": key.name, "namespace": key.namespace, "uid": uid}
         if annotations:
             metadata["annotations"] = annotations
@@ -187,7 +188,8 @@ class Writer:
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
     async def create_event(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
-        """POST an Event (events.k8s.io/v1) on a Pod, ConfigMap or ResourceClaim. A note of more than 1,024 bytes is cut."""
+        """POST an Event (events.k8s.io/v1) on a Pod, ConfigMap or ResourceClaim. A note of more than 1,024 bytes is
+        cut."""
         version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
         body = {
