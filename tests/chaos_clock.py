@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Self
 
 from extender.cli.main import main
-from extender.cluster import writer
-from extender.extension import service
+from extender.cluster import timestamps
 
 _DAY_SECONDS = 86_400
 
@@ -30,7 +29,7 @@ class Jumping(datetime.datetime):
 
 if __name__ == "__main__":
     Jumping.rng = random.Random(int(sys.argv.pop(1)))
-    for module in (service, writer):
-        # The command composes the process: it takes no clock, and a user has no use for one.
-        vars(module)["datetime"] = SimpleNamespace(datetime=Jumping, UTC=datetime.UTC)
+    # The command composes the process: it takes no wall clock, and a user has no use for one.
+    assert vars(timestamps)["datetime"] is datetime, "the module that reads the wall clock"
+    vars(timestamps)["datetime"] = SimpleNamespace(datetime=Jumping, UTC=datetime.UTC)
     main()

@@ -12,8 +12,7 @@ import httpx
 from extender.console import Console
 from extender.entry.desk import both
 from extender.policy import Policy
-from extender.sandbox import carried_machines
-from extender.sandbox import Cluster, listening
+from extender.sandbox import Cluster, carried_machines, listening
 from extender.web.console.console_app import ConsoleApp
 from extender.web.serve_app import ServeApp
 from tests.eventually import HANG_SECONDS, eventually
