@@ -30,7 +30,8 @@ class Serving:
     api: str  # the sandbox's address
 
     async def filter(self, pod: str, names: list[str] | None = None) -> Json:
-        """Berth's reply for these nodes, or for all. Like kube-scheduler, it retries while Berth asks for that."""
+        """Berth's answer for these nodes, or for all. As kube-scheduler does, ask again where Berth says that it needs
+        longer."""
         names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
 
         async def judged() -> Json | None:
@@ -91,7 +92,7 @@ class Serving:
 
     def _last(self, resource: str) -> int:
         """The newest version of a kind that Berth's watch will show."""
-        shown = (c.version for c in self.cluster.store._history if c.resource == resource and not _hidden(c))
+        shown = (c.version for c in self.cluster.store.changes() if c.resource == resource and not _hidden(c))
         return max(shown, default=0)
 
 
