@@ -106,3 +106,13 @@ def test_examples_and_configuration_are_well_formed() -> None:
 
 def test_version_is_the_changelogs_newest() -> None:
     assert re.findall(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == __version__
+
+
+PATHS = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_files_that_pages_name_exist(page: Path) -> None:
+    root = DOCS.parent
+    named = set(PATHS.findall(page.read_text()))
+    assert {name for name in named if not ((root / name).exists() or (root / "extender" / name).exists())} == set()

@@ -28,8 +28,7 @@ def usage_of(
 
     def counters(pool: Pool) -> dict[CounterKey, int]:
         use = pools.get(pool.key)
-        newest = max((s.generation for s in slices if s.pool == pool.key), default=0)
-        current = [s for s in slices if s.pool == pool.key and s.generation == newest]
+        current = newest(s for s in slices if s.pool == pool.key)
         return consumed_counters(current, use) if use is not None else {}
 
     return AllocatedState(pools, counters)

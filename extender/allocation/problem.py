@@ -97,8 +97,3 @@ def taken_mask(inventory: Inventory, allocated_state: AllocatedState) -> int:
             if bit is not None and (device in use.taken or not inventory.places[bit].device.allow_multiple):
                 found |= 1 << bit
     return found
-
-
-def device_at(inventory: Inventory, bit: int) -> DeviceId:
-    """The identity of the device at a bit."""
-    return inventory.places[bit].id

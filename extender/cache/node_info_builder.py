@@ -25,6 +25,7 @@ from extender.allocation import (
     gather,
     inventory,
     live_use,
+    newest,
     taken_mask,
     troubled,
     uses_of,
@@ -177,8 +178,7 @@ class NodeInfoBuilder:
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
         slices = store.pools.get(pool.key, {})
-        newest = max((s.generation for s in slices.values()), default=0)
-        current = tuple(s for s in slices.values() if s.generation == newest)
+        current = tuple(newest(slices.values()))
         known = self._counters.get(pool.key)
         if known is None or not _same_objects(known.slices, current) or known.use != use:
             consumed = consumed_counters(current, use)

@@ -111,13 +111,6 @@ class NodeRanking:
         """Whether some placements are from an older baseline."""
         return bool(self._stale)
 
-    @property
-    def unevaluated(self) -> int:
-        """The number of nodes without a status."""
-        return sum(len(self._names(number)) for number in self._pending) + (
-            self._classes.unsorted if self._classes is not None else 0
-        )
-
     def status(self, node_info: NodeInfo) -> FilterStatus | None:
         """The status of a node; None for a node without one."""
         found = node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
