@@ -33,7 +33,7 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
-    requeuer = Requeuer(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]
+    requeuer = Requeuer(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]  # a fake
     task = asyncio.create_task(requeuer.run(fleet.judge.queueing_hints.find_schedulable))
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):

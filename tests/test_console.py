@@ -330,7 +330,7 @@ async def test_two_processes(tmp_path: Path) -> None:
         await killed.wait()
         cluster.apply(claim("p"))
         cluster.apply(pod("p", "p"))
-        one = Serve(None, client, cluster)  # type: ignore[arg-type]
+        one = Serve(None, client, cluster)  # type: ignore[arg-type]  # never read here
         assert await one.bind("p", (await one.filter("p"))[0]) == "", "a dead console stops nothing"
         await stack.enter_async_context(process(tmp_path, *people))
         await answers(f"http://127.0.0.1:{pages}/v1/processes", 200, '"epoch"')

@@ -301,7 +301,7 @@ async def test_members_are_looked_for_on_every_page_of_the_list(groups: tuple[li
             items = [{**pod("p", schedulingGroup={"podGroupName": name} if name else {})} for name in groups[number]]
             return {"items": items, "metadata": {"continue": str(number + 1) if number + 1 < len(groups) else ""}}
 
-    assert await Writer(Pages()).read_has_bound_member(ObjectKey("default", "g")) == bound  # type: ignore[arg-type]
+    assert await Writer(Pages()).read_has_bound_member(ObjectKey("default", "g")) == bound  # type: ignore[arg-type]  # a fake
 
 
 @pytest.mark.parametrize("bound", [False, True])

@@ -452,6 +452,7 @@ def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: p
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
 
+    # Stands in for Python 3.13 on every version.
     monkeypatch.setattr(ssl, "create_default_context", strict)
     (tmp_path / "kubeconfig").write_text(
         yaml.safe_dump(

@@ -238,7 +238,7 @@ async def composed(supervisor: Supervisor) -> AsyncIterator[tuple[Cluster, Serve
 
 
 def client_of(app: object) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]  # httpx types ASGI more narrowly
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=HANG_SECONDS)
 
 

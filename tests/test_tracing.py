@@ -90,6 +90,6 @@ async def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path) -> Non
 def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BerthError, match="--traces: must be http://HOST:PORT or https://HOST:PORT, is 'collector'"):
         Traces("collector")
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as where it is not installed
     with pytest.raises(BerthError, match=r"pip install 'berth\[traces\]'"):
         Traces("http://127.0.0.1:4318")
