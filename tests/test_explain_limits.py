@@ -9,9 +9,11 @@ from extender.cache import ClusterCache
 from extender.console import DecisionHistory
 from extender.console.active_policy import ActivePolicy
 from extender.console.explainer import Explainer
+from extender.console.fleet_overview import FleetOverview
 from extender.diagnosis import Scenario
 from extender.policy import Policy
-from extender.scheduling import Evaluator
+from extender.records import Attempted
+from extender.scheduling import Attempt, Evaluator
 from extender.wire import hypothetical_pods
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -68,3 +70,31 @@ async def test_other_callers_have_their_turn_between_two_pods() -> None:
         task.cancel()
         assert [one["outcome"] for one in found] == ["refused"] * 5
         assert turns >= 4
+
+
+class Counting(Explainer):
+    """Counts its explanations."""
+
+    def __init__(self, b: Berthing) -> None:
+        super().__init__(b.console.cache, b.console.cluster.evaluator, DecisionHistory(), ActivePolicy(Policy()))
+        self.count = 0
+
+    def known(self, *args: Any, **options: Any) -> dict[str, Any] | None:
+        self.count += 1
+        return super().known(*args, **options)
+
+
+async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        history, counting = DecisionHistory(), Counting(b)
+        for n in range(20):
+            b.cluster.apply(claim(f"p{n}", 9))
+            b.cluster.apply(pod(f"p{n}", f"p{n}"))
+        await b.settled()
+        for found in list(b.console.cache.store.pods.values()):
+            history.record_attempt(Attempted(found.key, found.uid, Attempt("now", 0, 1, (("in use", 1),))))
+        overview = FleetOverview(b.console.cache, history, counting, lambda: 5.0)
+        pages = [overview.updates() for _ in range(10)]
+        news = await asyncio.gather(*(anext(page) for page in pages))
+        assert counting.count == 2, "the clock stands still: one round for ten pages"
+        assert len(news) == 10, "every page gets the news"
