@@ -97,7 +97,7 @@ class Console:
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
         self.explainer = Explainer(self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock)
-        self.overview = FleetOverview(self.cache, self.history, self.explainer)
+        self.overview = FleetOverview(self.cache, self.history, self.explainer, clock)
         self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
         self.fleet_sampler = FleetSampler(self.cache)

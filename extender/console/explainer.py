@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -127,6 +128,22 @@ class Explainer:
             "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}",
         }
 
+    async def hypothetical_all(
+        self,
+        pods: Iterable[tuple[Pod, tuple[Claim, ...]]],
+        scenario: Scenario,
+        policy: Policy | None,
+        narrated: str = "",
+    ) -> list[Json]:
+        """Explain the pods of one request, which share the work limit. Other tasks run between two pods."""
+        found, left = [], self._work_seconds
+        for pod, claims in pods:
+            began = self._clock()
+            found.append(self.hypothetical(pod, claims, scenario, policy, narrated, work_seconds=left))
+            left -= self._clock() - began
+            await asyncio.sleep(0)
+        return found
+
     def hypothetical(
         self,
         pod: Pod,
@@ -140,8 +157,11 @@ class Explainer:
         """Explain a pod as if the pod, its claims and the scenario were real.
 
         `narrated` names a node whose search is explained in full. The outcome is `unfinished` if the work limit ended
-        the explanation.
+        the explanation, or if no work is left for it.
         """
+        seconds = self._work_seconds if work_seconds is None else work_seconds
+        if seconds <= 0:
+            return _unfinished(pod, "the other pods of the request took all the work; ask again with fewer pods")
         held = self._cache.held_for(pod.uid)
         nodes = self._cache.store.nodes_of({PoolKey(result.device.driver, result.device.pool) for result in held})
         as_is = policy is None and not claims and not scenario and ALL_NODES not in nodes
@@ -150,7 +170,7 @@ class Explainer:
         snapshot = self._cache.snapshot()
         if claims or scenario:
             snapshot = apply_scenario(snapshot, claims, scenario)
-        budget = CallBudget(work_seconds or self._work_seconds, sys.maxsize, self._clock)
+        budget = CallBudget(seconds, sys.maxsize, self._clock)
         budget.mark_progress()
         context, chosen = self._evaluator.evaluation_context(snapshot, budget), policy or self._policy.policy
         requirements = requirements_of(pod, snapshot, chosen) if as_is else None
@@ -159,8 +179,8 @@ class Explainer:
         try:
             found: Json = to_json(explain(pod, snapshot, chosen, context, ranking, own, narrated))
         except CallBudgetSpent:
-            why = f"gave up after {budget.seconds:g} s of work: the claims are too costly to explain at once; ask again"
-            found = to_json(Explanation(str(pod.key), "unfinished", f"pod {pod.key}: {why}"))
+            why = f"gave up after {seconds:.2g} s of work: the claims are too costly to explain at once; ask again"
+            found = _unfinished(pod, why)
         return found
 
     def _record(self, entry: PodHistory) -> Json:
@@ -170,6 +190,11 @@ class Explainer:
             "decision": to_json(entry.decision) if entry.decision is not None else None,
             "remembered_since": self._history.since,
         }
+
+
+def _unfinished(pod: Pod, why: str) -> Json:
+    found: Json = to_json(Explanation(str(pod.key), "unfinished", f"pod {pod.key}: {why}"))
+    return found
 
 
 def to_json(found: Any) -> Any:

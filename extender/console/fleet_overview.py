@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from cachetools import LRUCache
@@ -24,12 +25,21 @@ MOST_WATCHERS = 64
 
 
 class FleetOverview:
-    """Rows of all nodes, and a stream of their changes."""
+    """Rows of all nodes, and a stream of their changes. `clock` returns seconds."""
 
-    def __init__(self, cache: ClusterCache, history: DecisionHistory, explainer: Explainer) -> None:
+    def __init__(
+        self,
+        cache: ClusterCache,
+        history: DecisionHistory,
+        explainer: Explainer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cache = cache
         self._history = history
         self._explainer = explainer
+        self._clock = clock
+        self._explained_at = float("-inf")  # time of the last explanations, which all open pages share
+        self._explained = 0  # explanations so far
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
         # Pod UID to (version of its history, nearest miss).
         self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(_PENDING)
@@ -63,13 +73,13 @@ class FleetOverview:
         """Yield the changes once a second, if there are any."""
         self._watchers += 1
         try:
-            version, told = self._cache.snapshot().version, self._history.version
+            version, told, explained = self._cache.snapshot().version, self._history.version, self._explained
             waiting: Json = {}
             while True:
                 await asyncio.sleep(_PERIOD_SECONDS)
-                news = self._explain_some()
+                self._explain_some()
                 snapshot = self._cache.snapshot()
-                if snapshot.version == version and self._history.version == told and not news:
+                if (snapshot.version, self._history.version, self._explained) == (version, told, explained):
                     continue
                 changed = snapshot.changed_since(version)
                 names = changed if changed is not None else snapshot.node_infos.keys() | self._rows.keys()
@@ -82,20 +92,23 @@ class FleetOverview:
                 pods = self._pods(told)
                 same = {name: pods[name] for name in ("pending", "waiting")} == waiting
                 waiting = {name: pods.pop(name) for name in ("pending", "waiting")}
-                version, told = snapshot.version, self._history.version
+                version, told, explained = snapshot.version, self._history.version, self._explained
                 yield {"nodes": rows, "gone": gone, **pods, **({} if same else waiting)}
         finally:
             self._watchers -= 1
 
-    def _explain_some(self) -> bool:
-        """Find the nearest miss of a few waiting pods. False if no pod was left to explain."""
+    def _explain_some(self) -> None:
+        """Find the nearest miss of a few waiting pods, once in a period, however many pages are open."""
+        if self._clock() - self._explained_at < _PERIOD_SECONDS:
+            return
+        self._explained_at = self._clock()
         todo = [
             entry for entry in self._refused()[:_PENDING] if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
         ]
         for entry in todo[:_EXPLAINED]:
             found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
             self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
-        return bool(todo)
+            self._explained += 1
 
     def _refused(self) -> list[PodHistory]:
         return self._history.refused(self._cache.store.pods)

@@ -70,9 +70,7 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
             ]
         else:
             pods = hypothetical_pods(question.objects)
-            found = [
-                console.explainer.hypothetical(pod, claims, scenario, policy, question.narrate) for pod, claims in pods
-            ]
+            found = await console.explainer.hypothetical_all(pods, scenario, policy, question.narrate)
         return Answer(200, orjson.dumps(found))
     except UnknownPod as error:
         return problem(404, str(error))

@@ -1,0 +1,100 @@
+"""The work of explanations has limits: per request, and per second for all open pages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from extender.cache import ClusterCache
+from extender.console import DecisionHistory
+from extender.console.active_policy import ActivePolicy
+from extender.console.explainer import Explainer
+from extender.console.fleet_overview import FleetOverview
+from extender.diagnosis import Scenario
+from extender.policy import Policy
+from extender.records import Attempted
+from extender.scheduling import Attempt, Evaluator
+from extender.wire import hypothetical_pods
+from tests.running_berth import Berthing, berthing, claim, pod
+
+
+class Ticking:
+    """A clock on which every reading takes a while."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def explainer(b: Berthing, clock: Ticking, work_seconds: float) -> Explainer:
+    cache: ClusterCache = b.console.cache
+    evaluator: Evaluator = b.console.cluster.evaluator
+    policy = ActivePolicy(Policy())
+    return Explainer(cache, evaluator, DecisionHistory(), policy, clock=clock, work_seconds=work_seconds)
+
+
+def costly(count: int) -> list[Any]:
+    objects = []
+    for n in range(count):
+        objects += [claim(f"c{n}", 1, f"device.driver == 'd{n}'"), pod(f"p{n}", f"c{n}")]
+    return hypothetical_pods(objects)
+
+
+async def test_the_pods_of_one_request_share_one_limit_of_work() -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        clock = Ticking(0.1)
+        found = await explainer(b, clock, 2.0).hypothetical_all(costly(20), Scenario(), None)
+        outcomes = [one["outcome"] for one in found]
+        assert len(outcomes) == 20
+        assert outcomes[-1] == "unfinished", outcomes
+        assert "ask again with fewer pods" in found[-1]["sentence"]
+        assert clock.now < 4 * 2.0, "readings of the clock included, 20 pods take a fifth of 20 limits"
+
+
+async def test_other_callers_have_their_turn_between_two_pods() -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        task = asyncio.create_task(other())
+        found = await explainer(b, Ticking(0.0), 2.0).hypothetical_all(costly(5), Scenario(), None)
+        task.cancel()
+        assert [one["outcome"] for one in found] == ["refused"] * 5
+        assert turns >= 4
+
+
+class Counting(Explainer):
+    """Counts its explanations."""
+
+    def __init__(self, b: Berthing) -> None:
+        super().__init__(b.console.cache, b.console.cluster.evaluator, DecisionHistory(), ActivePolicy(Policy()))
+        self.count = 0
+
+    def known(self, *args: Any, **options: Any) -> dict[str, Any] | None:
+        self.count += 1
+        return super().known(*args, **options)
+
+
+async def test_all_open_pages_share_the_explanations_of_one_second() -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        history, counting = DecisionHistory(), Counting(b)
+        for n in range(20):
+            b.cluster.apply(claim(f"p{n}", 9))
+            b.cluster.apply(pod(f"p{n}", f"p{n}"))
+        await b.settled()
+        for found in list(b.console.cache.store.pods.values()):
+            history.record_attempt(Attempted(found.key, found.uid, Attempt("now", 0, 1, (("in use", 1),))))
+        overview = FleetOverview(b.console.cache, history, counting, lambda: 5.0)
+        pages = [overview.updates() for _ in range(10)]
+        news = await asyncio.gather(*(anext(page) for page in pages))
+        assert counting.count == 2, "the clock stands still: one round for ten pages"
+        assert len(news) == 10, "every page gets the news"
