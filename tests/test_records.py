@@ -329,6 +329,28 @@ def test_an_epoch_belongs_to_one_replica() -> None:
     assert fleet.applied["e1"] == [1]
 
 
+def test_a_jump_of_the_sequence_does_not_make_later_records_count_as_duplicates() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 3))
+    for sequence in (2**63 - 1, 4 + 1_000_001):
+        with pytest.raises(WireError, match=f"sequence: {sequence} skips more than 1000000 records"):
+            fleet.ingest.take(numbered(sequence, 0))
+    fleet.ingest.take(numbered(4, 1))
+    assert fleet.reserved["e1"] == {1, 2, 3, 4}
+    fleet.ingest.take(numbered(5 + 1_000_000, 1))
+    assert fleet.ingest.counts["missing"] == 1_000_000
+
+
+def test_a_process_that_was_silent_may_skip_any_number_of_records() -> None:
+    """Its outbox dropped them while the network was down."""
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 1))
+    fleet.now = 30.0
+    fleet.ingest.drop_silent()
+    fleet.ingest.take(numbered(5_000_000, 1))
+    assert fleet.reserved["e1"] == {5_000_000}
+
+
 def test_streams_are_limited_and_the_one_heard_of_longest_ago_goes() -> None:
     fleet = Fleet(streams=3)
     for name in ("a", "b", "c", "a", "d"):

@@ -7,7 +7,7 @@ import shutil
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -271,16 +271,28 @@ async def test_a_stranger_cannot_flood_the_api_server_nor_shut_berth_out() -> No
         assert w.reviews == 5 + 5 + 1
 
 
-async def test_reviews_that_are_remembered_are_limited() -> None:
-    async with console(Limits(burst=1000.0, tokens=8)) as w:
+async def test_a_stranger_on_another_address_leaves_serve_its_reviews() -> None:
+    """The console does not know serve's token: it has restarted, or the token was rotated."""
+    async with console(Limits(burst=5.0)) as w:
+        transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(base_url=w.url, transport=transport, timeout=HANG_SECONDS) as http:
+            stranger = replace(w, client=http)
+            statuses = [(await stranger.post(token=f"guess-{n}")).status_code for n in range(50)]
+        assert statuses == [401] * 5 + [429] * 45
+        assert (await w.post()).status_code == 204
+        assert w.reviewer.sources == 2
+
+
+async def test_reviews_and_sources_that_are_remembered_are_limited() -> None:
+    async with console(Limits(tokens=8, sources=4)) as w:
         for n in range(40):
-            await w.post(token=f"guess-{n}")
+            await w.reviewer.review(f"guess-{n}", f"10.0.0.{n}")
         assert w.reviews == 40
-        assert w.reviewer.remembered == 8
+        assert (w.reviewer.remembered, w.reviewer.sources) == (8, 4)
 
 
-async def test_few_reviews_are_under_way_at_once() -> None:
-    async with console(Limits(in_flight=2)) as w:
+async def test_few_reviews_are_under_way_at_once_and_fewer_of_one_source() -> None:
+    async with console(Limits(in_flight=3, in_flight_per_source=2)) as w:
         arrived, go = 0, asyncio.Event()
 
         async def slow(method: str, path: str) -> None:
@@ -289,13 +301,16 @@ async def test_few_reviews_are_under_way_at_once() -> None:
             await go.wait()
 
         w.api.intercept = slow
-        waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}")) for n in range(2)]
+        waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}", "stranger")) for n in range(2)]
         await eventually(lambda: arrived == 2)
-        assert (await w.reviewer.review("good")).result is ReviewResult.BUSY
+        assert (await w.reviewer.review("guess", "stranger")).result is ReviewResult.BUSY
+        waiting.append(asyncio.create_task(w.reviewer.review("good", "serve")))
+        await eventually(lambda: arrived == 3)
+        assert (await w.reviewer.review("both", "serve")).result is ReviewResult.BUSY
         go.set()
         await asyncio.gather(*waiting)
         w.api.intercept = None
-        assert (await w.reviewer.review("good")).result is ReviewResult.ALLOWED
+        assert (await w.reviewer.review("good", "serve")).result is ReviewResult.ALLOWED
 
 
 # -- the poster -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Credentials
 from extender.console import Console
@@ -18,11 +20,18 @@ def reserved(uid: str, state: ReservationState = ReservationState.HELD, seconds:
     return Reserved(uid, f"pod-{uid}", "n1", (result,), state, seconds if state is ReservationState.HELD else math.inf)
 
 
+def add_claim(cache: ClusterCache, uid: str) -> None:
+    claim = Claim(ObjectKey("d", f"c-{uid}"), uid)
+    cache.apply_claim(claim.key, claim)
+
+
 class World:
     def __init__(self, limit: int = 100) -> None:
         self.now = 1000.0
         self.mirror = ClusterCache()
         self.remote = RemoteReservations(self.mirror, lambda: self.now, limit)
+        for uid in ("a", "b", "c", *map(str, range(30))):
+            add_claim(self.mirror, uid)
 
     def states(self) -> dict[str, ReservationState]:
         return {uid: one.state for uid, one in self.mirror.reservations.by_claim.items()}
@@ -76,6 +85,17 @@ def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
     assert len(w.remote) == 3
 
 
+@pytest.mark.parametrize("state", [ReservationState.HELD, ReservationState.BINDING])
+def test_a_reservation_of_an_unknown_claim_takes_no_devices(state: ReservationState) -> None:
+    """No watch event would end it: the claim may not exist."""
+    w = World()
+    w.remote.apply("e", reserved("unknown", state))
+    assert (w.states(), len(w.remote), w.remote.unknown_claims) == ({}, 0, 1)
+    add_claim(w.mirror, "unknown")
+    w.remote.apply("e", reserved("unknown", state))
+    assert (w.states(), w.remote.unknown_claims) == ({"unknown": state}, 1)
+
+
 def test_a_process_that_ended_holds_nothing() -> None:
     w = World()
     for epoch, uid, state in (
@@ -107,7 +127,7 @@ def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
     for state in (ReservationState.HELD, ReservationState.BINDING):
         w = World()
         one = reserved("a", state)
-        claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
+        claim = Claim(ObjectKey("d", "c-a"), "a", allocation=Allocation(one.results))
         w.mirror.apply_claim(claim.key, claim)
         w.remote.apply("e", one)
         assert w.states() == {}, "else the devices would be used twice"
@@ -119,7 +139,7 @@ def test_the_watch_ends_a_reservation_before_its_release_comes() -> None:
     w = World()
     one = reserved("a", ReservationState.BINDING)
     w.remote.apply("e", one)
-    claim = Claim(ObjectKey("d", "c"), "a", allocation=Allocation(one.results))
+    claim = Claim(ObjectKey("d", "c-a"), "a", allocation=Allocation(one.results))
     w.mirror.apply_claim(claim.key, claim)
     assert w.states() == {}
     w.remote.apply("e", Released("a"))
@@ -131,6 +151,8 @@ def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
         return Batch(replica, f"epoch-{replica}", sequence, 0, PolicyState(1, "d"), DEFAULT_MIX, records)
 
     console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
+    for uid in ("1", "2", "3", "4"):
+        add_claim(console.cache, uid)
     states = console.cache.reservations.by_claim
     console.take(batch("a", 1, reserved("1"), reserved("2")))
     console.take(batch("b", 1, reserved("3")))

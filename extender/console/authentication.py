@@ -43,9 +43,20 @@ class Limits:
     allowed_seconds: float = 60.0  # how long an allowed token is remembered
     refused_seconds: float = 5.0  # how long a refused token is remembered
     tokens: int = 256  # remembered, of each result
-    in_flight: int = 4  # concurrent reviews
-    burst: float = 20.0  # reviews of unknown tokens in a burst
-    per_second: float = 5.0  # reviews of unknown tokens on average
+    sources: int = 1024  # addresses with a rate limit of their own
+    in_flight: int = 16  # concurrent reviews
+    in_flight_per_source: int = 4
+    burst: float = 20.0  # reviews of unknown tokens in a burst, per source
+    per_second: float = 5.0  # reviews of unknown tokens on average, per source
+
+
+@dataclass(slots=True)
+class _Source:
+    """The reviews that one source address caused."""
+
+    left: float  # reviews of unknown tokens, from 0 to `Limits.burst`
+    refilled: float  # time of the last refill, in seconds of the clock
+    in_flight: int = 0
 
 
 class _User(BaseModel):
@@ -67,8 +78,9 @@ class TokenReviewer:
     """Reviews tokens. A token is allowed if it is for `audience` and belongs to one of the `users`.
 
     A user is for example `system:serviceaccount:berth-system:berth`. `clock` returns seconds. The limits bound the
-    load that senders of unknown tokens cause on the API server. Tokens that were allowed before do not count against
-    the rate, so such senders cannot block serve.
+    load that senders of unknown tokens cause on the API server. Each source address has a rate and a share of the
+    concurrent reviews, so a stranger on another address cannot block serve, whose token is unknown after a restart of
+    the console and after a rotation. Tokens that were allowed before do not count against the rate.
     """
 
     def __init__(
@@ -87,29 +99,41 @@ class TokenReviewer:
         self._allowed: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.allowed_seconds, clock)
         self._refused: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.refused_seconds, clock)
         self._known: LRUCache[bytes, None] = LRUCache(limits.tokens)  # tokens that were allowed before
+        self._sources: LRUCache[str, _Source] = LRUCache(limits.sources)  # by address
         self._in_flight = 0
-        self._reviews_left, self._refilled = limits.burst, clock()
 
     @property
     def remembered(self) -> int:
         """How many tokens are remembered."""
         return len(self._allowed) + len(self._refused)
 
-    async def review(self, token: str) -> Review:
-        """Review whether the sender with this token may send records."""
+    @property
+    def sources(self) -> int:
+        """How many source addresses are remembered."""
+        return len(self._sources)
+
+    async def review(self, token: str, source: str) -> Review:
+        """Review whether the sender with this token, at the address `source`, may send records."""
         if not token or len(token) > _MOST_TOKEN:
             return Review(ReviewResult.UNAUTHENTICATED, "no token, or no bearer token")
         digest = hashlib.sha256(token.encode()).digest()
         found = self._allowed.get(digest) or self._refused.get(digest)
         if found is not None:
             return found
-        if self._in_flight >= self._limits.in_flight or not (digest in self._known or self._take_one()):
+        sender = self._source(source)
+        if (
+            self._in_flight >= self._limits.in_flight
+            or sender.in_flight >= self._limits.in_flight_per_source
+            or not (digest in self._known or self._take_one(sender))
+        ):
             return Review(ReviewResult.BUSY)
         self._in_flight += 1
+        sender.in_flight += 1
         try:
             found = await self._ask(token)
         finally:
             self._in_flight -= 1
+            sender.in_flight -= 1
         self._remember(digest, found)
         return found
 
@@ -120,14 +144,20 @@ class TokenReviewer:
             self._refused[digest] = review
             self._known.pop(digest, None)
 
-    def _take_one(self) -> bool:
-        """Take a unit from the rate limit of unknown tokens. False if none is left."""
+    def _source(self, address: str) -> _Source:
+        source = self._sources.get(address)
+        if source is None:
+            source = self._sources[address] = _Source(self._limits.burst, self._clock())
+        return source
+
+    def _take_one(self, source: _Source) -> bool:
+        """Take a unit from the source's rate limit of unknown tokens. False if none is left."""
         now, limits = self._clock(), self._limits
-        self._reviews_left = min(limits.burst, self._reviews_left + (now - self._refilled) * limits.per_second)
-        self._refilled = now
-        if self._reviews_left < 1:
+        source.left = min(limits.burst, source.left + (now - source.refilled) * limits.per_second)
+        source.refilled = now
+        if source.left < 1:
             return False
-        self._reviews_left -= 1
+        source.left -= 1
         return True
 
     async def _ask(self, token: str) -> Review:

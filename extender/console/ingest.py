@@ -16,6 +16,7 @@ from extender.model import BerthError, RequestMix, WireError, shown
 from extender.records import Batch, PolicyState, Record
 
 _SILENT_SECONDS = 30.0  # six heartbeats
+_MOST_MISSING = 1_000_000  # records of a live process between two batches
 _ENDED = 8  # ended epochs that are remembered, per stream of the limit
 
 
@@ -83,9 +84,17 @@ class Ingest:
         return len(self._streams) + len(self._ended)
 
     def take(self, batch: Batch) -> None:
-        """Apply the new records of a batch. Raises StaleEpoch; WireError if the epoch is that of another replica."""
-        stream = self._heard(batch)
+        """Apply the new records of a batch.
+
+        Raises StaleEpoch; WireError if the epoch is that of another replica, or if the sequence number of a process
+        that is not silent jumps by more than 1,000,000: all its later records would count as duplicates.
+        """
+        stream = self._stream(batch)
         missing = batch.sequence - stream.last - 1
+        if missing > _MOST_MISSING and not stream.silent:  # a process may drop as many in an outage of the network
+            raise WireError("sequence", f"{batch.sequence} skips more than {_MOST_MISSING} records")
+        stream.heard, stream.silent = self._clock(), False
+        self._streams.move_to_end(batch.epoch)
         if missing > 0:
             self.counts["gaps"] += 1
             self.counts["missing"] += missing
@@ -116,14 +125,12 @@ class Ingest:
             for epoch, s in reversed(self._streams.items())
         ]
 
-    def _heard(self, batch: Batch) -> _Stream:
+    def _stream(self, batch: Batch) -> _Stream:
         stream = self._streams.get(batch.epoch)
         if stream is None:
             stream = self._begin(batch)
         elif stream.replica != batch.replica:
             raise WireError("replica", f"{shown(batch.replica)} is not that of this epoch")
-        stream.heard, stream.silent = self._clock(), False
-        self._streams.move_to_end(batch.epoch)
         return stream
 
     def _begin(self, batch: Batch) -> _Stream:

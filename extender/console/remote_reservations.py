@@ -14,13 +14,19 @@ _MOST_SECONDS = 300.0  # of a hold; the maximum that a policy can set
 
 
 class RemoteReservations:
-    """At most `limit` reservations of all serve processes. `clock` returns seconds."""
+    """At most `limit` reservations of all serve processes. `clock` returns seconds.
+
+    A reservation of a claim that the cache does not have is ignored, because no watch event would end it. The record
+    of a new claim can come before the watch shows the claim; then the console shows this reservation from the next
+    record on. `unknown_claims` counts the ignored records.
+    """
 
     def __init__(self, cache: ClusterCache, clock: Callable[[], float], limit: int = _LIMIT) -> None:
         self._cache = cache
         self._clock = clock
         self._limit = limit
         self._epoch_of: OrderedDict[str, str] = OrderedDict()  # by claim UID
+        self.unknown_claims = 0
 
     def __len__(self) -> int:
         """How many reservations no record has ended."""
@@ -38,7 +44,10 @@ class RemoteReservations:
             return
         self._end(record.claim_uid)
         claim = self._cache.store.claim_with(record.claim_uid)
-        if claim is not None and claim.allocation is not None:
+        if claim is None:
+            self.unknown_claims += 1
+            return
+        if claim.allocation is not None:
             return  # the watch came before the record, and the allocation replaces the reservation
         if record.state is ReservationState.HELD:
             deadline = self._clock() + min(record.seconds, _MOST_SECONDS)

@@ -74,7 +74,7 @@ class Records:
             return self._refused(405, f"{PATH} takes POST, not {scope['method']}")
         if header(scope, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
             return self._refused(415, "the Content-Type of the request must be application/json")
-        review = await self._reviewer.review(_token(scope))
+        review = await self._reviewer.review(_token(scope), _source(scope))
         if review.result is ReviewResult.ALLOWED:
             return None
         return self._refused(_BY_RESULT[review.result], review.result.value, review.detail)
@@ -102,3 +102,8 @@ class Records:
 def _token(scope: Scope) -> str:
     scheme, _, token = header(scope, b"authorization").partition(b" ")
     return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
+def _source(scope: Scope) -> str:
+    client = scope.get("client")  # None on a Unix socket
+    return str(client[0]) if client else ""

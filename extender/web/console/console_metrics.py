@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from extender.console import Console
@@ -15,6 +16,11 @@ def _by_product(read: Callable[[FleetStats], float]) -> Callable[[Console], Mapp
 
 def _findings_of(kind: str) -> Callable[[Console], Value]:
     return lambda s: s.auditor.by_kind()[kind]
+
+
+def _record_faults(console: Console) -> Mapping[tuple[str, ...], Value]:
+    faults = console.ingest.counts | Counter(unknown_claims=console.reservations.unknown_claims)
+    return {(fault,): float(count) for fault, count in faults.items()}
 
 
 READINGS: tuple[MetricSource[Console], ...] = (
@@ -41,8 +47,8 @@ READINGS: tuple[MetricSource[Console], ...] = (
     MetricSource(
         "berth_records_faults_total",
         COUNTER,
-        "Faults of record streams: duplicate and missing records, gaps, batches of ended processes, evicted processes",
-        lambda s: {(fault,): float(count) for fault, count in s.ingest.counts.items()},
+        "Faults of record streams, by kind: repeated, missing or unusable records, ended or evicted processes",
+        _record_faults,
         ("fault",),
     ),
     MetricSource("berth_events_total", COUNTER, "Events written", lambda s: s.event_recorder.events),
