@@ -168,6 +168,8 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
         elif what == "look" and any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
+            for uid in fleet.judge.unschedulable_pods():  # kube-scheduler asks again, as every pod is requeued
+                fleet.filter(fleet.mirror.store.pods[uid])
             fitting = set()
     waiting = [uid for uid in fleet.judge.unschedulable_pods() if uid in fitting]
     helped = answer(fleet.judge)
