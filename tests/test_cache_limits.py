@@ -242,6 +242,27 @@ def test_the_decision_history_is_bounded_by_pods_and_by_bytes() -> None:
     assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
 
 
+def test_a_pod_uid_has_one_name_in_the_decision_history() -> None:
+    history = DecisionHistory()
+    for number in range(5):
+        history.record_attempt(refused(f"p{number}", "uid", "why"))
+    assert [number for number in range(5) if history.newest(ObjectKey("x", f"p{number}"))] == [4]
+
+
+def test_the_decision_history_counts_objects_and_wide_characters() -> None:
+    history = DecisionHistory()
+    devices = tuple("%02x" % (number % 256) for number in range(1000))
+    parts = tuple(ScorePart("é" * 20, 1.0, "\N{GRINNING FACE}" * 1000) for _ in range(10))
+    for name, chosen in (
+        ("devices", ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())),
+        ("parts", ScoredNode("n", 1.0, (), 0.0, 0.0, "", parts)),
+    ):
+        history.record_decision(Bound(ObjectKey("x", name), name, Decision("", chosen)))
+    sizes = {entry.uid: entry.size for entry in history.recent(9)}
+    assert sizes["devices"] >= 1000 * 51, "a text of two letters is an object of 51 bytes"
+    assert sizes["parts"] >= 10 * 4000, "four bytes per character"
+
+
 def graph(size: int, gbps: float = 20.0) -> Graph:
     links = tuple(tuple(int(i != j) for j in range(size)) for i in range(size))
     return Graph(links, (0,) * size, gbps, 10.0, links, (0,) * size)

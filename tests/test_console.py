@@ -182,6 +182,8 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
         for name in ("p", "q"):
             cluster.apply(claim(name))
             cluster.apply(pod(name, name))
+        cluster.apply(pod("other", "q", schedulerName="default-scheduler"))
+        cluster.apply(pod("no-devices"))
         async with console(api, pages, records) as people:
             assert await one.bind("p", (await one.filter("p"))[0]) == ""
             first = await explained(people, "p", "decision")
@@ -194,6 +196,12 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
             assert "score " in known["sentence"]
             since = (await people.get("/v1/fleet")).json()["remembered_since"]
             assert since >= first["remembered_since"]
+            assert known["remembered_since"] == since
+            assert (await people.get("/v1/explain/default/q")).json()["remembered_since"] == since
+            waiting = {"pod": "default/q", "since": "", "nearest": ""}
+            fleet = (await people.get("/v1/fleet")).json()
+            assert fleet["waiting"] == 1
+            assert fleet["pending"] == [{**waiting, "sentence": f"no filter request is remembered since {since}"}]
             nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
             assert nobody.endswith(f"no decision about it is remembered since {since}")
             assert await one.bind("q", (await one.filter("q"))[0]) == ""

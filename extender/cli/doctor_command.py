@@ -15,11 +15,10 @@ from extender.cli.cluster_dump import dump_of, items_of, take_objects
 from extender.cli.doctor_cluster import Diagnosis, cluster, some
 from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
-from extender.model import WireError, one_line, parse_quantity
+from extender.model import SCHEDULER, WireError, one_line, parse_quantity
 from extender.wire import get, many, one_value
 
 Json = dict[str, Any]
-SCHEDULER = "berth-scheduler"
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}

@@ -13,6 +13,7 @@ from extender.scheduling import Attempt, Decision
 _PODS = 2048
 _BYTES = 8 << 20  # estimated size of all entries
 _ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # without texts
+_TEXT_BYTES, _PART_BYTES = 80, 128  # of one text without its characters, of one part without its texts
 _ATTEMPTS = 8  # per pod
 
 
@@ -116,6 +117,9 @@ class DecisionHistory:
             self._bytes += entry.size
         else:
             self._entries.move_to_end(uid)
+            if entry.pod != pod:
+                self._forget_name(entry)
+                entry.pod = pod
         self._newest[pod] = uid
         self.version += 1
         entry.version = self.version
@@ -125,16 +129,25 @@ class DecisionHistory:
         """Count the bytes that the newest entry grew by, and drop the oldest entries beyond the limits."""
         self._bytes += added
         while len(self._entries) > self._pods or (self._bytes > self._limit_bytes and len(self._entries) > 1):
-            oldest, gone = self._entries.popitem(last=False)
+            _, gone = self._entries.popitem(last=False)
             self._bytes -= gone.size
-            if self._newest.get(gone.pod) == oldest:
-                del self._newest[gone.pod]
+            self._forget_name(gone)
+
+    def _forget_name(self, entry: PodHistory) -> None:
+        if self._newest.get(entry.pod) == entry.uid:
+            del self._newest[entry.pod]
+
+
+def _text_bytes(text: str) -> int:
+    """A text as an object, of up to four bytes per character."""
+    return _TEXT_BYTES + len(text) * (1 if text.isascii() else 4)
 
 
 def _attempt_bytes(attempt: Attempt) -> int:
-    return _ATTEMPT_BYTES + sum(_REASON_BYTES + len(text) for text, _ in attempt.reasons)
+    return _ATTEMPT_BYTES + sum(_REASON_BYTES + _text_bytes(text) for text, _ in attempt.reasons)
 
 
 def _decision_bytes(decision: Decision) -> int:
     chosen = decision.chosen
-    return _DECISION_BYTES + sum(map(len, chosen.devices)) + sum(len(part.sentence) for part in chosen.parts)
+    parts = sum(_PART_BYTES + _text_bytes(part.name) + _text_bytes(part.sentence) for part in chosen.parts)
+    return _DECISION_BYTES + sum(map(_text_bytes, chosen.devices)) + parts

@@ -102,10 +102,10 @@ class Explainer:
         pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
         if pod is not None:
             found = self.hypothetical(pod, (), scenario or Scenario(), policy, narrated, work_seconds=work_seconds)
-            return {**found, **(self._record(entry) if entry is not None else {})}
+            return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
         if entry is None or entry.decision is None:
             return None
-        return {"pod": str(key), "outcome": "bound", **self._record(entry)}
+        return {"pod": str(key), "outcome": "bound", "remembered_since": self._history.since, **self._record(entry)}
 
     async def _annotated(self, key: ObjectKey) -> Json:
         """The decision from the annotation of a pod that the history does not have. Raises UnknownPod."""
@@ -126,6 +126,7 @@ class Explainer:
             "pod": str(key),
             "outcome": "bound",
             "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}",
+            "remembered_since": self._history.since,
         }
 
     async def hypothetical_all(
@@ -188,7 +189,6 @@ class Explainer:
             "attempts": [to_json(attempt) for attempt in entry.attempts],
             "change": entry.change(),
             "decision": to_json(entry.decision) if entry.decision is not None else None,
-            "remembered_since": self._history.since,
         }
 
 

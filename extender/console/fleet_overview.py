@@ -14,6 +14,7 @@ from extender.cache import ClusterCache
 from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.explainer import Explainer
 from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
+from extender.model import SCHEDULER, ObjectKey
 
 Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page
@@ -38,8 +39,9 @@ class FleetOverview:
         self._history = history
         self._explainer = explainer
         self._clock = clock
-        self._explained_at = float("-inf")  # time of the last explanations, which all open pages share
-        self._explained = 0  # explanations so far
+        self._refreshed_at = float("-inf")  # time of the last refresh, which all open pages share
+        self._refreshes = 0  # changes that refreshes found
+        self._unrecorded: list[ObjectKey] = []  # waiting pods that the history does not have
         self._rows: dict[str, tuple[NodeInfo, Json]] = {}
         # Pod UID to (version of its history, nearest miss).
         self._nearest: LRUCache[str, tuple[int, str]] = LRUCache(_PENDING)
@@ -47,6 +49,7 @@ class FleetOverview:
 
     def fleet(self) -> Json:
         """The whole fleet, for a page that opens."""
+        self._find_unrecorded()
         snapshot = self._cache.snapshot()
         rows = [self._row(snapshot.node_infos[name]) for name in sorted(snapshot.node_infos)]
         for name in self._rows.keys() - snapshot.node_infos.keys():
@@ -73,13 +76,13 @@ class FleetOverview:
         """Yield the changes once a second, if there are any."""
         self._watchers += 1
         try:
-            version, told, explained = self._cache.snapshot().version, self._history.version, self._explained
+            version, told, refreshes = self._cache.snapshot().version, self._history.version, self._refreshes
             waiting: Json = {}
             while True:
                 await asyncio.sleep(_PERIOD_SECONDS)
-                self._explain_some()
+                self._refresh()
                 snapshot = self._cache.snapshot()
-                if (snapshot.version, self._history.version, self._explained) == (version, told, explained):
+                if (snapshot.version, self._history.version, self._refreshes) == (version, told, refreshes):
                     continue
                 changed = snapshot.changed_since(version)
                 names = changed if changed is not None else snapshot.node_infos.keys() | self._rows.keys()
@@ -92,23 +95,35 @@ class FleetOverview:
                 pods = self._pods(told)
                 same = {name: pods[name] for name in ("pending", "waiting")} == waiting
                 waiting = {name: pods.pop(name) for name in ("pending", "waiting")}
-                version, told, explained = snapshot.version, self._history.version, self._explained
+                version, told, refreshes = snapshot.version, self._history.version, self._refreshes
                 yield {"nodes": rows, "gone": gone, **pods, **({} if same else waiting)}
         finally:
             self._watchers -= 1
 
-    def _explain_some(self) -> None:
-        """Find the nearest miss of a few waiting pods, once in a period, however many pages are open."""
-        if self._clock() - self._explained_at < _PERIOD_SECONDS:
+    def _refresh(self) -> None:
+        """Find the waiting pods and the nearest miss of a few, once in a period, however many pages are open."""
+        if self._clock() - self._refreshed_at < _PERIOD_SECONDS:
             return
-        self._explained_at = self._clock()
+        self._refreshed_at = self._clock()
+        self._find_unrecorded()
         todo = [
             entry for entry in self._refused()[:_PENDING] if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
         ]
         for entry in todo[:_EXPLAINED]:
             found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
             self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
-            self._explained += 1
+            self._refreshes += 1
+
+    def _find_unrecorded(self) -> None:
+        """Find the waiting pods without records: serve called filter for them before the console started, or never."""
+        found = [
+            pod.key
+            for uid, pod in self._cache.store.pods.items()
+            if pod.scheduler == SCHEDULER and pod.may_need_devices and self._history.entry(uid) is None
+        ]
+        if found != self._unrecorded:
+            self._unrecorded = found
+            self._refreshes += 1
 
     def _refused(self) -> list[PodHistory]:
         return self._history.refused(self._cache.store.pods)
@@ -124,7 +139,13 @@ class FleetOverview:
         decided = [_decision(entry) for entry in recent if entry.decision is not None]
         waiting = self._refused()
         pending = [_pending(entry, self._nearest.get(entry.uid, (0, ""))[1]) for entry in waiting[:_PENDING]]
-        return {"pending": pending, "waiting": len(waiting), "decisions": decided}
+        start = f" since {self._history.since}" if self._history.since else ""
+        sentence = f"no filter request is remembered{start}"
+        pending += [
+            {"pod": str(pod), "since": "", "sentence": sentence, "nearest": ""}
+            for pod in self._unrecorded[: _PENDING - len(pending)]
+        ]
+        return {"pending": pending, "waiting": len(waiting) + len(self._unrecorded), "decisions": decided}
 
 
 def _pending(entry: PodHistory, nearest: str) -> Json:

@@ -15,6 +15,7 @@ MAX_RESERVATIONS = 256  # resource.k8s.io ResourceClaimReservedForMaxSize
 SCHEDULING_GROUP = "scheduling.k8s.io"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
+SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
 GROUP_ANNOTATION = "berth.dev/group"  # on pods to place near each other; Berth copies it to their claims
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
