@@ -353,11 +353,11 @@ def test_a_process_that_was_silent_may_skip_any_number_of_records() -> None:
 
 def test_streams_are_limited_and_the_one_heard_of_longest_ago_goes() -> None:
     fleet = Fleet(streams=3)
-    for name in ("a", "b", "c", "a", "d"):
-        fleet.ingest.take(numbered(1, 1, replica=name, epoch=name))
+    for name, first in (("a", 1), ("b", 1), ("c", 1), ("a", 2), ("d", 1)):
+        fleet.ingest.take(numbered(first, 1, replica=name, epoch=name))
     assert [s.epoch for s in fleet.ingest.streams()] == ["d", "a", "c"]
     assert not fleet.reserved["b"]
-    assert fleet.reserved["a"] == {1}
+    assert fleet.reserved["a"] == {1, 2}
     assert fleet.ingest.counts["evicted"] == 1
 
 
@@ -381,6 +381,22 @@ def test_a_silent_process_loses_its_reservations_and_its_clock_does_not_matter()
     assert [(s.epoch, s.heard_seconds, s.last) for s in fleet.ingest.streams()] == [("b", 11.0, 1), ("a", 31.0, 1)]
     fleet.ingest.take(numbered(2, 1, replica="a", epoch="a"))
     assert fleet.reserved["a"] == {2}
+
+
+def test_replayed_batches_do_not_keep_a_dead_process_alive() -> None:
+    fleet = Fleet()
+    old = (numbered(1, 0), numbered(1, 2), numbered(1, 1))
+    for one in old:
+        fleet.ingest.take(one)
+    fleet.now = 30.0
+    for one in old:
+        fleet.ingest.take(one)
+    fleet.ingest.drop_silent()
+    assert (fleet.reserved["e1"], fleet.ingest.heard) == (set(), 0)
+    fleet.ingest.take(old[1])
+    assert fleet.ingest.heard == 0
+    fleet.ingest.take(numbered(3, 0))
+    assert fleet.ingest.heard == 1
 
 
 def test_a_record_that_cannot_be_applied_is_not_tried_for_ever() -> None:
