@@ -31,8 +31,8 @@ class _Stream:
     replica: str
     newest: Batch  # without its records
     last: int  # number of the last record that was applied or is missing
-    heard: float  # time of the last batch, in seconds of the console's clock
-    silent: bool = False  # no batch came for 30 s, and its reservations were dropped
+    heard: float  # time of the last batch that was no replay, in seconds of the console's clock
+    silent: bool = False  # no such batch came for 30 s, and its reservations were dropped
 
 
 class Stream(NamedTuple):
@@ -40,7 +40,7 @@ class Stream(NamedTuple):
 
     replica: str
     epoch: str
-    heard_seconds: float  # since its last batch
+    heard_seconds: float  # since its last batch that was no replay
     last: int  # number of its last record
     lost: int  # records that it dropped before it sent them
     policy: PolicyState
@@ -93,8 +93,9 @@ class Ingest:
         missing = batch.sequence - stream.last - 1
         if missing > _MOST_MISSING and not stream.silent:  # a process may drop as many in an outage of the network
             raise WireError("sequence", f"{batch.sequence} skips more than {_MOST_MISSING} records")
-        stream.heard, stream.silent = self._clock(), False
-        self._streams.move_to_end(batch.epoch)
+        if -missing < max(len(batch.records), 1):  # a new record, or a current heartbeat: no replay of an old batch
+            stream.heard, stream.silent = self._clock(), False
+            self._streams.move_to_end(batch.epoch)
         if missing > 0:
             self.counts["gaps"] += 1
             self.counts["missing"] += missing
