@@ -17,6 +17,7 @@ from extender.model import (
     DeviceId,
     ObjectKey,
     Quantity,
+    RequestMix,
     RequestShape,
     ReservationState,
     Result,
@@ -25,6 +26,7 @@ from extender.model import (
 from extender.model.quantity import DECIMAL_EXPONENT, DECIMAL_SI
 from extender.records import (
     MAX_BODY,
+    MAX_FRAME,
     Attempted,
     Batch,
     Bound,
@@ -111,6 +113,34 @@ def test_what_was_encoded_is_decoded(sent: Batch) -> None:
 def test_whatever_serve_encodes_the_console_takes(sent: Batch) -> None:
     got = decode(encode(sent))
     assert (got.sequence, len(got.records)) == (sent.sequence, len(sent.records))
+
+
+any_text = st.text(st.characters(), max_size=3).flatmap(lambda text: st.sampled_from([text, text * 700]))
+any_count = st.integers() | st.sampled_from([2**63, 2**64, -(2**70)])
+any_shape = st.builds(
+    RequestShape, any_count, any_count, any_count, any_count, st.frozensets(any_text | st.integers().map(str))
+)
+
+
+@given(
+    st.builds(PolicyState, any_count, any_text, any_text),
+    st.lists(st.tuples(any_shape, st.floats())).map(tuple),
+    any_text,
+)
+def test_no_policy_and_no_mix_makes_the_console_refuse_records(
+    policy: PolicyState, mix: RequestMix, replica: str
+) -> None:
+    body = encode(Batch(replica, "e1", 1, 0, policy, mix, (HELD,)))
+    assert decode(body).records == (HELD,)
+
+
+def test_the_largest_mix_leaves_room_for_the_records() -> None:
+    names = frozenset(f"{number:03}" + "\0" * 253 for number in range(100))
+    mix = ((RequestShape(2**70, -1, 2**64, 5, names), 2.0),) * 100
+    body = encode(Batch("\0" * 999, "e" * 128, 2**63 - 1, 0, PolicyState(2**70, "\0" * 999, "\0" * 9999), mix))
+    assert len(body) <= MAX_FRAME
+    (shape, share), *_ = decode(body).mix
+    assert (shape.cpu, shape.memory, shape.milli, len(shape.models), share) == (2**63 - 1, 0, 5, 64, 1.0)
 
 
 def test_texts_of_users_are_cut() -> None:

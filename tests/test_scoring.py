@@ -239,6 +239,16 @@ def test_request_mix_is_learned_in_steps() -> None:
     assert dict(book.mix(80 << 30)) == {whole_gpus(8): 0.5, RequestShape(0, 0, 1, 250): 0.4375, whole_gpus(1): 0.0625}
 
 
+@pytest.mark.parametrize("count", [33, 2**63 - 1, 2**70])
+def test_claims_that_no_node_can_satisfy_are_not_learned(count: int) -> None:
+    """An allocation has at most 32 results, so such a claim is never allocated."""
+    book = RequestMixEstimator()
+    see(book, 0, 40, spec(count))
+    assert book.mix(80 << 30) is DEFAULT_MIX
+    see(book, 40, 40, spec(32))
+    assert book.mix(80 << 30) == ((whole_gpus(32), 1.0),)
+
+
 def test_learned_request_mix_moves_the_choice() -> None:
     """Where everybody wants eight, a single GPU goes to the machine that is broken into already."""
 

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 
-from extender.model import DEFAULT_MIX, WHOLE, Claim, DeviceRequest, RequestMix, RequestShape, whole_gpus
+from extender.model import (
+    DEFAULT_MIX,
+    MAX_RESULTS,
+    WHOLE,
+    Claim,
+    DeviceRequest,
+    RequestMix,
+    RequestShape,
+    whole_gpus,
+)
 
 _WINDOW = 512  # claims remembered
 _ENOUGH = 32  # claims before the learned mix replaces the default mix
@@ -73,12 +82,18 @@ def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:
 
 
 def _requested(claim: Claim) -> tuple[int, int] | None:
-    """Number of GPUs and, for one GPU, requested bytes of memory. None for a claim without ExactCount requests."""
+    """Number of GPUs and, for one GPU, requested bytes of memory.
+
+    None for a claim without ExactCount requests, and for a claim that no node can satisfy: any tenant can create
+    claims with a count up to 2^63-1.
+    """
     options = [r.alternatives[0] for r in claim.spec.requests if r.alternatives]
     counted = [o for o in options if o.mode == "ExactCount" and not o.admin_access]
     if not counted:
         return None
     gpus = sum(option.count for option in counted)
+    if not 0 < gpus <= MAX_RESULTS:
+        return None
     return gpus, _memory(counted[0]) if gpus == 1 else 0
 
 

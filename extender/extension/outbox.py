@@ -13,11 +13,10 @@ import structlog
 
 from extender.cluster import Backoff, Delays
 from extender.model import BerthError, RequestMix
-from extender.records import MAX_BODY, Batch, PolicyState, Record, Reserved, encode_parts, encode_record
+from extender.records import MAX_BODY, MAX_FRAME, Batch, PolicyState, Record, Reserved, encode_parts, encode_record
 
 _BATCH = 256  # records of one batch
 _STRETCH = 16  # records that are encoded before the outbox yields to the event loop, about 0.3 ms
-_FRAME = 128 * 1024  # bytes of a batch without its records
 _DELAYS = Delays(first=0.5, most=10.0)
 
 Post = Callable[[bytes], Awaitable[None]]
@@ -140,7 +139,7 @@ class Outbox:
     async def _encoded(self, taken: list[_Waiting]) -> list[bytes]:
         """Encode as many records as fit in a batch, up to the first that cannot be encoded."""
         parts: list[bytes] = []
-        left = MAX_BODY - _FRAME
+        left = MAX_BODY - MAX_FRAME
         for waiting in taken:
             try:
                 part = encode_record(self._with_time_left(waiting))

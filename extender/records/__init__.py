@@ -1,10 +1,11 @@
 """Records that `berth serve` sends to `berth console`, and their JSON. This package has no HTTP, task or clock."""
 
-from extender.records.codec import MAX_BODY, UnknownVersion, decode, encode_parts, encode_record
+from extender.records.codec import MAX_BODY, MAX_FRAME, UnknownVersion, decode, encode_parts, encode_record
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
 
 __all__ = [
     "MAX_BODY",
+    "MAX_FRAME",
     "Attempted",
     "Batch",
     "Bound",

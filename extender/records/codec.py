@@ -37,6 +37,7 @@ Json = dict[str, Any]
 
 VERSION = 1
 MAX_BODY = 1024 * 1024  # bytes of a batch
+MAX_FRAME = 128 * 1024  # bytes of a batch without its records
 MAX_RECORDS = 512
 MAX_DEVICES = 1024  # devices or results of one record
 _MAX_NAME = 256  # bytes of an API name; the API server allows 253
@@ -44,6 +45,7 @@ _MAX_SENTENCE = 1024  # bytes of a sentence
 _MAX_DEVICE = 3 * _MAX_NAME  # bytes of driver/pool/device
 _MAX_QUANTITY = 512  # characters; a quantity with a large exponent is written with hundreds of zeros
 _MAX_LIST = 64  # reasons, parts of a score, shapes of a mix, capacities
+_MAX_MIX = 100 * 1024  # bytes; a shape with 64 models of 256 bytes has less, also where JSON escapes them
 _MAX_HOLD = 86_400.0  # seconds; a policy allows at most 300
 _MAX_INT = 2**63 - 1
 
@@ -59,7 +61,7 @@ class UnknownVersion(WireError):
 
 
 def encode(batch: Batch) -> bytes:
-    """The batch as JSON. Raises TypeError for a number of more than 64 bits and for a string that is not Unicode."""
+    """The batch as JSON. Raises TypeError for a record with a number above 64 bits or a string that is not Unicode."""
     return encode_parts(batch, [encode_record(record) for record in batch.records])
 
 
@@ -69,27 +71,47 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
-    """Like `encode`, but with these encoded records, so that the caller can encode them one at a time."""
-    policy = batch.policy
+    """Like `encode`, with records that the caller encoded. `decode` refuses no replica, policy or mix."""
     return orjson.dumps(
         {
             "version": VERSION,
-            "replica": _cut(batch.replica, _MAX_NAME),
+            "replica": _unicode(batch.replica, _MAX_NAME) or "?",
             "epoch": batch.epoch,
             "sequence": batch.sequence,
             "lost": batch.lost,
             "policy": {
-                "generation": policy.generation,
-                "digest": _cut(policy.digest),
-                "problem": _cut(policy.problem, _MAX_SENTENCE),
+                "generation": _count(batch.policy.generation),
+                "digest": _unicode(batch.policy.digest),
+                "problem": _unicode(batch.policy.problem, _MAX_SENTENCE),
             },
-            "mix": [
-                {**shape._asdict(), "models": sorted(_cut(name, _MAX_NAME) for name in shape.models), "share": share}
-                for shape, share in batch.mix
-            ],
+            "mix": orjson.Fragment(_mix(batch.mix)),
             "records": [orjson.Fragment(record) for record in records],
         }
     )
+
+
+def _mix(mix: RequestMix) -> bytes:
+    """The mix as JSON of at most _MAX_MIX bytes; the last shapes are left out where it is larger."""
+    shapes = [_share(*pair) for pair in mix[:_MAX_LIST]]
+    while len(found := orjson.dumps(shapes)) > _MAX_MIX:
+        shapes = shapes[: len(shapes) // 2]
+    return found
+
+
+def _share(shape: RequestShape, share: float) -> Json:
+    cpu, memory, gpus, milli = map(_count, shape[:4])
+    models = sorted(_unicode(name, _MAX_NAME) for name in shape.models)[:_MAX_LIST]
+    bounded = min(max(0.0, share), 1.0)  # in this order, NaN becomes 0
+    return {"cpu": cpu, "memory": memory, "gpus": gpus, "milli": milli, "models": models, "share": bounded}
+
+
+def _count(number: int) -> int:
+    return min(max(number, 0), _MAX_INT)
+
+
+def _unicode(text: str, most: int = USER_BYTES) -> str:
+    """The text in at most `most` bytes. A '?' replaces each lone surrogate, which has no JSON."""
+    return _cut(text.encode(errors="replace").decode(), most)
 
 
 def _cut(text: str, most: int = USER_BYTES) -> str:
