@@ -20,7 +20,7 @@ from extender.console.authentication import Limits
 from extender.console.ingest import Ingest
 from extender.extension import Poster
 from extender.extension.outbox import NotDelivered, Outbox, Refused
-from extender.model import DEFAULT_MIX
+from extender.model import DEFAULT_MIX, WireError
 from extender.records import MAX_BODY, Batch, PolicyState, Record, Released
 from extender.records.codec import encode
 from extender.runtime import Supervisor
@@ -385,8 +385,8 @@ async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> 
 
 
 async def test_an_authority_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
-    file = tmp_path / "ca"
-    file.write_text("nonsense")
-    with pytest.raises(ssl.SSLError):
-        async with Poster("https://127.0.0.1:1", ca_file=file):
-            pass
+    (tmp_path / "ca").write_text("nonsense")
+    for name, problem in (("ca", "holds no certificates"), ("absent", "No such file")):
+        with pytest.raises(WireError, match=f"--records-ca: .*{name} .*{problem}"):
+            async with Poster("https://127.0.0.1:1", ca_file=tmp_path / name):
+                pass

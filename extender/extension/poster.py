@@ -78,7 +78,12 @@ def _error(status: int, text: bytes) -> NotDelivered | Refused:
 
 
 def _trusting(ca_file: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(ca_file))
+    """Raises WireError if the file holds no certificate."""
+    try:
+        context = ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise WireError("--records-ca", f"{name_of(ca_file)} holds no certificates: {reason}") from error
     # From 3.13 on, Python rejects authorities without the key usage extension, which many clusters' authorities lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
