@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
-from extender.cluster.api_errors import NotFound
+from extender.cluster.api_errors import Conflict, NotFound
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
 from extender.cluster.pager import pages
 from extender.cluster.timestamps import now_micro
@@ -31,6 +32,7 @@ Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_EVENT_NAME = 230  # characters of the object's name in that of an Event, which has 253
 _PAGE = 100  # pods per list request: about 1 MB, decoded in about 3 ms
 _NOTE_BYTES = 1024  # bytes of an Event's note; the API server rejects longer notes
 
@@ -187,13 +189,15 @@ class Writer:
         await self._client.patch(f"{_GROUP}/deviceclasses/{name}", body, MERGE_PATCH)
 
     async def create_event(self, kind: str, key: ObjectKey, uid: str, reason: str, note: str) -> None:
-        """POST an Event (events.k8s.io/v1) on a Pod, ConfigMap or ResourceClaim; a note is cut to 1,024 bytes."""
+        """POST an Event (events.k8s.io/v1) on a Pod, ConfigMap or ResourceClaim; a note is cut to 1,024 bytes. The name
+        is made of the object and the note, so that a console that restarted does not write the same Event again."""
         version = "resource.k8s.io/v1" if kind == "ResourceClaim" else "v1"
         about = {"apiVersion": version, "kind": kind, "namespace": key.namespace, "name": key.name, "uid": uid}
+        digest = hashlib.sha256(f"{kind}|{uid}|{reason}|{note}".encode()).hexdigest()[:16]
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
+            "metadata": {"name": f"{key.name[:_EVENT_NAME]}.{digest}", "namespace": key.namespace},
             "eventTime": self._now_micro(),
             "type": "Warning",
             "action": "Scheduling",
@@ -203,7 +207,8 @@ class Writer:
             "reportingInstance": "berth",
             "regarding": about,
         }
-        await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)
+        with suppress(Conflict):  # it exists
+            await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)
 
     async def _status(self, claim: Claim, status: Json) -> Claim:
         body = {"metadata": _guard(claim), "status": status}
