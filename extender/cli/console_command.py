@@ -11,7 +11,7 @@ from extender.cli.addresses import parse_key, parse_listen
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, needs, parse_tls
 from extender.entry.console_process import Pages, Policies, RecordsFrom, serve_console
-from extender.model import ObjectKey
+from extender.model import ObjectKey, WireError
 
 AUDIENCE = "berth-console"
 SENDER = "system:serviceaccount:berth-system:berth"
@@ -69,6 +69,9 @@ def console_command(
     shown_at = ObjectKey(*parse_key(policy_configmap, "--policy-configmap")) if policy_configmap is not None else None
     sender = None
     if records is not None:
+        for option, values in (("--records-from", records_from or ()), ("--records-audience", (records_audience,))):
+            if "" in values:
+                raise WireError(option, "must not be empty")
         users = frozenset(records_from or (SENDER,))
         sender = RecordsFrom(parse_listen(records, "--records"), records_audience or AUDIENCE, users)
     serve_console(kubeconfig, pages, sender, Policies(policy, candidate, shown_at))

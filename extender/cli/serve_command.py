@@ -94,6 +94,8 @@ def serve_command(
     to: RecordsTo | Desk | None = None
     if records is not None:
         to = RecordsTo(parse_server(records, "--records"), records_token_file, records_ca)
+        if records_ca is not None and not to.url.lower().startswith("https:"):
+            raise WireError("--records-ca", "is for an https:// URL of --records")
     elif console is not None:
         to = Desk(parse_listen(console, "--console"), candidate, page_token_file, tuple(page_host or ()))
     spans = Traces(parse_url(traces, "--traces")) if traces is not None else None
