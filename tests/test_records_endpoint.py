@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -344,6 +344,46 @@ async def _answered(status: int) -> None:
             await post(b"{}")
         finally:
             assert asked == 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_an_answer_without_an_end_is_cut_off(tmp_path: Path, tls: bool) -> None:
+    """aiohttp would parse 1xx answers until its time-out, and meanwhile no other task of the event loop would run."""
+    context = None
+    if tls:
+        certificate(tmp_path, "server")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    sent = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        with suppress(OSError):
+            while True:
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+                await writer.drain()
+                sent += 1
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    url = f"{'https' if tls else 'http'}://localhost:{server.sockets[0].getsockname()[1]}"
+    async with server, Poster(url, ca_file=tmp_path / "ca.crt" if tls else None) as post:
+        with pytest.raises(NotDelivered, match="more than 16384 bytes"):
+            await post(b"{}")
+
+
+async def test_the_limit_of_an_answer_counts_each_answer_alone() -> None:
+    """One connection carries many batches."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"0"), (b"x", b"y" * 4000)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
+
+    async with listening(app, "127.0.0.1", 0) as url, Poster(url) as post:
+        for _ in range(10):
+            await post(b"{}")
 
 
 @pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff\xfe", b"x" * 20_000, None])

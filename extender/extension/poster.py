@@ -9,6 +9,9 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
 from extender.extension.outbox import NotDelivered, Refused
 from extender.files import name_of, read_mounted
@@ -17,8 +20,57 @@ from extender.model import WireError, one_line
 _SECONDS = 5.0  # of one request
 _CONNECT_SECONDS = 2.0
 _MOST_TOKEN = 16 * 1024  # bytes of the token file; the token of a service account has 1,000 to 2,000
+_MOST_ANSWER = 16 * 1024  # bytes of an answer with its header; the console's answers have less than 2,000
 _MOST_PROBLEM = 512  # bytes of the console's error text
 _RETRIED = (401, 408, 429)  # of the 4xx; a 401 ends when kubelet has renewed the token
+
+
+class _LimitedAnswer(asyncio.Protocol):
+    """Passes at most `_MOST_ANSWER` bytes to aiohttp's protocol of the connection, then closes the connection.
+
+    aiohttp parses any number of 1xx answers before the answer, and meanwhile the event loop serves no filter request.
+    """
+
+    def __init__(self, protocol: ResponseHandler, transport: asyncio.Transport) -> None:
+        self._protocol = protocol
+        self._transport = transport
+        self._left = _MOST_ANSWER
+
+    def data_received(self, data: bytes) -> None:
+        passed, self._left = data[: max(0, self._left)], self._left - len(data)
+        if passed:
+            self._protocol.data_received(passed)
+        if self._left < 0:
+            self._transport.abort()  # connection_lost comes after the reader has taken what was passed
+
+    def eof_received(self) -> None:
+        self._protocol.eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        too_large = OSError(f"the answer has more than {_MOST_ANSWER} bytes") if self._left < 0 else None
+        self._protocol.connection_lost(too_large or exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Limits the bytes of each answer, also of those that come before the next request."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
+    ) -> Connection:
+        connection = await super().connect(req, traces, timeout)
+        transport, protocol = connection.transport, connection.protocol
+        if isinstance(transport, asyncio.Transport) and protocol is not None:
+            transport.set_protocol(_LimitedAnswer(protocol, transport))
+        return connection
 
 
 class Poster:
@@ -36,7 +88,7 @@ class Poster:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=1, ssl=True if self._ca_file is None else _trusting(self._ca_file)),
+            connector=_Connector(limit=1, ssl=True if self._ca_file is None else _trusting(self._ca_file)),
             timeout=aiohttp.ClientTimeout(total=_SECONDS, sock_connect=_CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "berth", "Content-Type": "application/json"},
