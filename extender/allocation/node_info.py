@@ -14,6 +14,8 @@ from extender.model import (
     Claim,
     DeviceClass,
     Fabric,
+    GroupKey,
+    GroupPolicy,
     Node,
     ObjectKey,
     Pod,
@@ -156,6 +158,9 @@ class Snapshot:
     pod_groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
     states: Mapping[int, NodeState] = field(default_factory=dict)  # by number; only states that some node is in
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # claims with devices of a pool
+    # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.
+    members: Mapping[GroupKey, Mapping[str, Pod]] = field(default_factory=dict)
+    group_policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)
 
     def changed_since(self, version: int) -> list[str] | None:
         """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""

@@ -23,6 +23,8 @@ from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
     Claim,
     DeviceClass,
+    GroupKey,
+    GroupPolicy,
     Node,
     ObjectKey,
     Pod,
@@ -161,6 +163,9 @@ class ClusterCache:
             self._freed(self.reservations.release(uid))
         self.store.put_pod(uid, new)
         self._snapshot = None
+
+    def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
+        self.store.put_group_policy(key, new)
 
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         self.store.put_namespace(name, labels)
@@ -350,4 +355,6 @@ class ClusterCache:
             store.groups,
             self._states,
             store.claims_on,
+            store.members,
+            store.group_policies,
         )

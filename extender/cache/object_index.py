@@ -13,7 +13,7 @@ from typing import Any
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid
-from extender.model import Claim, DeviceClass, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
+from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
 
 ALL_NODES = "*"
 _MAX_AGENT_SLICES = 8  # per node; an agent publishes one
@@ -50,6 +50,9 @@ class ObjectIndex:
         self.allocated_at: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
+        # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
+        self.members: dict[GroupKey, dict[str, Pod]] = {}
+        self.group_policies: dict[GroupKey, GroupPolicy] = {}
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
@@ -231,9 +234,22 @@ class ObjectIndex:
             if not self._waiting_for[key]:
                 del self._waiting_for[key]
         self._waiting_for.update(new.claim_keys if new is not None else ())
+        self._index_member(uid, old, new)
         _replace(self.pods, uid, new)
         if new is None:
             self.gone_pods.add(uid)
+
+    def _index_member(self, uid: str, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and old.membership is not None:
+            members = self.members.get(old.membership.key, {})
+            members.pop(uid, None)
+            if not members:
+                self.members.pop(old.membership.key, None)
+        if new is not None and new.membership is not None and not (new.node_name or new.deleting or new.gated):
+            self.members.setdefault(new.membership.key, {})[uid] = new
+
+    def put_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
+        _replace(self.group_policies, key, new)
 
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:
         _replace(self.namespaces, name, new)

@@ -61,6 +61,7 @@ from extender.model.device import (
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.model.node_selector import NodeSelector, Requirement, Term, only_node
+from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.model.quantity import (
     BINARY_SI,
     MAX_INT64,
@@ -126,7 +127,11 @@ __all__ = [
     "Fabric",
     "GpuState",
     "Graph",
+    "GroupKey",
+    "GroupPolicy",
+    "GroupSource",
     "InvalidClaim",
+    "Membership",
     "Node",
     "NodeSelection",
     "NodeSelector",

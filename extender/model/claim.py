@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from extender.model.device import DeviceId
 from extender.model.node_selector import NodeSelector
+from extender.model.pod_group import Membership
 from extender.model.quantity import Quantity
 
 MAX_RESULTS = 32  # resource.k8s.io AllocationResultsMaxSize
@@ -266,8 +267,10 @@ class Pod:
     phase: str = ""
     deleting: bool = False
     extended_claim: str = ""  # status.extendedResourceClaimStatus.resourceClaimName
-    group: str = ""
+    group: str = ""  # spec.schedulingGroup.podGroupName
     resource_version: str = ""
+    membership: Membership | None = None  # None: the pod names no group
+    gated: bool = False  # whether the pod has a scheduling gate
 
     def names(self, claim_name: str) -> bool:
         """Whether the pod uses the claim of this name in its namespace, directly or through a template."""

@@ -1,0 +1,56 @@
+"""Pod groups: how a pod names its group, and the objects that say how large a group is.
+
+A group with a minimum of two or more members is a gang: Berth places and binds that many members together, or none.
+A group without a minimum only draws its members near each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class GroupSource(Enum):
+    """The field, label or annotation by which a pod names its group. The first one that a pod has counts."""
+
+    BERTH = "berth.dev/group"
+    CORE = "spec.schedulingGroup"
+    SCHEDULER_PLUGINS = "scheduling.x-k8s.io/pod-group"
+    KUEUE = "kueue.x-k8s.io/pod-group-name"
+    LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/group-key"
+    JOB_SET = "jobset.sigs.k8s.io/jobset-name"
+    JOB = "batch.kubernetes.io/job-name"
+
+
+class GroupKey(NamedTuple):
+    """A group. Groups that pods name in different ways are different groups, even if the names are equal."""
+
+    namespace: str
+    source: GroupSource
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a pod says about its group. The minimum may also stand on the group's object, see GroupPolicy."""
+
+    key: GroupKey
+    minimum: int = 0  # members that must be placed together; 0 if the pod does not say
+    rank: int | None = None  # the pod's index in its group; None if unknown
+    topology: str = ""  # required, preferred or none; '' if the pod does not say
+    timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not say
+    problem: str = ""  # which annotation is invalid, with its value; '' if none
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicy:
+    """What a group's object says: a PodGroup of scheduling.k8s.io or scheduling.x-k8s.io, or a LeaderWorkerSet."""
+
+    minimum: int = 0  # 0: the object names no minimum, so the group is no gang
+    topology_label: str = ""  # all members must be on nodes with one value of this label; '' for no such constraint
+    timeout_seconds: float = 0.0  # 0 if the object does not say
+    sequential: bool = False  # whether members are created only after others run: never a gang
