@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import islice
 from math import inf
 from types import MappingProxyType
@@ -167,6 +167,13 @@ class ClusterCache:
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
         self.store.put_group_policy(key, new)
 
+    def use_bound_members(self, key: GroupKey, members: Mapping[str, str] | None) -> None:
+        """The bound members of a group as just read, UID to node; None forgets them."""
+        if members is None:
+            self.store.bound_members.pop(key, None)
+        else:
+            self.store.bound_members[key] = members
+
     def apply_namespace(self, name: str, labels: dict[str, str] | None) -> None:
         self.store.put_namespace(name, labels)
         self._snapshot = None
@@ -210,9 +217,9 @@ class ClusterCache:
         """End the hold of a claim before its bind, which may choose another node."""
         self._freed(self.reservations.release_claim(claim_uid))
 
-    def release_node(self, node: str) -> None:
-        """End all holds on a node."""
-        self._freed(self.reservations.release_node(node))
+    def release_node(self, node: str, kept: Container[str] = ()) -> None:
+        """End the holds on a node, except those of the pods `kept`, by UID."""
+        self._freed(self.reservations.release_node(node, kept))
 
     def assume(self, claim_uid: str, pod_uid: str, node: str, results: tuple[Result, ...]) -> None:
         """See Reservations.assume."""
@@ -357,4 +364,5 @@ class ClusterCache:
             store.claims_on,
             store.members,
             store.group_policies,
+            store.bound_members,
         )

@@ -53,6 +53,8 @@ class ObjectIndex:
         # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
+        self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, as of a recent read
+        self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the filter service last took them
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
@@ -240,6 +242,9 @@ class ObjectIndex:
             self.gone_pods.add(uid)
 
     def _index_member(self, uid: str, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            if pod is not None and pod.membership is not None:
+                self.changed_members.setdefault(pod.membership.key, set()).add(uid)
         if old is not None and old.membership is not None:
             members = self.members.get(old.membership.key, {})
             members.pop(uid, None)

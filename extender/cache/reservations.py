@@ -10,7 +10,7 @@ TRANSITIONS is the state machine of one reservation:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -137,9 +137,13 @@ class Reservations:
         """End the hold of a claim, because a bind of a pod that shares it chooses devices on the newest snapshot."""
         return self._transition(claim_uid, Event.RELEASE)
 
-    def release_node(self, node: str) -> set[PoolKey]:
-        """End all holds on a node, because a bind takes precedence over holds that may never be used."""
-        return self._transition_all([uid for uid, r in self._held() if r.node == node], Event.RELEASE)
+    def release_node(self, node: str, kept: Container[str] = ()) -> set[PoolKey]:
+        """End the holds on a node, because a bind takes precedence over holds that may never be used.
+
+        Holds of the pods `kept`, by UID, do not end.
+        """
+        ended = [uid for uid, r in self._held() if r.node == node and r.pod_uid not in kept]
+        return self._transition_all(ended, Event.RELEASE)
 
     def expire(self, now: float) -> set[PoolKey]:
         """End the holds whose deadline passed."""

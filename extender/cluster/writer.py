@@ -21,6 +21,7 @@ from extender.model import (
     Claim,
     ClaimSpec,
     Consumer,
+    GroupKey,
     ObjectKey,
     Pod,
     cut,
@@ -72,6 +73,16 @@ class Writer:
                 if any(decode_pod(pod).group == group.name for pod in page.get("items") or ()):
                     return True
         return False
+
+    async def read_bound_members(self, key: GroupKey) -> dict[str, str]:
+        """UID to node of the group's running pods that have a node, by a new list of the namespace's pods."""
+        path, members = f"/api/v1/namespaces/{key.namespace}/pods", {}
+        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as found:
+            async for page in found:
+                for pod in map(decode_pod, page.get("items") or ()):
+                    if pod.node_name and pod.membership is not None and pod.membership.key == key:
+                        members[pod.uid] = pod.node_name
+        return members
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """The PodGroup; None if it does not exist or the server does not serve the kind."""

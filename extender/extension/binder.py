@@ -29,6 +29,8 @@ from extender.extension.binding_cycle import (
 )
 from extender.extension.claim_writes import ClaimWrites, Planned
 from extender.extension.filter_service import FilterService
+from extender.extension.gang_barrier import GangBarrier
+from extender.extension.gang_state import FormingGang
 from extender.extension.pod_group_reader import pod_group_of
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.undo_stack import UndoStack
@@ -80,6 +82,7 @@ class Binder:
         writer: Writer,
         progress: WatchProgress,
         write_barrier: WriteBarrier,
+        gangs: GangBarrier,
         dependencies: BinderDependencies,
     ) -> None:
         self._cache = cache
@@ -87,6 +90,7 @@ class Binder:
         self._writer = writer
         self._progress = progress
         self.write_barrier = write_barrier
+        self._gangs = gangs
         self._dependencies = dependencies
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, dependencies.now_rfc3339)
@@ -112,6 +116,7 @@ class Binder:
         A bind that only waits for drivers ends with BindPending, and kube-scheduler calls again.
         """
         self._draining = True
+        self._gangs.stop()
         self._progress.notify()
         tasks = [task for _, task in self._running.values()]
         if tasks:
@@ -137,20 +142,34 @@ class Binder:
             return
         if pod.node_name:
             raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+        forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
+        try:
+            await self._bind_member(pod, node, started, forming)
+        except (BindOutcomeUnknown, BindPending):
+            raise
+        except BerthError as error:
+            if forming is not None:
+                self._gangs.failed(forming, pod, str(error))
+            raise
+        if forming is not None:
+            self._gangs.bound(forming, uid)
+        self._filter_service.forget_pod(uid)
+
+    async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
         group = await pod_group_of(self._writer, pod, self._requirements(pod))
-        cycle = BindingCycle(pod, node, started, UndoStack(key), group)
+        cycle = BindingCycle(pod, node, started, UndoStack(pod.key), forming, group)
         requirements = await self._wait_for_other_binds(pod)
-        released = self._cache.release(uid)
+        released = self._cache.release(pod.uid)
         try:
             await self._carry_out(cycle, requirements)
         finally:  # also after success: kube-scheduler may have chosen another node than the one of the hold
             if released:
                 self._cache.freed()
-        self._filter_service.forget_pod(uid)
 
     async def _carry_out(self, cycle: BindingCycle, requirements: PreFilterResult) -> None:
         match requirements:
             case Skip():
+                await self._wait_for_gang(cycle)
                 await self._bind_pod(cycle, [], {})
             case Pending():
                 raise BindError(requirements.message)
@@ -214,6 +233,7 @@ class Binder:
             self._check_conflicts(claims)  # again: the wait for drivers may have been long
             # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
             await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            await self._wait_for_gang(cycle)
             second = self._filter_service.runner_up(pod.uid, cycle.node)
             with self._dependencies.span(pod.uid, "write binding"):
                 await self._bind_pod(cycle, claims, decision_annotation(chosen, second))
@@ -248,7 +268,7 @@ class Binder:
         status = self._filter_service.evaluate_node(requirements, node, snapshot)
         if isinstance(status, Unschedulable):
             # kube-scheduler chose this node for this pod, and may send the pods of the holds to other nodes.
-            self._cache.release_node(node)
+            self._cache.release_node(node, self._gangs.held_members())
             snapshot = self._cache.snapshot()
             status = self._filter_service.evaluate_node(requirements, node, snapshot)
         if status is None:
@@ -325,6 +345,11 @@ class Binder:
 
     def _current(self, claim: Claim) -> Claim:
         return self._cache.store.claims.get(claim.key, claim)
+
+    async def _wait_for_gang(self, cycle: BindingCycle) -> None:
+        """Wait until the claims of the whole gang are written. Raises BindError if those of a member are not."""
+        if cycle.forming is not None:
+            await self._gangs.written(cycle.forming, cycle.pod.uid)
 
     # -- the Binding -----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extender.extension.gang_state import FormingGang
 from extender.extension.undo_stack import UndoStack
 from extender.model import DECISION_ANNOTATION, Allocation, BerthError, Claim, Consumer, Pod, PodGroup, cut
 from extender.scheduling import ScoredNode
@@ -19,6 +20,7 @@ class BindingCycle:
     node: str
     started: float  # when the call began, by the loop's clock in seconds
     undo: UndoStack
+    forming: FormingGang | None = None  # the gang with which the pod is bound
     pod_group: PodGroup | None = None  # set if the pod has claims that may belong to its PodGroup
 
     def consumer(self, claim: Claim) -> Consumer:

@@ -87,7 +87,7 @@ class FilterService:
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
-        self.queueing_hints = QueueingHints(cache, self._unschedulable, self.rankings, self._evaluation, self._postpone)
+        self.queueing_hints = QueueingHints(cache, self._unschedulable, self.rankings, self.evaluation, self._postpone)
         self.policy_generation = 0
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
         self.use_policy(policy)
@@ -303,14 +303,14 @@ class FilterService:
         )
 
     @contextmanager
-    def _evaluation(self, requirements: PodRequirements) -> Iterator[EvaluationContext]:
-        """The evaluation context for one step of the requeuer's search, with the budget of one call."""
+    def evaluation(self, namespace: str) -> Iterator[EvaluationContext]:
+        """An evaluation context with the budget of one call, charged to a namespace."""
         seconds = self.policy.evaluation_seconds
-        budget = self.throttle.budget(requirements.namespace, seconds, seconds)
+        budget = self.throttle.budget(namespace, seconds, seconds)
         try:
             yield self.evaluation_context(self._cache.snapshot(), budget)
         finally:
-            self.throttle.charge(requirements.namespace, budget, seconds)
+            self.throttle.charge(namespace, budget, seconds)
 
     def _evaluate(self, requirements: PodRequirements, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
         ranking = self.rankings.peek(requirements)

@@ -23,7 +23,7 @@ class QueueingHints:
         cache: ClusterCache,
         pods: UnschedulablePods,
         rankings: RankingCache,
-        evaluation: Callable[[PodRequirements], AbstractContextManager[EvaluationContext]],
+        evaluation: Callable[[str], AbstractContextManager[EvaluationContext]],
         postpone: Callable[[PodRequirements, Sequence[str]], None],
     ) -> None:
         self._cache = cache
@@ -61,7 +61,7 @@ class QueueingHints:
             if requirements is None:
                 continue
             try:
-                with self._evaluation(requirements) as context:
+                with self._evaluation(requirements.namespace) as context:
                     by_state = (
                         requirements.extended is None
                         and not requirements.node_selectors
@@ -85,7 +85,7 @@ class QueueingHints:
         pins, left = requirements.node_selectors, iter(node_infos)
         while batch := list(islice(left, _STEP)):
             while batch:
-                with self._evaluation(requirements) as context:
+                with self._evaluation(requirements.namespace) as context:
                     fits = self._search_batch(requirements, pins, batch, context)
                 yield fits
 

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Self
 
@@ -19,6 +19,9 @@ from extender.extension.call_metrics import CallDurations
 from extender.extension.decisions import ReservationSink, ServeSink
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.gang_barrier import GangBarrier
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
 from extender.extension.outbox import Outbox, Post
 from extender.extension.requeue import Requeuer
@@ -68,21 +71,27 @@ class Service:
         self.evaluator = Evaluator(features)
         sink = ServeSink(put, now_rfc3339, self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
+        planning = GangPlanning(self.cache, self.filter_service)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _SUPPLY | {"pods"})
-        claims = self.informers.reflectors["resourceclaims"]
+        claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
+        self.gangs = GangScheduler(
+            self.cache, self.filter_service, planning, sink, clock, writer.read_bound_members, progress.notify
+        )
         self.binder = Binder(
             self.cache,
             self.filter_service,
             writer,
-            self.informers.progress,
-            WriteBarrier(self.cache, self.informers.progress, lambda: claims.version),
+            progress,
+            WriteBarrier(self.cache, progress, lambda: claims.version),
+            GangBarrier(self.gangs, progress, clock),
             BinderDependencies(now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), put, self.supervisor, span),
         )
 
     async def __aenter__(self) -> Self:
         self.informers.start()
         start = self.supervisor.start
-        start("requeue", partial(self.requeuer.run, self.filter_service.queueing_hints.find_schedulable))
+        start("requeue", partial(self.requeuer.run, self._find_schedulable))
+        start("gangs", self.gangs.run)
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
         start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
@@ -103,10 +112,10 @@ class Service:
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
-        if not pod.may_need_devices:
+        if not pod.may_need_devices and pod.membership is None:
             return FilterResult()
         refusal = self.informers.refusal
-        return FilterResult(error=refusal) if refusal else self.filter_service.filter(pod, names)
+        return FilterResult(error=refusal) if refusal else self.gangs.filter(pod, names)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""
@@ -121,8 +130,19 @@ class Service:
     def _applied(self, kind: str) -> None:
         """Called after each applied event: drop deleted objects, and tell the requeuer if devices may be new."""
         self.filter_service.forget_deleted()
+        changed, self.cache.store.changed_members = self.cache.store.changed_members, {}
+        if changed:
+            self.gangs.pods_changed(changed)
         if kind in _SUPPLY:
             self.requeuer.supply_changed()
+
+    def _find_schedulable(self) -> Iterator[bool]:
+        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
+        for look in (self.filter_service.queueing_hints.find_schedulable, self.gangs.find_schedulable):
+            for fits in look():
+                yield fits
+                if fits:
+                    return
 
     def _state(self) -> tuple[PolicyState, RequestMix]:
         """The policy and the request mix of this process; every batch of records has them."""

@@ -271,6 +271,7 @@ class Pod:
     resource_version: str = ""
     membership: Membership | None = None  # None: the pod names no group
     gated: bool = False  # whether the pod has a scheduling gate
+    unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
 
     def names(self, claim_name: str) -> bool:
         """Whether the pod uses the claim of this name in its namespace, directly or through a template."""

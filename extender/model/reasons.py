@@ -42,6 +42,12 @@ class Code(Enum):
     NODE_UNKNOWN = "node is not known yet"
     EXTENDED_STALE = "the extended-resource claim of an earlier attempt is being removed"
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
+    GANG_INCOMPLETE = "waits until all pods of group {0} exist"
+    GANG_NO_ROOM = "no domain has room for all pods of group {0} together"
+    GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
+    GANG_FORMING = "waits until the minimum of group {0} is bound"
+    GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
+    HELD_FOR_GROUP = "waits until group {0} is bound: both need the same node"
 
 
 _SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter is a sentence that names object, field and value
@@ -73,6 +79,12 @@ DESCRIPTIONS = {
     Code.CLAIM_FULL: "A claim can be reserved for at most 256 pods, and this claim has reached that limit.",
     Code.NODE_UNKNOWN: "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
+    Code.GANG_INCOMPLETE: "Fewer pods of the group exist than its minimum. They are requeued when the last appears.",
+    Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
+    Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
+    Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
+    Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
+    Code.HELD_FOR_GROUP: "Two groups are never bound at the same time on one node. This one is retried automatically.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 

@@ -125,6 +125,13 @@ class Policy(_Strict):
     live_memory_seconds: float = Field(
         900, ge=60, le=86_400, description="seconds after which Berth ignores the agent's memory readings"
     )
+    gang_seconds: float = Field(
+        30,
+        ge=1,
+        le=3600,
+        description="seconds from the plan of a gang until the binds of its minimum must have arrived; "
+        "the group's own time-out takes precedence",
+    )
     group_levels: tuple[str, ...] = Field(
         ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/spine"),
         max_length=8,

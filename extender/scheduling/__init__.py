@@ -8,6 +8,9 @@ from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_n
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete, placed_members
+from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
+from extender.scheduling.gang_planner import GangPlanner
 from extender.scheduling.node_ranking import NodeRanking, StatusGroup
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -29,6 +32,12 @@ __all__ = [
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
+    "Gang",
+    "GangMember",
+    "GangPlan",
+    "GangPlanner",
+    "GangProblem",
+    "GangShortage",
     "NodeRanking",
     "Pending",
     "Placement",
@@ -42,10 +51,14 @@ __all__ = [
     "Unschedulable",
     "UnschedulableAndUnresolvable",
     "evaluate",
+    "gang_minimum",
+    "gang_of",
     "held_by_claim",
     "held_results",
     "ignores_identity",
+    "is_incomplete",
     "leftover_claim",
+    "placed_members",
     "plan",
     "problem_for",
     "proximity_of",

@@ -72,6 +72,36 @@ READINGS: tuple[MetricSource[Service], ...] = (
         lambda s: s.filter_service.rankings.evaluations,
     ),
     MetricSource(
+        "berth_gangs_forming", GAUGE, "Gangs with a plan that are being bound", lambda s: len(s.gangs.forming)
+    ),
+    MetricSource(
+        "berth_gangs_waiting",
+        GAUGE,
+        "Gangs that wait for members or for room, by the code of the reason",
+        lambda s: {(code,): count for code, count in s.gangs.waiting.reasons().items()},
+        ("code",),
+    ),
+    MetricSource("berth_gang_plans_total", COUNTER, "Plans of gangs that were made", lambda s: s.gangs.counts.plans),
+    MetricSource(
+        "berth_gangs_not_planned_total",
+        COUNTER,
+        "Attempts to plan a gang that found no plan, by the code of the reason",
+        lambda s: {(code,): count for code, count in s.gangs.counts.no_plan.items()},
+        ("code",),
+    ),
+    MetricSource(
+        "berth_gangs_failed_total",
+        COUNTER,
+        "Plans of gangs that ended before the minimum could be bound",
+        lambda s: s.gangs.counts.failed,
+    ),
+    MetricSource(
+        "berth_gang_bind_seconds",
+        SUMMARY,
+        "Seconds from the first filter request of a complete gang until its minimum was bound",
+        lambda s: (s.gangs.counts.bound, s.gangs.counts.seconds),
+    ),
+    MetricSource(
         "berth_fence_wait_seconds",
         SUMMARY,
         "Seconds that binds waited until the watch showed their writes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.model import NANO, Container, Node, ObjectKey, Pod, PodClaim, PodGroup, parse_quantity
+from extender.model import NANO, Container, Node, ObjectKey, Pod, PodClaim, PodGroup, cut, parse_quantity
 from extender.wire.fields import Json, get, many, need, texts
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
@@ -29,7 +29,22 @@ def decode_pod(obj: Json) -> Pod:
         extended_claim=get(extended, "resourceClaimName", str, "status.extendedResourceClaimStatus", ""),
         group=get(group, "podGroupName", str, "spec.schedulingGroup", ""),
         resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
+        unschedulable=_unschedulable(status),
     )
+
+
+def _unschedulable(status: Json) -> str:
+    """The message of condition PodScheduled with status False; '' without one."""
+    for kind, text in many(status, "conditions", "status", _condition):
+        if kind == "PodScheduled":
+            return text
+    return ""
+
+
+def _condition(obj: Json, path: str) -> tuple[str, str]:
+    """The type of a condition, and its message if its status is False."""
+    text = get(obj, "message", str, path, "") if get(obj, "status", str, path, "") == "False" else ""
+    return get(obj, "type", str, path, ""), cut(text)
 
 
 def decode_pod_group(obj: Json) -> PodGroup:

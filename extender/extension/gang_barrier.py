@@ -1,0 +1,81 @@
+"""The bind barrier of gangs: no member's Binding is sent before the claims of the whole minimum are written.
+
+kube-scheduler runs the binds of a gang's members beside each other. Each bind stops here twice: until the binds of the
+minimum have arrived, and until all of these have written their claims and passed the write barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from extender.extension.binding_cycle import BindError, BindPending
+from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gang_state import FormingGang
+from extender.model import Pod
+from extender.runtime import WatchProgress
+
+
+class GangBarrier:
+    """Used by the binder. Times are in seconds. `clock` is the service's clock."""
+
+    def __init__(self, gangs: GangScheduler, progress: WatchProgress, clock: Callable[[], float]) -> None:
+        self._gangs = gangs
+        self._progress = progress
+        self._clock = clock
+
+    async def arrive(self, pod: Pod, node: str, seconds: float) -> FormingGang | None:
+        """Wait until the binds of the minimum have arrived, at most `seconds`. None for a pod that is bound alone.
+
+        Raises BindError if the gang has no plan or another node for the pod, or if its plan ends meanwhile.
+        """
+        forming = self._gangs.forming_for(pod)
+        if forming is None:
+            return None
+        planned = forming.planned.plan.placements.get(pod.uid, (node, None))[0]
+        if planned != node:
+            raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
+        forming.arrived.add(pod.uid)
+        self._progress.notify()
+        left = forming.deadline - self._clock()
+        arrived = await self._wait(forming, lambda: len(forming.arrived) >= forming.quorum, min(seconds, left))
+        if not arrived and seconds < left:
+            raise BindPending(f"waiting for the other pods of group {forming.key.name}")
+        self._check(forming)
+        return forming
+
+    async def written(self, forming: FormingGang, uid: str) -> None:
+        """The claims of a member are written. Wait until those of the minimum are. Raises BindError if one fails."""
+        forming.written.add(uid)
+        if len(forming.written) >= forming.quorum and not forming.ended:
+            forming.committed = True
+        self._progress.notify()
+        await self._wait(forming, lambda: False, forming.deadline - self._clock())
+        self._check(forming)
+
+    async def _wait(self, forming: FormingGang, met: Callable[[], bool], seconds: float) -> bool:
+        return await self._progress.wait_for(
+            lambda: forming.committed or bool(forming.ended) or met(), max(seconds, 0.0)
+        )
+
+    def _check(self, forming: FormingGang) -> None:
+        """Raise BindError if the plan has ended, or if its deadline has passed."""
+        self._gangs.expire()
+        if forming.ended:
+            raise BindError(f"no pod of group {forming.key.name} is bound: {forming.ended}")
+
+    def failed(self, forming: FormingGang, pod: Pod, error: str) -> None:
+        """The bind of a member failed. Before the gang is committed, this ends the plan for all members."""
+        self._gangs.fail(forming, f"pod {pod.key}: {error}")
+
+    def bound(self, forming: FormingGang, uid: str) -> None:
+        """A member is bound."""
+        self._gangs.bound(forming, uid)
+
+    def held_members(self) -> frozenset[str]:
+        """UIDs of the pods whose holds belong to a plan: the bind of another pod must not end these holds."""
+        return self._gangs.held_members()
+
+    def stop(self) -> None:
+        """This process shuts down: end the plans whose members still wait for each other."""
+        for forming in list(self._gangs.forming.values()):
+            self._gangs.fail(forming, "Berth shuts down")

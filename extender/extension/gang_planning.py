@@ -1,0 +1,152 @@
+"""Makes the plan of a gang from the cache: the requirements of its members, the nodes it must avoid, the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from extender.cache import ClusterCache
+from extender.extension.filter_service import FilterService
+from extender.extension.gang_state import FormingGang, PlannedGang
+from extender.model import CallBudgetSpent, Code, Pod, Reason
+from extender.scheduling import (
+    Gang,
+    GangMember,
+    GangPlan,
+    GangPlanner,
+    GangProblem,
+    GangShortage,
+    Pending,
+    PodRequirements,
+    UnschedulableAndUnresolvable,
+    requirements_of,
+)
+
+_DEFAULT_TOPOLOGY = "preferred"
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The members of one plan."""
+
+    pods: tuple[Pod, ...]
+    requirements: dict[str, PodRequirements]  # by UID; only of members that need devices
+
+    def first(self, count: int, kept: frozenset[str]) -> _Members:
+        """The members of `kept`, and then the first ones in rank order, up to `count`."""
+        ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)
+        pods = tuple(sorted(ordered[:count], key=self.pods.index))
+        return _Members(pods, {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements})
+
+
+class GangPlanning:
+    """Plans gangs on the newest snapshot."""
+
+    def __init__(self, cache: ClusterCache, filter_service: FilterService) -> None:
+        self._cache = cache
+        self._filter_service = filter_service
+        self._planner = GangPlanner()
+
+    def plan(
+        self,
+        gang: Gang,
+        pod: Pod,
+        names: Sequence[str] | None,
+        others: Sequence[FormingGang],
+        before: FormingGang | None,
+    ) -> PlannedGang | Reason:
+        """Plan all waiting members, or only the minimum if not all of them fit.
+
+        `names` are the nodes that kube-scheduler offers `pod`; equal members are offered the same. `others` are gangs
+        with a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
+        Raises CallBudgetSpent.
+        """
+        members = self._members(gang)
+        if isinstance(members, Reason):
+            return members
+        kept = frozenset(before.arrived if before is not None else ())
+        shortage = None
+        for count in dict.fromkeys((len(members.pods), max(gang.missing, len(kept)))):
+            found = self._plan(gang, members.first(count, kept), pod, names, others, before)
+            if isinstance(found, (PlannedGang, Reason)):
+                return found
+            shortage = found
+        gave_up = shortage is not None and shortage.gave_up
+        return Reason(Code.GANG_GAVE_UP if gave_up else Code.GANG_NO_ROOM, (gang.key.name,))
+
+    def fits(self, gang: Gang, pod: Pod) -> bool:
+        """Whether a plan exists now, for a gang that waits. True if the budget of a call does not suffice to know."""
+        try:
+            return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
+        except CallBudgetSpent:
+            return True
+
+    def _members(self, gang: Gang) -> _Members | Reason:
+        snapshot, policy = self._cache.snapshot(), self._filter_service.policy
+        requirements = {}
+        for member in gang.waiting:
+            match found := requirements_of(member, snapshot, policy):
+                case PodRequirements():
+                    requirements[member.uid] = found
+                case Pending():
+                    return Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
+                case UnschedulableAndUnresolvable():
+                    return Reason(Code.INVALID, (f"pod {member.key} of the group: {found.reason}",))
+        return _Members(gang.waiting, requirements)
+
+    def _plan(
+        self,
+        gang: Gang,
+        members: _Members,
+        pod: Pod,
+        names: Sequence[str] | None,
+        others: Sequence[FormingGang],
+        before: FormingGang | None,
+    ) -> PlannedGang | Reason | GangShortage:
+        problem = self._problem(gang, members, pod, names, before)
+        found = self._solve(gang, problem)
+        occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
+        if isinstance(found, GangPlan) and not occupied.isdisjoint(node for node, _ in found.placements.values()):
+            apart = self._solve(gang, _avoiding(problem, occupied))
+            if not isinstance(apart, GangPlan) or apart.level != found.level:
+                name = next(other.key.name for other in others if not occupied.isdisjoint(other.planned.nodes))
+                return Reason(Code.HELD_FOR_GROUP, (name,))
+            found = apart
+        if isinstance(found, GangShortage):
+            return found
+        known = self._cache.store.pods
+        told = {member.uid: known[member.uid].unschedulable for member in members.pods if member.uid in known}
+        without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
+        return PlannedGang(found, members.requirements, without, told)
+
+    def _problem(
+        self, gang: Gang, members: _Members, pod: Pod, names: Sequence[str] | None, before: FormingGang | None
+    ) -> GangProblem:
+        asked = members.requirements.get(pod.uid)
+        offered = frozenset(names) if names is not None else None
+        wanted = []
+        for rank, member in enumerate(members.pods):
+            requirements = members.requirements.get(member.uid)
+            if requirements is None:
+                continue
+            nodes = offered if asked is not None and requirements.key == asked.key else None
+            excluded: Iterable[str] = ()
+            if before is not None:
+                excluded = before.excluded.get(member.uid, ())
+                if member.uid in before.arrived:  # kube-scheduler has assumed the pod on this node
+                    nodes = frozenset({before.planned.plan.placements[member.uid][0]})
+            wanted.append(GangMember(member.uid, requirements, rank, nodes, frozenset(excluded)))
+        levels = self._filter_service.policy.group_levels
+        topology = gang.topology or _DEFAULT_TOPOLOGY
+        return GangProblem(tuple(wanted), levels, topology, gang.topology_label, gang.placed)
+
+    def _solve(self, gang: Gang, problem: GangProblem) -> GangPlan | GangShortage:
+        """Raises CallBudgetSpent."""
+        with self._filter_service.evaluation(gang.key.namespace) as context:
+            return self._planner.plan(problem, self._cache.snapshot(), context, self._filter_service.rankings)
+
+
+def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:
+    return replace(
+        problem, members=tuple(replace(member, excluded=member.excluded | nodes) for member in problem.members)
+    )

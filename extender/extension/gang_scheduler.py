@@ -1,0 +1,386 @@
+"""Answers filter requests of gang members: no member gets a node before all of them have one.
+
+The first filter request after the gang is complete plans all members on one snapshot and holds all their devices. Each
+member's filter request then gets exactly its planned node. No function here awaits, except the background task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import inf
+
+import structlog
+
+from extender.cache import ClusterCache
+from extender.cluster import ClusterError
+from extender.extension.binding_cycle import BindError
+from extender.extension.decisions import FilterSink
+from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang
+from extender.extension.waiting_gangs import WaitingGangs
+from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
+from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
+from extender.wire import has_all
+
+_REPLANS = 3  # new plans after kube-scheduler refused a planned node
+_WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
+_COUNTED_SECONDS = 30.0  # until the bound members of an incomplete gang may be read again
+_MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
+
+
+class GangScheduler:
+    """Plans gangs, holds their devices, and answers filter requests of their members.
+
+    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        filter_service: FilterService,
+        planning: GangPlanning,
+        sink: FilterSink,
+        clock: Callable[[], float],
+        read_bound_members: Callable[[GroupKey], Awaitable[Mapping[str, str]]],
+        changed: Callable[[], None] = lambda: None,
+        remembered_gangs: int = _WAITING,
+    ) -> None:
+        self._cache = cache
+        self._filter_service = filter_service
+        self._planning = planning
+        self._sink = sink
+        self._clock = clock
+        self._read_bound_members = read_bound_members
+        self._changed = changed
+        self._log = structlog.get_logger("berth.gangs")
+        self.forming: dict[GroupKey, FormingGang] = {}
+        self.counts = GangCounts()
+        self.waiting = WaitingGangs(clock, remembered_gangs)
+        self._rescheduled = asyncio.Event()
+        self._count: set[GroupKey] = set()  # groups whose bound members must be read
+        self._counted_until: dict[GroupKey, float] = {}  # groups whose bound members were read, and for how long
+
+    # -- filter ----------------------------------------------------------------------------------------------
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
+        """Answer a filter request of any pod. A pod in no gang, or in a gang that runs already, is placed alone."""
+        found = self._filter(pod, pod.membership, names) if pod.membership is not None else None
+        return found if found is not None else self._filter_service.filter(pod, names)
+
+    def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
+        if membership.problem:
+            return self._rejected(pod, names, Reason(Code.INVALID, (membership.problem,)))
+        key = membership.key
+        self.expire()
+        forming = self.forming.get(key)
+        if forming is not None:
+            return self._follow(forming, pod, membership, names)
+        snapshot = self._cache.snapshot()
+        minimum = gang_minimum(membership, snapshot)
+        if not minimum:
+            return None
+        if is_incomplete(membership, minimum, snapshot):
+            if key not in self._counted_until and placed_members(key, snapshot):
+                self._count.add(key)  # the bound members without devices are not known
+                self._rescheduled.set()
+            return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
+        waiting = self.waiting.get(key)
+        if waiting is not None and self._clock() < waiting.retry_at:
+            waiting.note(pod.uid)
+            if not waiting.asked_early:
+                waiting.asked_early = True
+                self._rescheduled.set()
+            return self._rejected(pod, names, waiting.reason)
+        return self._plan(pod, membership, names)
+
+    def _follow(
+        self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
+    ) -> FilterResult | None:
+        """The answer while the gang has a plan."""
+        planned, uid = forming.planned, pod.uid
+        if uid not in planned.members:
+            reason = Reason(Code.GANG_FORMING, (forming.key.name,))
+            return None if forming.committed else self._rejected(pod, names, reason)
+        if self._is_new_round(forming, pod) or not self._is_held(forming, uid):
+            self.end(forming, f"a new attempt to schedule pod {pod.key} began")
+            return self._plan(pod, membership, names)
+        if uid in planned.without_devices or has_all(names, [planned.plan.placements[uid][0]]):
+            return self._answer(forming, pod, names)
+        self._exclude(forming, uid, planned.plan.placements[uid][0])
+        if forming.committed or forming.replans >= _REPLANS:
+            why = f"kube-scheduler refused the planned nodes of pod {pod.key}"
+            self.end(forming, why)
+            return self._no_room(forming.key, pod, names, Reason(Code.GANG_NO_ROOM, (forming.key.name,)))
+        return self._plan(pod, membership, names, forming)
+
+    def _exclude(self, forming: FormingGang, uid: str, node: str) -> None:
+        """kube-scheduler refused a node. Equal members whose bind has not arrived would be refused, too."""
+        requirements = forming.planned.requirements
+        for other in requirements.keys() - forming.arrived:
+            if requirements[other].key == requirements[uid].key:
+                forming.excluded.setdefault(other, set()).add(node)
+
+    def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
+        """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""
+        return forming.key.source is GroupSource.CORE and pod.uid in forming.answered and not forming.arrived
+
+    def _is_held(self, forming: FormingGang, uid: str) -> bool:
+        """Whether the devices are still reserved: meanwhile a claim may have been deleted or allocated elsewhere."""
+        if uid in forming.planned.without_devices:
+            return True
+        node = forming.planned.plan.placements[uid][0]
+        node_info = self._cache.snapshot().node_infos.get(node)
+        if node_info is None:
+            return False
+        for claim in forming.planned.requirements[uid].for_node(node_info.node).pending_claims:
+            reservation = self._cache.reservations.by_claim.get(claim.uid)
+            if reservation is None:
+                cached = self._cache.store.claims.get(claim.key)
+                if cached is None or cached.uid != claim.uid or cached.allocation is None:
+                    return False
+            elif reservation.node != node:
+                return False
+        return True
+
+    # -- plans -----------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, pod: Pod, membership: Membership, names: Sequence[str], before: FormingGang | None = None
+    ) -> FilterResult:
+        """Plan the gang. `before` has an earlier plan, whose members keep their nodes if their bind has arrived."""
+        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid}, before)
+        gang = gang_of(pod, membership, self._cache.snapshot())
+        others = [forming for key, forming in self.forming.items() if key != gang.key]
+        try:
+            found = self._planning.plan(gang, pod, names, others, before)
+        except CallBudgetSpent:
+            self._cache.freed()
+            return FilterResult(error=f"pod {pod.key}: planning group {gang.key.name} takes longer than a call: retry")
+        if isinstance(found, PlannedGang):
+            return self._form(gang, pod, names, found, before)
+        self._cache.freed()
+        self.counts.no_plan[found.code.name] += 1
+        if before is not None:
+            self.end(before, str(found))
+        if found.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP):
+            return self._no_room(gang.key, pod, names, found)
+        return self._wait(gang.key, pod, names, found)
+
+    def _form(
+        self, gang: Gang, pod: Pod, names: Sequence[str], planned: PlannedGang, before: FormingGang | None
+    ) -> FilterResult:
+        now, forming, waiting = self._clock(), before, self.waiting.pop(gang.key)
+        if forming is None:
+            complete_since = min(now, waiting.complete_since) if waiting is not None else now
+            seconds = gang.timeout_seconds or self._filter_service.policy.gang_seconds
+            deadline = now + seconds + _MEMBER_SECONDS * len(planned.members)
+            forming = FormingGang(
+                gang.key, planned, min(gang.missing, len(planned.members)), complete_since, now, deadline
+            )
+            self.forming[gang.key] = forming
+        else:
+            forming.planned, forming.replans = planned, forming.replans + 1
+        self._hold(forming)
+        self.counts.plans += 1
+        self._rescheduled.set()
+        if waiting is not None and waiting.rejected - {pod.uid}:
+            self._sink.fits()  # kube-scheduler must ask again about the members that were rejected
+        self._changed()
+        if pod.uid not in planned.members:
+            return self._rejected(pod, names, Reason(Code.GANG_FORMING, (gang.key.name,)))
+        return self._answer(forming, pod, names)
+
+    def _hold(self, forming: FormingGang) -> None:
+        """Hold the devices of all members that are not held yet, in one step."""
+        node_infos = self._cache.snapshot().node_infos
+        for uid, (node, placement) in forming.planned.plan.placements.items():
+            node_info = node_infos[node]
+            claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
+            for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
+                if claim.uid not in self._cache.reservations.by_claim:  # members may share a claim
+                    self._cache.hold(claim.uid, uid, node, results, forming.deadline)
+
+    def _answer(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult:
+        forming.answered.add(pod.uid)
+        if pod.uid in forming.planned.without_devices:
+            return FilterResult()
+        self._sink.attempted(pod, 1, len(names))
+        return FilterResult([forming.planned.plan.placements[pod.uid][0]])
+
+    def _wait(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
+        self.waiting.wait(key, pod.uid, reason)
+        return self._rejected(pod, names, reason)
+
+    def _no_room(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
+        self.waiting.pause(key, reason, self._cache.snapshot().version, pod.uid)
+        return self._rejected(pod, names, reason)
+
+    def _rejected(self, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
+        text = str(reason)
+        self._sink.attempted(pod, 0, len(names), [(text, len(names))])
+        self._filter_service.unschedulable_reasons[reason.code.name] += 1
+        return FilterResult([], dict.fromkeys(names, text))
+
+    # -- bind ------------------------------------------------------------------------------------------------
+
+    def forming_for(self, pod: Pod) -> FormingGang | None:
+        """The plan by which a pod is bound; None if it is bound alone. Raises BindError if its gang has no plan."""
+        membership = pod.membership
+        if membership is None:
+            return None
+        self.expire()
+        forming = self.forming.get(membership.key)
+        if forming is not None and pod.uid in forming.planned.members:
+            return forming
+        snapshot = self._cache.snapshot()
+        minimum = gang_minimum(membership, snapshot)
+        if not minimum or (forming is not None and forming.committed) or not gang_of(pod, membership, snapshot).missing:
+            return None
+        raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
+
+    def held_members(self) -> frozenset[str]:
+        """UIDs of the members of all plans."""
+        return frozenset[str]().union(*(forming.planned.members for forming in self.forming.values()))
+
+    # -- the end of a plan -----------------------------------------------------------------------------------
+
+    def end(self, forming: FormingGang, why: str) -> None:
+        """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
+        if self.forming.get(forming.key) is forming:
+            del self.forming[forming.key]
+        if not forming.committed:
+            forming.ended = forming.ended or why
+        self._release(forming.planned.members, None)
+        self._cache.freed()
+        self._changed()
+        if self.waiting.any_for(Code.HELD_FOR_GROUP):
+            self._sink.fits()
+
+    def fail(self, forming: FormingGang, why: str) -> None:
+        """End a plan that kube-scheduler or the API server prevented, and plan the gang again only after a pause."""
+        if forming.committed or forming.ended:
+            return
+        self.counts.failed += 1
+        self._log.info("a gang was not bound", group=str(forming.key), because=why)
+        self.end(forming, why)
+        self.waiting.pause(forming.key, Reason(Code.GANG_REFUSED, (forming.key.name,)))
+
+    def bound(self, forming: FormingGang, uid: str) -> None:
+        """A member is bound. After the last one, the plan is done."""
+        forming.bound.add(uid)
+        self.waiting.pop(forming.key)
+        if len(forming.bound) == forming.quorum:
+            self.counts.bound += 1
+            self.counts.seconds += self._clock() - forming.complete_since
+        if forming.bound >= forming.planned.members:
+            self.end(forming, "all members are bound")
+
+    def _release(self, uids: Iterable[str], kept: FormingGang | None) -> None:
+        for uid in uids:
+            if kept is None or uid not in kept.arrived:
+                self._cache.release(uid)
+
+    # -- events and time -------------------------------------------------------------------------------------
+
+    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]]) -> None:
+        """Pods of these groups, by UID, were created, changed or deleted."""
+        for key, uids in changed.items():
+            forming, waiting = self.forming.get(key), self.waiting.get(key)
+            if forming is not None and not forming.committed:
+                self._check_members(forming, uids)
+            if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
+                self._check_complete(key)
+
+    def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
+        """End the plan if a member was deleted, or if kube-scheduler found no node for it."""
+        for uid in uids:
+            if uid not in forming.planned.told:
+                continue
+            pod = self._cache.store.pods.get(uid)
+            if pod is None or pod.deleting:
+                self.end(forming, f"a pod of group {forming.key.name} was deleted")
+                return
+            # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave.
+            own = f"group {forming.key.name}"
+            if pod.unschedulable not in ("", forming.planned.told[uid]) and own not in pod.unschedulable:
+                self.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}")
+                return
+
+    def _check_complete(self, key: GroupKey) -> None:
+        """If enough members exist now, let kube-scheduler ask again about those that were rejected."""
+        snapshot = self._cache.snapshot()
+        member = next(iter(snapshot.members.get(key, {}).values()), None)
+        if member is None:
+            self.waiting.pop(key)
+        elif member.membership is not None:
+            minimum = gang_minimum(member.membership, snapshot)
+            if not is_incomplete(member.membership, minimum, snapshot):
+                self._sink.fits()
+
+    def expire(self) -> None:
+        """End the plans whose deadline passed, and requeue gangs that kube-scheduler asked about during a pause."""
+        now = self._clock()
+        for forming in [forming for forming in self.forming.values() if forming.deadline <= now]:
+            members, name = forming.planned.members, forming.key.name
+            absent = len(members - forming.arrived)
+            self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
+            if forming.committed:
+                self.end(forming, "")
+        if self.waiting.requeue_due():
+            self._sink.fits()
+        for key in [key for key, until in self._counted_until.items() if until <= now]:
+            del self._counted_until[key]
+            self._cache.use_bound_members(key, None)
+
+    @property
+    def next_deadline(self) -> float:
+        """The earliest time at which `expire` can have work; infinite if there is none."""
+        ends = [forming.deadline for forming in self.forming.values()]
+        return min(self.waiting.next_deadline, *ends, *self._counted_until.values(), inf)
+
+    async def run(self) -> None:
+        """Run `expire` at every deadline, and count bound members, until cancelled."""
+        while True:
+            self._rescheduled.clear()
+            self.expire()
+            await self._count_bound_members()
+            seconds = self.next_deadline - self._clock()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
+                    await self._rescheduled.wait()
+
+    async def _count_bound_members(self) -> None:
+        """Read the bound members of incomplete gangs, each gang at most once in a while."""
+        while self._count:
+            key = self._count.pop()
+            try:
+                members = await self._read_bound_members(key)
+            except ClusterError as error:
+                self._log.warning("could not count the bound pods of a group", group=str(key), problem=str(error))
+                members = {}
+            self._cache.use_bound_members(key, members)
+            self._counted_until[key] = self._clock() + _COUNTED_SECONDS
+            if self.waiting.get(key) is not None:
+                self._check_complete(key)
+
+    def find_schedulable(self) -> Iterator[bool]:
+        """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.
+
+        Yields True, as the last value, if a gang fits now.
+        """
+        for key in self.waiting.without_room(self._cache.snapshot().version):
+            member = next(iter(self._cache.store.members.get(key, {}).values()), None)
+            waiting, snapshot = self.waiting.get(key), self._cache.snapshot()
+            if member is None or member.membership is None:
+                self.waiting.pop(key)
+            elif waiting is not None:
+                if self._planning.fits(gang_of(member, member.membership, snapshot), member):
+                    waiting.version, waiting.retry_at = -1, -inf
+                    yield True
+                    return
+                waiting.version = snapshot.version
+            yield False
+        yield False

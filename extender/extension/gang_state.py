@@ -1,0 +1,85 @@
+"""The states of a gang in `berth serve`: it waits, or it forms, which means that it has a plan and is being bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from extender.model import GroupKey, Reason
+from extender.scheduling import GangPlan, PodRequirements
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGang:
+    """A plan with what it was made for."""
+
+    plan: GangPlan
+    requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
+    without_devices: frozenset[str]  # UIDs of the other members
+    told: Mapping[str, str]  # UID to what kube-scheduler had last said about the pod
+
+    @property
+    def members(self) -> frozenset[str]:
+        """UIDs of all members of the plan."""
+        return self.without_devices | self.requirements.keys()
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes of the plan."""
+        return frozenset(node for node, _ in self.plan.placements.values())
+
+
+@dataclass(slots=True, eq=False)
+class FormingGang:
+    """A gang with a plan. Its devices are held until its members are bound, or until the plan ends.
+
+    `arrived` are members whose bind request came; `written` those whose claims are allocated and passed the write
+    barrier. Once `quorum` members are written, the gang is committed: their Bindings may be sent. Times are in seconds
+    of the service's clock.
+    """
+
+    key: GroupKey
+    planned: PlannedGang
+    quorum: int  # members that must still be bound, so that the minimum runs
+    complete_since: float  # when a filter request first found that enough members exist
+    since: float  # the time of the first plan
+    deadline: float
+    excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler refused
+    replans: int = 0
+    answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
+    arrived: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)
+    committed: bool = False
+    ended: str = ""  # why the plan ended before the gang was committed; '' if it did not
+
+
+@dataclass(slots=True, eq=False)
+class WaitingGang:
+    """A gang without a plan, and the reason that its members get meanwhile."""
+
+    reason: Reason
+    complete_since: float = inf  # when a filter request first found that enough members exist
+    version: int = -1  # of the snapshot without room for the gang; -1 if the gang waits for something else
+    failures: int = 0  # plans that failed one after the other
+    retry_at: float = -inf  # no filter request plans the gang before this time
+    asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`
+    rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
+
+    def note(self, uid: str) -> None:
+        """A member was rejected. Two UIDs suffice to tell later whether another member than the asking one was."""
+        if len(self.rejected) < 2:  # noqa: PLR2004 - see above
+            self.rejected.add(uid)
+
+
+@dataclass(slots=True)
+class GangCounts:
+    """What became of gangs since the start of the process, for the metrics."""
+
+    plans: int = 0
+    no_plan: Counter[str] = field(default_factory=Counter)  # attempts to plan that failed, by the code of the reason
+    bound: int = 0
+    failed: int = 0  # plans that ended before the minimum could be bound
+    seconds: float = 0.0  # from the first filter request of a complete gang to its last Binding, over all bound gangs

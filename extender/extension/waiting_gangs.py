@@ -1,0 +1,81 @@
+"""Gangs that wait: for members, for room, for another gang, or for the end of a pause after plans that failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+
+from cachetools import LRUCache
+
+from extender.extension.gang_state import WaitingGang
+from extender.model import Code, GroupKey, Reason
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
+
+
+class WaitingGangs:
+    """At most `limit` gangs; the least recently used one is dropped first. `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float], limit: int) -> None:
+        self._clock = clock
+        self._gangs: LRUCache[GroupKey, WaitingGang] = LRUCache(limit)
+
+    def __len__(self) -> int:
+        return len(self._gangs)
+
+    def get(self, key: GroupKey) -> WaitingGang | None:
+        """The gang, if it waits."""
+        return self._gangs.get(key)
+
+    def pop(self, key: GroupKey) -> WaitingGang | None:
+        """Remove and return the gang, if it waits."""
+        found: WaitingGang | None = self._gangs.pop(key, None)
+        return found
+
+    def without_room(self, version: int) -> list[GroupKey]:
+        """The gangs for which an older snapshot than this version had no room, the least recently used first."""
+        return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
+
+    def wait(self, key: GroupKey, uid: str, reason: Reason) -> None:
+        """The gang waits for an event that Berth sees: new members, or the end of another gang's plan."""
+        gang = self._gangs.get(key)
+        if gang is None or gang.reason != reason:
+            since = gang.complete_since if gang is not None else inf
+            if reason.code is not Code.GANG_INCOMPLETE:
+                since = min(since, self._clock())
+            gang = self._gangs[key] = WaitingGang(reason, since)
+        gang.note(uid)
+
+    def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "") -> None:
+        """A plan failed: its members get this reason for a while, the longer, the more plans failed in a row.
+
+        `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices.
+        """
+        before = self._gangs.get(key)
+        failures = before.failures + 1 if before is not None else 1
+        pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
+        since = min(before.complete_since if before is not None else inf, self._clock())
+        gang = self._gangs[key] = WaitingGang(reason, since, version, failures, self._clock() + pause)
+        if uid:
+            gang.note(uid)
+
+    def requeue_due(self) -> bool:
+        """Whether the pause of a gang has ended that kube-scheduler asked about meanwhile. Clears that mark."""
+        due = [gang for gang in self._gangs.values() if gang.asked_early and gang.retry_at <= self._clock()]
+        for gang in due:
+            gang.asked_early = False
+        return bool(due)
+
+    @property
+    def next_deadline(self) -> float:
+        """The earliest time at which `requeue_due` can be True; infinite if there is none."""
+        return min((gang.retry_at for gang in self._gangs.values() if gang.asked_early), default=inf)
+
+    def any_for(self, code: Code) -> bool:
+        """Whether a gang waits with this code."""
+        return any(gang.reason.code is code for gang in self._gangs.values())
+
+    def reasons(self) -> Counter[str]:
+        """Number of waiting gangs by the code of the reason."""
+        return Counter(gang.reason.code.name for gang in self._gangs.values())

@@ -1,0 +1,88 @@
+"""A gang: the members of a pod group that must be placed and bound together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from extender.allocation import Snapshot
+from extender.model import GroupKey, Membership, ObjectKey, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The members of a gang as of one snapshot."""
+
+    key: GroupKey
+    minimum: int  # members that must run together
+    waiting: tuple[Pod, ...]  # members without a node, in rank order
+    placed: Counter[str]  # node to number of members that are bound there
+    topology: str  # required, preferred or none; '' if no object and no annotation says
+    topology_label: str
+    timeout_seconds: float  # 0 if no object and no annotation says
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether enough members exist."""
+        return len(self.waiting) + self.placed.total() >= self.minimum
+
+    @property
+    def missing(self) -> int:
+        """How many members must still be bound, so that the minimum runs."""
+        return max(self.minimum - self.placed.total(), 0)
+
+
+def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
+    """How many members of the group must run together; 0 if the group is no gang."""
+    policy = snapshot.group_policies.get(membership.key)
+    if policy is not None and policy.sequential:
+        return 0
+    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
+    return minimum if minimum > 1 else 0
+
+
+def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> bool:
+    """Whether too few members exist. The cost does not grow with the size of a group that is far from complete."""
+    key = membership.key
+    missing = minimum - len(snapshot.members.get(key, ()))
+    if missing <= 0:
+        return False
+    claims, bound = snapshot.pod_groups.get((key.namespace, key.name), {}), snapshot.bound_members.get(key, {})
+    return len(claims) + len(bound) < missing or len(placed_members(key, snapshot)) < missing
+
+
+def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
+    """UID to node of the bound members: pods that are not waiting, and that have a claim of the group reserved.
+
+    The claims do not show members without devices. `bound_members` of the snapshot may add these.
+    """
+    waiting = snapshot.members.get(key, {})
+    found = {uid: node for uid, node in snapshot.bound_members.get(key, {}).items() if uid not in waiting}
+    for claim_key, node in snapshot.pod_groups.get((key.namespace, key.name), {}).items():
+        claim = snapshot.claims.get(claim_key)
+        for consumer in claim.reserved_for if claim is not None else ():
+            if consumer.resource == "pods" and consumer.uid not in waiting:
+                found[consumer.uid] = node
+    return found
+
+
+def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
+    """The gang of a pod. The pod itself counts, even if the cache does not have it yet."""
+    key, policy = membership.key, snapshot.group_policies.get(membership.key)
+    known = snapshot.members.get(key, {})
+    # Pods of another scheduler never reach Berth's filter, so the gang must not wait for them.
+    waiting = {uid: member for uid, member in known.items() if member.scheduler == pod.scheduler} | {pod.uid: pod}
+    return Gang(
+        key,
+        gang_minimum(membership, snapshot),
+        tuple(sorted(waiting.values(), key=_rank)),
+        Counter(placed_members(key, snapshot).values()),
+        membership.topology,
+        policy.topology_label if policy is not None else "",
+        membership.timeout_seconds or (policy.timeout_seconds if policy is not None else 0.0),
+    )
+
+
+def _rank(pod: Pod) -> tuple[bool, int, ObjectKey]:
+    rank = pod.membership.rank if pod.membership is not None else None
+    return rank is None, rank or 0, pod.key

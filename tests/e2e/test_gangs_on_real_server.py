@@ -1,0 +1,105 @@
+"""Gangs beside a real kube-scheduler: two jobs compete for GPUs or for CPU, and none ever runs in halves."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
+from tests.e2e.control_plane import ControlPlane, needs
+
+pytestmark = [
+    needs(),
+    pytest.mark.timeout(1800),
+    # urllib leaves closed sockets to the orphan collector when a poll is refused.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Json = dict
+NODES, SIZE = 5, 3  # each gang needs 3 of 5 nodes: two gangs fit one after the other only
+ROUNDS = int(os.environ.get("BERTH_E2E_ROUNDS", "3"))
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as started:
+        machine = carried_machines()["t4-4"]
+        for obj in (GPU_CLASS, MARKER_CLASS):
+            started.create(obj)
+        for i in range(NODES):
+            node = node_object(f"n{i}", machine, {})
+            node["status"]["allocatable"] = node["status"]["capacity"] = {"cpu": "4", "memory": "64Gi", "pods": "110"}
+            node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+            started.create(node)
+            started.create(gpu_slice(f"n{i}", machine))
+        for name, count in (("all", 4), ("one", 1)):
+            request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
+            spec = {"spec": {"devices": {"requests": [request]}}}
+            template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "spec": spec}
+            started.create({**template, "metadata": {"name": name}})
+        started.start_scheduler(started.start_berth(sys.executable))
+        yield started
+
+
+def pod(group: str, index: int, template: str, cpu: str) -> Json:
+    notes = {"berth.dev/group": group, "berth.dev/group-min": str(SIZE)}
+    container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}, "claims": [{"name": "gpu"}]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{group}-{index}", "annotations": notes},
+        "spec": {
+            "schedulerName": "berth-scheduler",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
+            "containers": [container],
+        },
+    }
+
+
+def bound(plane: ControlPlane) -> Counter[str]:
+    """Number of bound pods by group."""
+    return Counter(
+        p["metadata"]["annotations"]["berth.dev/group"]
+        for p in plane.get(PODS)["items"]
+        if p["spec"].get("nodeName") and "deletionTimestamp" not in p["metadata"]
+    )
+
+
+def delete(plane: ControlPlane, group: str) -> None:
+    for i in range(SIZE):
+        plane.request("DELETE", f"{PODS}/{group}-{i}?gracePeriodSeconds=0", {}, "application/json")
+
+
+def run_both(plane: ControlPlane, template: str, cpu: str) -> None:
+    """Create two gangs with their pods interleaved; one runs, and the other runs after it has ended."""
+    with concurrent.futures.ThreadPoolExecutor(2 * SIZE) as pool:
+        made = [pool.submit(plane.create, pod(group, i, template, cpu)) for i in range(SIZE) for group in ("a", "b")]
+        for one in made:
+            one.result()
+    plane.wait(lambda: SIZE in bound(plane).values(), 120)
+    (first,) = (group for group, count in bound(plane).items() if count == SIZE)
+    second = "b" if first == "a" else "a"
+    assert not bound(plane)[second], "the other gang has nothing while there is no room for all of it"
+    delete(plane, first)
+    plane.wait(lambda: bound(plane)[second] == SIZE, 120)
+    delete(plane, second)
+    plane.wait(lambda: not plane.get(PODS)["items"] and not plane.get(CLAIMS)["items"], 60)
+
+
+@pytest.mark.parametrize(("template", "cpu"), [("all", "100m"), ("one", "3")], ids=["gpu-scarce", "cpu-scarce"])
+def test_two_gangs_that_do_not_fit_together_run_one_after_the_other(
+    plane: ControlPlane, template: str, cpu: str
+) -> None:
+    for _ in range(ROUNDS):
+        run_both(plane, template, cpu)

@@ -1,0 +1,243 @@
+"""Gangs over real HTTP against the sandbox: placed, held and bound whole, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.sandbox import carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+
+NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
+INCOMPLETE = "waits until all pods of group job exist"
+NO_ROOM = "no domain has room for all pods of group job together"
+
+
+def member(b: Berthing, name: str, group: str = "job", minimum: int = 3, gpus: int = 8, **annotations: str) -> None:
+    """Create a member of a gang, with a claim for `gpus` GPUs."""
+    wanted = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)}
+    wanted |= {f"berth.dev/group-{key}": value for key, value in annotations.items()}
+    claims = (f"{name}-gpus",) if gpus else ()
+    for one in claims:
+        b.cluster.apply(claim(one, gpus))
+    b.cluster.apply(pod(name, *claims, annotations=wanted))
+
+
+def delete(b: Berthing, resource: str, name: str) -> None:
+    group = "resource.k8s.io" if resource == "resourceclaims" else ""
+    b.cluster.api.registry.delete(RESOURCES[group, resource], ("default", name))
+
+
+async def reasons(b: Berthing, name: str) -> set[str]:
+    """The reasons with which Berth refuses all nodes."""
+    found = await b.filter(name)
+    assert not found["NodeNames"]
+    assert not found["Error"]
+    return set(found["FailedAndUnresolvableNodes"].values())
+
+
+async def planned(b: Berthing, *names: str) -> dict[str, str]:
+    """The node that each member gets; every answer has exactly one."""
+    found = {}
+    for name in names:
+        answer = await b.filter(name)
+        assert len(answer["NodeNames"] or ()) == 1, answer
+        found[name] = answer["NodeNames"][0]
+    return found
+
+
+async def bind_all(b: Berthing, nodes: dict[str, str]) -> list[str]:
+    return list(await asyncio.gather(*(b.bind(name, node) for name, node in nodes.items())))
+
+
+async def test_no_member_is_placed_before_all_exist_and_then_all_are() -> None:
+    async with berthing(NODES) as b:
+        for i in range(2):
+            member(b, f"p{i}")
+        await b.settled()
+        assert await reasons(b, "p0") == {INCOMPLETE}
+        assert await reasons(b, "p1") == {INCOMPLETE}
+        assert not b.app.service.cache.reservations.by_claim
+        touches = b.app.service.requeuer.touches
+        member(b, "p2")
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the rejected members are requeued")
+        nodes = await planned(b, "p2")
+        assert b.app.service.cache.reservations.holds == 3, "the devices of all members are held by the first answer"
+        nodes |= await planned(b, "p0", "p1")
+        assert set(nodes.values()) == set(NODES)
+        assert await bind_all(b, nodes) == ["", "", ""]
+        assert len(set(b.held())) == 24
+        assert not b.app.service.gangs.forming
+
+
+async def test_bind_waits_for_the_minimum() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        first = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
+        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        assert not b.held(), "no claim is written before the last bind arrived"
+        assert await b.bind("p2", nodes["p2"]) == ""
+        assert [await task for task in first] == ["", ""]
+
+
+async def test_a_gang_without_room_holds_nothing_and_leaves_the_room_to_others() -> None:
+    async with berthing(NODES) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=4)
+        await b.settled()
+        assert await reasons(b, "p0") == {NO_ROOM}
+        assert not b.app.service.cache.reservations.holds
+        b.cluster.apply(claim("single", 8))
+        b.cluster.apply(pod("alone", "single"))
+        await b.settled()
+        assert (await b.filter("alone"))["NodeNames"]
+
+
+async def test_a_waiting_gang_costs_no_plan_per_call_and_is_requeued_when_it_fits() -> None:
+    async with berthing(dict(list(NODES.items())[:2])) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        assert await reasons(b, "p0") == {NO_ROOM}
+        touches = b.app.service.requeuer.touches
+        b.cluster.add_node("n2", carried_machines()["a100-pcie-8-bridged"])
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the gang is requeued")
+        assert len(set((await planned(b, "p0", "p1", "p2")).values())) == 3
+
+
+async def test_two_gangs_that_do_not_fit_together_are_placed_one_after_the_other() -> None:
+    async with berthing(NODES) as b:
+        for i in range(2):
+            member(b, f"a{i}", "a", 2)
+            member(b, f"b{i}", "b", 2)
+        await b.settled()
+        first = await planned(b, "a0")
+        assert (await b.filter("b0"))["NodeNames"] == []
+        first |= await planned(b, "a1")
+        assert (await b.filter("b1"))["NodeNames"] == []
+        assert await bind_all(b, first) == ["", ""]
+        assert (await b.filter("b0"))["NodeNames"] == []
+        assert {r.pod_uid for r in b.app.service.cache.reservations.by_claim.values()} == set()
+        touches = b.app.service.requeuer.touches
+        for name in first:
+            delete(b, "pods", name)
+            delete(b, "resourceclaims", f"{name}-gpus")
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the other gang is requeued")
+        assert await bind_all(b, await planned(b, "b0", "b1")) == ["", ""]
+
+
+async def test_a_failed_claim_of_one_member_takes_back_all() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        delete(b, "resourceclaims", "p1-gpus")
+        answers = await bind_all(b, nodes)
+        assert all("p1" in answer for answer in answers), answers
+        assert not b.held()
+        assert all(not b.node_of(name) for name in nodes)
+        assert not b.app.service.cache.reservations.by_claim
+
+
+async def test_the_deletion_of_a_member_ends_the_wait() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        waiting = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
+        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        delete(b, "pods", "p2")
+        for task in waiting:
+            assert "was deleted" in await task
+        assert not b.held()
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_a_member_for_which_kube_scheduler_finds_no_node_ends_the_wait() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        waiting = [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p0", "p1")]
+        await eventually(lambda: len(next(iter(b.app.service.gangs.forming.values())).arrived) == 2, "two arrived")
+        said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+        change = {"status": {"conditions": [said]}}
+        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "p2"), change, "status", strategic=True)
+        for task in waiting:
+            assert "Insufficient cpu" in await task
+        assert not b.held()
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_the_deadline_ends_the_wait() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="1s")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        assert "did not reach bind in time" in await b.bind("p0", nodes["p0"])
+        assert not b.held()
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_a_refused_node_leads_to_a_new_plan_and_in_the_end_to_a_pause() -> None:
+    async with berthing(NODES | {"n3": "a100-pcie-8-bridged"}) as b:
+        for i in range(2):
+            member(b, f"p{i}", minimum=2)
+        await b.settled()
+        node = (await planned(b, "p0"))["p0"]
+        rest = [name for name in (*NODES, "n3") if name != node]
+        other = (await b.filter("p0", rest))["NodeNames"]
+        assert len(other) == 1
+        assert other[0] != node
+        left = [name for name in rest if name != other[0]]
+        await b.filter("p0", left)
+        found = await b.filter("p0", left[:1])
+        while found["NodeNames"]:
+            left = [name for name in left if name not in found["NodeNames"]]
+            found = await b.filter("p0", left or ["n9"])
+        assert set(found["FailedAndUnresolvableNodes"].values()) == {NO_ROOM}
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_members_without_devices_belong_to_the_gang() -> None:
+    async with berthing(NODES) as b:
+        member(b, "launcher", gpus=0)
+        member(b, "p0")
+        await b.settled()
+        assert await reasons(b, "launcher") == {INCOMPLETE}
+        member(b, "p1")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1")
+        assert (await b.filter("launcher"))["NodeNames"] == sorted(NODES)
+        assert await bind_all(b, nodes | {"launcher": "n0"}) == ["", "", ""]
+
+
+async def test_no_binding_is_sent_if_the_claim_of_one_member_cannot_be_written() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        bindings = 0
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            nonlocal bindings
+            bindings += path.endswith("/binding")
+            refused = method == "PATCH" and path.endswith("resourceclaims/p2-gpus/status")
+            return ApiError(403, "Forbidden", "no") if refused else None
+
+        b.cluster.api.intercept = refuse
+        answers = await bind_all(b, nodes)
+        assert all("no pod of group job is bound: pod default/p2" in answers[i] for i in range(2)), answers
+        assert "no" in answers[2]
+        assert not bindings
+        assert not b.held()
