@@ -99,7 +99,12 @@ async def test_metrics_count_what_happened() -> None:
 
 
 # They have labels, and no value before the first fault or, in one process with serve, before the first request.
-EMPTY = {"berth_records_requests_total", "berth_records_faults_total"}
+EMPTY = {
+    "berth_records_requests_total",
+    "berth_records_faults_total",
+    "berth_gangs_waiting",
+    "berth_gangs_not_planned_total",
+}
 
 
 def check_serve(text: str) -> None:

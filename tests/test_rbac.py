@@ -19,7 +19,7 @@ from extender.cache import ClusterCache
 from extender.cli import console_command
 from extender.cluster import Writer
 from extender.extension import MARKER_CLASS
-from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
+from extender.model import Allocation, Claim, ClaimSpec, Consumer, GroupKey, GroupSource, ObjectKey, Pod
 from extender.runtime import watched_resources
 from extender.web.console.console_metrics import READINGS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY, MetricSource
@@ -45,6 +45,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_claim": (KEY,),
     "read_pod": (KEY,),
     "read_pod_group": (KEY,),
+    "read_bound_members": (GroupKey("default", GroupSource.BERTH, "g"),),
     "read_has_bound_member": (KEY,),
     "announce_take_back": (ALLOCATED,),
     "add_finalizer": (Claim(KEY, "c", "1"), "g"),

@@ -194,10 +194,13 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
 
 WATCHES = {
     f"watch-{kind}"
-    for kind in ("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods")
+    for kind in (
+        *("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods"),
+        *("podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"),
+    )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
-SERVICE = INFORMERS | {"requeue", "orphans", "background-evaluation"}
+SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "background-evaluation"}
 PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}

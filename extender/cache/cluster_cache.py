@@ -165,6 +165,7 @@ class ClusterCache:
         self._snapshot = None
 
     def apply_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
+        """Apply what a group's object says; None deletes it."""
         self.store.put_group_policy(key, new)
 
     def use_bound_members(self, key: GroupKey, members: Mapping[str, str] | None) -> None:

@@ -112,7 +112,7 @@ class Service:
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
-        if not pod.may_need_devices and pod.membership is None:
+        if not pod.concerns_berth:
             return FilterResult()
         refusal = self.informers.refusal
         return FilterResult(error=refusal) if refusal else self.gangs.filter(pod, names)

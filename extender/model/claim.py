@@ -289,3 +289,8 @@ class Pod:
         return bool(self.claims) or any(
             "/" in name and amount for container in self.containers for name, amount in container.requests
         )
+
+    @property
+    def concerns_berth(self) -> bool:
+        """Whether the pod may need devices, or names a group. All nodes fit any other pod."""
+        return self.membership is not None or self.may_need_devices

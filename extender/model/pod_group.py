@@ -44,6 +44,12 @@ class Membership:
     topology: str = ""  # required, preferred or none; '' if the pod does not say
     timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not say
     problem: str = ""  # which annotation is invalid, with its value; '' if none
+    owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
+
+    @property
+    def policy_key(self) -> GroupKey:
+        """The key of the group's policy in the cache."""
+        return self.key._replace(name=self.owner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 from extender.cache import ClusterCache
 from extender.cluster import Json, WatchedResource
-from extender.model import ObjectKey, Slice
+from extender.model import GroupKey, GroupPolicy, GroupSource, ObjectKey, Slice
 from extender.wire import (
     SliceDecoder,
     decode_claim,
     decode_class,
+    decode_core_policy,
     decode_labels,
+    decode_leader_worker_set,
     decode_node,
     decode_pod,
+    decode_scheduler_plugins_policy,
     decode_taint_rule,
 )
 
@@ -46,6 +49,26 @@ def watched_resources(cache: ClusterCache, clock: Callable[[], float] = lambda: 
         ),
         WatchedResource("nodes", "/api/v1/nodes", _plain(cache.apply_node, decode_node)),
         WatchedResource("namespaces", "/api/v1/namespaces", _plain(cache.apply_namespace, decode_labels)),
+        # 1.37 serves v1beta1, 1.36 v1alpha2; off by default in both.
+        WatchedResource(
+            "podgroups",
+            "/apis/scheduling.k8s.io/v1beta1/podgroups",
+            _policies(cache, GroupSource.CORE, decode_core_policy),
+            optional=True,
+            older=("/apis/scheduling.k8s.io/v1alpha2/podgroups",),
+        ),
+        WatchedResource(
+            "podgroups.scheduling.x-k8s.io",
+            "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+            _policies(cache, GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
+            optional=True,
+        ),
+        WatchedResource(
+            "leaderworkersets",
+            "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+            _policies(cache, GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
+            optional=True,
+        ),
         # Only unbound pods: a bound pod leaves this watch as a deletion, and its claims show the devices it uses.
         WatchedResource("pods", "/api/v1/pods", _Pods(cache), field_selector="spec.nodeName="),
     ]
@@ -59,6 +82,16 @@ def _claims(cache: ClusterCache, *, listed: bool) -> Callable[[str, Json | None]
     def apply(key: str, obj: Json | None) -> None:
         namespace, _, name = key.partition("/")
         cache.apply_claim(ObjectKey(namespace, name), None if obj is None else decode_claim(obj), listed=listed)
+
+    return apply
+
+
+def _policies(
+    cache: ClusterCache, source: GroupSource, decode: Callable[[Json], GroupPolicy]
+) -> Callable[[str, Json | None], None]:
+    def apply(key: str, obj: Json | None) -> None:
+        namespace, _, name = key.partition("/")
+        cache.apply_group_policy(GroupKey(namespace, source, name), None if obj is None else decode(obj))
 
     return apply
 

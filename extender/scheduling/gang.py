@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from extender.allocation import Snapshot
-from extender.model import GroupKey, Membership, ObjectKey, Pod
+from extender.model import GroupKey, GroupSource, Membership, ObjectKey, Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Gang:
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
     """How many members of the group must run together; 0 if the group is no gang."""
-    policy = snapshot.group_policies.get(membership.key)
-    if policy is not None and policy.sequential:
-        return 0
+    policy = snapshot.group_policies.get(membership.policy_key)
+    if membership.key.source is GroupSource.LEADER_WORKER_SET and (policy is None or policy.sequential):
+        return 0  # the leader may have to run before its workers exist
     minimum = membership.minimum or (policy.minimum if policy is not None else 0)
     return minimum if minimum > 1 else 0
 
@@ -68,7 +68,7 @@ def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
 
 def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
     """The gang of a pod. The pod itself counts, even if the cache does not have it yet."""
-    key, policy = membership.key, snapshot.group_policies.get(membership.key)
+    key, policy = membership.key, snapshot.group_policies.get(membership.policy_key)
     known = snapshot.members.get(key, {})
     # Pods of another scheduler never reach Berth's filter, so the gang must not wait for them.
     waiting = {uid: member for uid, member in known.items() if member.scheduler == pod.scheduler} | {pod.uid: pod}

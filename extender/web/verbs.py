@@ -66,7 +66,7 @@ class Verbs:
     async def _filter(self, body: bytes) -> bytes:
         args = wire.decode_args(body, self._offsets)
         pod, names = self._service.cached_pod(*args.identity), args.names
-        if not (pod or args).may_need_devices:
+        if not (pod or args).concerns_berth:
             return wire.encode_passed(args)
         pod = pod or args.pod
         try:

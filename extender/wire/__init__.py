@@ -11,6 +11,11 @@ from extender.wire.lenient import lenient_loads
 from extender.wire.manifests import HypotheticalPod, hypothetical_pods
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
 from extender.wire.object_lists import checked, objects_of_part
+from extender.wire.pod_groups import (
+    decode_core_policy,
+    decode_leader_worker_set,
+    decode_scheduler_plugins_policy,
+)
 from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
 from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
 
@@ -27,10 +32,13 @@ __all__ = [
     "decode_claim",
     "decode_claim_spec",
     "decode_class",
+    "decode_core_policy",
     "decode_labels",
+    "decode_leader_worker_set",
     "decode_node",
     "decode_pod",
     "decode_pod_group",
+    "decode_scheduler_plugins_policy",
     "decode_taint_rule",
     "encode_allocation",
     "encode_consumer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from extender.model import NANO, Container, Node, ObjectKey, Pod, PodClaim, PodGroup, cut, parse_quantity
 from extender.wire.fields import Json, get, many, need, texts
+from extender.wire.pod_groups import membership_of
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -29,6 +30,8 @@ def decode_pod(obj: Json) -> Pod:
         extended_claim=get(extended, "resourceClaimName", str, "status.extendedResourceClaimStatus", ""),
         group=get(group, "podGroupName", str, "spec.schedulingGroup", ""),
         resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
+        membership=membership_of(metadata, get(group, "podGroupName", str, "spec.schedulingGroup", "")),
+        gated=bool(get(spec, "schedulingGates", list, "spec", ())),
         unschedulable=_unschedulable(status),
     )
 

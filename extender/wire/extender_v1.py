@@ -14,6 +14,7 @@ from extender.model import REASON_BYTES, ObjectKey, Pod, WireError, cut
 from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, dumped, get, many, need, wrong
 from extender.wire.node_names import NameOffsets, NodeNames, checked_names
+from extender.wire.pod_groups import may_be_in_gang
 
 _REASONS_BYTES = 8 * 1024 * 1024  # of all reasons in one reply; the reasons of up to 16,384 nodes are not shortened
 _NAMES = b',"Nodes":null,"NodeNames":["'  # the bytes that Go writes between the pod and the names
@@ -50,9 +51,9 @@ class ExtenderArgs:
         return _pod(_object(self._head) if isinstance(self._head, bytes) else self._head)
 
     @property
-    def may_need_devices(self) -> bool:
-        """False if the pod certainly needs no devices. Raises WireError."""
-        return may_need_devices(self.pod_json)
+    def concerns_berth(self) -> bool:
+        """False if the pod certainly needs no devices and is in no gang. Raises WireError."""
+        return may_need_devices(self.pod_json) or may_be_in_gang(self.pod_json)
 
     @cached_property
     def pod(self) -> Pod:

@@ -42,6 +42,8 @@ RESOURCES = {
         Resource("nodes", "", "v1", "Node", False),
         Resource("namespaces", "", "v1", "Namespace", False),
         Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
+        Resource("podgroups", "scheduling.x-k8s.io", "v1alpha1", "PodGroup", True),
+        Resource("leaderworkersets", "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", True),
         Resource("events", "", "v1", "Event", True),
         Resource("events", "events.k8s.io", "v1", "Event", True),
         Resource("configmaps", "", "v1", "ConfigMap", True),

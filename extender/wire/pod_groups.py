@@ -1,0 +1,175 @@
+"""Decoding of pod groups: the field, label or annotation by which a pod names its group, and the groups' objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, shown
+from extender.wire.fields import Json, get, many, need
+
+MINIMUM = "berth.dev/group-min"
+TOPOLOGY = "berth.dev/group-topology"
+TIMEOUT = "berth.dev/group-timeout"
+TOPOLOGIES = ("required", "preferred", "none")
+_KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
+_LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+_JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
+# Labels and annotations that have the pod's index in its group; the first that a pod has counts.
+_RANKS = (
+    "batch.kubernetes.io/job-completion-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    "kueue.x-k8s.io/pod-group-pod-index",
+    "apps.kubernetes.io/pod-index",
+)
+_OWN = (MINIMUM, TOPOLOGY, TIMEOUT)
+_MOST_MEMBERS = 100_000
+_MOST_NAME = 253
+_MOST_SECONDS = 86_400
+_JOB_STRIDE = 1_000_000  # ranks of one job of a JobSet
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+_MAY_BE_GANGS = frozenset(
+    source.value for source in (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
+)
+
+
+def may_be_in_gang(pod: Json) -> bool:
+    """False if the pod is certainly in no gang: most pods are not, and this check is cheap. Raises nothing."""
+    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
+    try:
+        labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        return any(key in notes for key in _OWN) or "schedulingGroup" in spec or not _MAY_BE_GANGS.isdisjoint(labels)
+    except (AttributeError, TypeError):
+        return True
+
+
+def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
+    """The group that a pod names; None if it names none. `scheduling_group` is spec.schedulingGroup.podGroupName.
+
+    An annotation that is not valid is a problem of the pod, not of the object: the result says so. Values that are not
+    strings count as absent here; `decode_pod` rejects them.
+    """
+    labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if type(labels) is not dict or type(notes) is not dict:
+        return None
+    named = _name(labels, notes, scheduling_group)
+    own = next((key for key in _OWN if key in notes), None)
+    namespace = metadata.get("namespace") or ""
+    if named is None:
+        if own is None:
+            return None
+        problem = f"pod annotation {own}: the pod names no group, as {GroupSource.BERTH.value} does"
+        return Membership(GroupKey(namespace, GroupSource.BERTH, ""), problem=problem)
+    source, name = named
+    key = GroupKey(namespace, source, name)
+    try:
+        return Membership(
+            key,
+            _minimum(source, notes),
+            _rank(labels, notes, metadata.get("name") or ""),
+            _choice(notes),
+            _timeout(notes),
+            owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
+        )
+    except ValueError as error:
+        return Membership(key, problem=str(error))
+
+
+def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) -> tuple[GroupSource, str] | None:
+    for source in GroupSource:
+        if source is GroupSource.CORE:
+            name: object = core
+        else:
+            name = (notes if source is GroupSource.BERTH else labels).get(source.value)
+        if type(name) is str and name:
+            return source, name[:_MOST_NAME]
+    return None
+
+
+def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:
+    annotation = MINIMUM
+    if MINIMUM not in notes:
+        if source is GroupSource.KUEUE:
+            annotation = _KUEUE_TOTAL
+        elif source is GroupSource.LEADER_WORKER_SET:
+            annotation = _LWS_SIZE
+    text = notes.get(annotation)
+    if text is None:
+        return 0
+    if type(text) is not str or not _NUMBER.fullmatch(text) or not 1 <= int(text) <= _MOST_MEMBERS:
+        raise ValueError(f"pod annotation {annotation}: {shown(text)} is not a number from 1 to {_MOST_MEMBERS}")
+    return int(text)
+
+
+def _rank(labels: Mapping[str, object], notes: Mapping[str, object], name: str) -> int | None:
+    for key in _RANKS:
+        found = _number(labels.get(key, notes.get(key)))
+        if found is not None:
+            job = _number(labels.get(_JOB_INDEX))
+            return found + (job or 0) * _JOB_STRIDE
+    end = re.search(r"[0-9]{1,9}$", name)
+    return int(end.group()) if end is not None else None
+
+
+def _number(text: object) -> int | None:
+    return int(text) if type(text) is str and _NUMBER.fullmatch(text) else None
+
+
+def _choice(notes: Mapping[str, object]) -> str:
+    text = notes.get(TOPOLOGY, "")
+    if text != "" and text not in TOPOLOGIES:
+        raise ValueError(f"pod annotation {TOPOLOGY}: {shown(text)} is not one of {', '.join(TOPOLOGIES)}")
+    return str(text)
+
+
+def _timeout(notes: Mapping[str, object]) -> float:
+    text = notes.get(TIMEOUT)
+    if text is None:
+        return 0.0
+    found = _DURATION.fullmatch(text) if type(text) is str else None
+    seconds = int(found.group(1)) * _SECONDS[found.group(2)] if found is not None else 0
+    if not 1 <= seconds <= _MOST_SECONDS:
+        raise ValueError(f"pod annotation {TIMEOUT}: {shown(text)} is not a duration such as 30s or 5m, at most 24h")
+    return float(seconds)
+
+
+def decode_core_policy(obj: Json) -> GroupPolicy:
+    """The policy of a PodGroup of scheduling.k8s.io. Raises WireError."""
+    need(get(obj, "metadata", dict, "", {}), "name", "metadata")
+    spec = get(obj, "spec", dict, "", {})
+    policy = get(spec, "schedulingPolicy", dict, "spec", {})
+    gang = get(policy, "gang", dict, "spec.schedulingPolicy", {})
+    constraints = get(spec, "schedulingConstraints", dict, "spec", {})
+    labels = many(constraints, "topology", "spec.schedulingConstraints", lambda one, path: need(one, "key", path))
+    minimum = get(gang, "minCount", int, "spec.schedulingPolicy.gang", 0)
+    return GroupPolicy(_bounded(minimum), labels[0] if labels else "")
+
+
+def decode_scheduler_plugins_policy(obj: Json) -> GroupPolicy:
+    """The policy of a PodGroup of scheduling.x-k8s.io. Raises WireError."""
+    need(get(obj, "metadata", dict, "", {}), "name", "metadata")
+    spec = get(obj, "spec", dict, "", {})
+    seconds = get(spec, "scheduleTimeoutSeconds", int, "spec", 0)
+    minimum = _bounded(get(spec, "minMember", int, "spec", 0))
+    return GroupPolicy(minimum, timeout_seconds=float(min(max(seconds, 0), _MOST_SECONDS)))
+
+
+def decode_leader_worker_set(obj: Json) -> GroupPolicy:
+    """The policy of the groups of a LeaderWorkerSet. Raises WireError.
+
+    With startupPolicy LeaderReady the workers are created after the leader runs, so the group is no gang.
+    """
+    need(get(obj, "metadata", dict, "", {}), "name", "metadata")
+    spec = get(obj, "spec", dict, "", {})
+    template = get(spec, "leaderWorkerTemplate", dict, "spec", {})
+    size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
+    return GroupPolicy(size, sequential=get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady")
+
+
+def _bounded(count: int) -> int:
+    return min(max(count, 0), _MOST_MEMBERS)
