@@ -10,7 +10,6 @@ from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unsche
 from extender.scheduling.evaluator import Evaluator
 from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete, placed_members
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
-from extender.scheduling.gang_planner import GangPlanner
 from extender.scheduling.node_ranking import NodeRanking, StatusGroup
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -35,7 +34,6 @@ __all__ = [
     "Gang",
     "GangMember",
     "GangPlan",
-    "GangPlanner",
     "GangProblem",
     "GangShortage",
     "NodeRanking",
