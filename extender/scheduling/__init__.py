@@ -8,6 +8,9 @@ from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_n
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
+from extender.scheduling.gang_memory import GangMemory
+from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
+from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.node_ranking import NodeRanking, StatusGroup
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -29,6 +32,11 @@ __all__ = [
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
+    "GangMember",
+    "GangMemory",
+    "GangPlan",
+    "GangProblem",
+    "GangShortage",
     "NodeRanking",
     "Pending",
     "Placement",
@@ -47,6 +55,7 @@ __all__ = [
     "ignores_identity",
     "leftover_claim",
     "plan",
+    "plan_gang",
     "problem_for",
     "proximity_of",
     "readiness",
