@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
-from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members
+from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members, union
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_trial import GangTrial
@@ -266,10 +266,10 @@ def _most(node_info: NodeInfo, requirements: PodRequirements, context: Evaluatio
                 if any(option is None for option in options):
                     continue  # a shared device, or admin access, which takes nothing
                 known = [option for option in options if option is not None]
-                found = min(found, max(free.bit_count() // max(count, 1) for free, count in known))
-                least += min(count for _, count in known)
-                for free, _ in known:
-                    everything |= free
+                # Units may take different alternatives, so all devices of the request count for the smallest of them.
+                free, count = union(free for free, _ in known), min(count for _, count in known)
+                found = min(found, free.bit_count() // max(count, 1))
+                everything, least = everything | free, least + count
     except InvalidClaim:
         return 0
     return min(found, everything.bit_count() // least) if least else found
