@@ -18,6 +18,7 @@ from extender.allocation.constraints import attribute_values
 from extender.allocation.counters import left_of
 from extender.allocation.fast_path import FastPath, fast_path
 from extender.allocation.features import Features, from_gates
+from extender.allocation.hypothetical import with_devices_allocated, with_devices_released
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, newest, overdrawn_counters, problem_of, usage_of
@@ -86,4 +87,6 @@ __all__ = [
     "troubled",
     "usage_of",
     "uses_of",
+    "with_devices_allocated",
+    "with_devices_released",
 ]

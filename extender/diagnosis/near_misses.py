@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extender.allocation import Interned, NodeInfo, Snapshot
-from extender.diagnosis.scenario import with_devices_released
+from extender.allocation import Interned, NodeInfo, Snapshot, with_devices_released
 from extender.diagnosis.selector_stats import TermStats
 from extender.fabric import largest_joined
 from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, readable

@@ -6,19 +6,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from extender.allocation import (
-    UNUSED,
-    AllocatedState,
-    ChangeLog,
-    NodeInfo,
-    NodeState,
-    PoolUse,
-    Snapshot,
-    consumed_counters,
-    live_use,
-    taken_mask,
-    uses_of,
-)
+from extender.allocation import ChangeLog, NodeInfo, NodeState, Snapshot, with_devices_released
 from extender.model import Claim, PoolKey, Result, WireError, shown
 
 
@@ -90,49 +78,3 @@ def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
     if not found:
         raise WireError("free", f"no claim with devices is reserved for pod {shown(pod)}")
     return found
-
-
-def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> NodeInfo:
-    """The node with these allocated devices free, in a hypothetical state."""
-    before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
-    for result in results:
-        key = PoolKey(result.device.driver, result.device.pool)
-        pools[key] = _without(pools.get(key, UNUSED), result)
-    counters = {
-        pool.key: consumed_counters(pool.slices, pools.get(pool.key, UNUSED))
-        if pools.get(pool.key) != before.get(pool.key)
-        else node_info.allocated_state.counters(pool)
-        for pool in node_info.inventory.pools
-        if pool.counter_sets
-    }
-    allocated_state = AllocatedState(pools, lambda pool: counters.get(pool.key, {}))
-    busy = taken_mask(node_info.inventory, allocated_state)
-    drift, overuse = 0, dict[int, int]()
-    if node_info.agent_is_fresh:
-        drift, overuse = live_use(
-            node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
-        )
-    state = NodeState(attribute_class=node_info.state.attribute_class, hypothetical=True)
-    return replace(
-        node_info,
-        allocated_state=allocated_state,
-        busy=busy,
-        held=node_info.held & busy,
-        drift=drift,
-        overuse=overuse,
-        state=state,
-    )
-
-
-def _without(use: PoolUse, result: Result) -> PoolUse:
-    name = result.device.device
-    if not result.share_id:
-        return PoolUse(use.taken - {name}, use.shares)
-    left = {
-        capacity: amount - (result.consumed[capacity].nanos if result.consumed and capacity in result.consumed else 0)
-        for capacity, amount in use.shares.get(name, {}).items()
-    }
-    shares = {device: amounts for device, amounts in use.shares.items() if device != name}
-    if any(left.values()):
-        shares[name] = left
-    return PoolUse(use.taken, shares)

@@ -12,13 +12,14 @@ from extender.model import CallBudgetSpent, Code, Pod, Reason
 from extender.scheduling import (
     Gang,
     GangMember,
+    GangMemory,
     GangPlan,
-    GangPlanner,
     GangProblem,
     GangShortage,
     Pending,
     PodRequirements,
     UnschedulableAndUnresolvable,
+    plan_gang,
     requirements_of,
 )
 
@@ -45,7 +46,7 @@ class GangPlanning:
     def __init__(self, cache: ClusterCache, filter_service: FilterService) -> None:
         self._cache = cache
         self._filter_service = filter_service
-        self._planner = GangPlanner()
+        self._memory = GangMemory()
 
     def plan(
         self,
@@ -143,7 +144,7 @@ class GangPlanning:
     def _solve(self, gang: Gang, problem: GangProblem) -> GangPlan | GangShortage:
         """Raises CallBudgetSpent."""
         with self._filter_service.evaluation(gang.key.namespace) as context:
-            return self._planner.plan(problem, self._cache.snapshot(), context, self._filter_service.rankings)
+            return plan_gang(problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory)
 
 
 def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:

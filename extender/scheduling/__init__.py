@@ -9,7 +9,9 @@ from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
 from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete, placed_members
+from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
+from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.node_ranking import NodeRanking, StatusGroup
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -33,6 +35,7 @@ __all__ = [
     "FilterStatus",
     "Gang",
     "GangMember",
+    "GangMemory",
     "GangPlan",
     "GangProblem",
     "GangShortage",
@@ -58,6 +61,7 @@ __all__ = [
     "leftover_claim",
     "placed_members",
     "plan",
+    "plan_gang",
     "problem_for",
     "proximity_of",
     "readiness",

@@ -5,7 +5,9 @@ Filter, prioritize, bind and explanations all use this evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from extender.allocation import (
     NULL_OBSERVER,
@@ -45,6 +47,9 @@ class Unschedulable:
 
 
 FilterStatus = Placement | Unschedulable
+Forbidden = Mapping[tuple[str, str], int]
+"""Claim name and request name to a mask of devices that the request must not get."""
+_NOTHING: Forbidden = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,9 @@ class EvaluationContext:
     budget: CallBudget = UNLIMITED  # changes when a status is found, never the status
 
 
-def problem_for(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> Problem:
+def problem_for(
+    node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext, forbidden: Forbidden = _NOTHING
+) -> Problem:
     """The allocation problem of the requirements on a node. Its `select` raises InvalidClaim and CallBudgetSpent."""
     classes = {class_.name: class_ for class_ in requirements.classes}
     remembered: dict[tuple[str, str], Selection] = {}
@@ -71,6 +78,8 @@ def problem_for(node_info: NodeInfo, requirements: PodRequirements, context: Eva
             unwanted = excluded_devices(node_info, requirements)
             if unwanted and not request.admin_access:
                 known = known._replace(match=known.match & ~unwanted)
+            if forbidden and (mask := forbidden.get((claim, request.name))):
+                known = known._replace(match=known.match & ~mask, error=known.error & ~mask)
             remembered[claim, request.name] = known
         return known
 
@@ -100,15 +109,16 @@ def evaluate(
     requirements: PodRequirements,
     context: EvaluationContext,
     recorder: CauseRecorder | None = None,
+    forbidden: Forbidden = _NOTHING,
 ) -> FilterStatus:
     """The status of one node. An invalid claim makes the node unschedulable, with the fault as the reason.
 
     A `recorder` receives the cause of each device that the search rejects. It does not change the status.
-    Raises CallBudgetSpent.
+    `forbidden` lets a caller ask for other devices than the preferred ones. Raises CallBudgetSpent.
     """
     if not requirements.pending_claims:
         return Placement(Solution((), ()), (), 0.0, 0.0)
-    problem = problem_for(node_info, requirements, context)
+    problem = problem_for(node_info, requirements, context, forbidden)
     try:
         fast_path_ = fast_path(problem) if recorder is None else None
         if fast_path_ is not None:

@@ -113,8 +113,16 @@ class NodeRanking:
 
     def status(self, node_info: NodeInfo) -> FilterStatus | None:
         """The status of a node; None for a node without one."""
-        found = node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
+        found = self.class_number(node_info)
         return self._status_of(found) if found is not None else None
+
+    def class_number(self, node_info: NodeInfo) -> int | None:
+        """The number of the node's class since the last `update`. This ranking never uses a number again."""
+        return node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
+
+    def fits(self, node_info: NodeInfo) -> bool:
+        """Whether the status of the node is a placement."""
+        return self.class_number(node_info) in self._placements
 
     def status_groups(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[StatusGroup]:
         """All nodes with a status, grouped by class. `among` limits the nodes, and `without` excludes a few.

@@ -1,0 +1,140 @@
+"""Nodes with fewer or more devices in use than the cluster shows, for what-if questions and for plans.
+
+The state of such a node is hypothetical: no cache of statuses may keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from extender.allocation.live_memory import live_use, uses_of
+from extender.allocation.node_info import NodeInfo, NodeState
+from extender.allocation.offline import consumed_counters
+from extender.allocation.pools import Pool
+from extender.allocation.problem import UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
+from extender.model import Device, DeviceId, PoolKey, Result
+
+_Pools = Mapping[PoolKey, PoolUse]
+_Counters = Mapping[PoolKey, Mapping[CounterKey, int]]
+_NO_DEVICES: Mapping[DeviceId, Device] = MappingProxyType({})
+
+
+def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> NodeInfo:
+    """The node with these allocated devices free, in a hypothetical state."""
+    before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
+    for result in results:
+        key = PoolKey(result.device.driver, result.device.pool)
+        pools[key] = _without(pools.get(key, UNUSED), result)
+    counters = {
+        pool.key: consumed_counters(pool.slices, pools.get(pool.key, UNUSED))
+        if pools.get(pool.key) != before.get(pool.key)
+        else node_info.allocated_state.counters(pool)
+        for pool in node_info.inventory.pools
+        if pool.counter_sets
+    }
+    return _with_use(node_info, pools, counters)
+
+
+def with_devices_allocated(
+    node_info: NodeInfo, results: Iterable[Result], elsewhere: Mapping[DeviceId, Device] = _NO_DEVICES
+) -> NodeInfo:
+    """The node with these devices allocated, too, in a hypothetical state. Results with admin access take nothing.
+
+    Results of pools that the node cannot use do not matter. A device of a pool that spans nodes can be invisible from
+    this node and still consume counters of the pool: `elsewhere` has such devices.
+    """
+    by_pool: dict[PoolKey, list[Result]] = {}
+    for result in results:
+        if not result.admin_access:
+            by_pool.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
+    before = node_info.allocated_state.pools
+    pools, counters = dict(before), {}
+    for pool in node_info.inventory.pools:
+        added = by_pool.get(pool.key)
+        if pool.counter_sets:
+            counters[pool.key] = node_info.allocated_state.counters(pool)
+        if added is None:
+            continue
+        use = before.get(pool.key, UNUSED)
+        if pool.counter_sets:
+            devices = _devices(node_info, added, elsewhere)
+            counters[pool.key] = _with_consumed(counters[pool.key], use, devices)
+        pools[pool.key] = _with(use, added)
+    return _with_use(node_info, pools, counters)
+
+
+def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeInfo:
+    def counters_of(pool: Pool) -> Mapping[CounterKey, int]:
+        return counters.get(pool.key, {})
+
+    allocated_state = AllocatedState(pools, counters_of)
+    busy = taken_mask(node_info.inventory, allocated_state)
+    drift, overuse = 0, dict[int, int]()
+    if node_info.agent_is_fresh:
+        drift, overuse = live_use(
+            node_info.inventory, allocated_state, uses_of(node_info.fabric), node_info.gpu_bits, busy
+        )
+    state = NodeState(attribute_class=node_info.state.attribute_class, hypothetical=True)
+    return replace(
+        node_info,
+        allocated_state=allocated_state,
+        busy=busy,
+        held=node_info.held & busy,
+        drift=drift,
+        overuse=overuse,
+        state=state,
+    )
+
+
+def _without(use: PoolUse, result: Result) -> PoolUse:
+    name = result.device.device
+    if not result.share_id:
+        return PoolUse(use.taken - {name}, use.shares)
+    left = {
+        capacity: amount - (result.consumed[capacity].nanos if result.consumed and capacity in result.consumed else 0)
+        for capacity, amount in use.shares.get(name, {}).items()
+    }
+    shares = {device: amounts for device, amounts in use.shares.items() if device != name}
+    if any(left.values()):
+        shares[name] = left
+    return PoolUse(use.taken, shares)
+
+
+def _with(use: PoolUse, results: Iterable[Result]) -> PoolUse:
+    taken, shares = set(use.taken), dict(use.shares)
+    for result in results:
+        name = result.device.device
+        if not result.share_id:
+            taken.add(name)
+            continue
+        amounts = dict(shares.get(name, {}))
+        for capacity, amount in (result.consumed or {}).items():
+            amounts[capacity] = amounts.get(capacity, 0) + amount.nanos
+        shares[name] = amounts
+    return PoolUse(frozenset(taken), shares)
+
+
+def _devices(node_info: NodeInfo, results: Iterable[Result], elsewhere: Mapping[DeviceId, Device]) -> dict[str, Device]:
+    """The devices of one pool's results, by name."""
+    inventory, found = node_info.inventory, dict[str, Device]()
+    for result in results:
+        bit = inventory.index.get(result.device)
+        device = inventory.places[bit].device if bit is not None else elsewhere.get(result.device)
+        if device is not None:
+            found[device.name] = device
+    return found
+
+
+def _with_consumed(
+    consumed: Mapping[CounterKey, int], use: PoolUse, devices: Mapping[str, Device]
+) -> dict[CounterKey, int]:
+    """The consumed counters of a pool once these devices are allocated. A device in use consumes them already."""
+    found = dict(consumed)
+    for name, device in devices.items():
+        for counter_use in device.consumes if not use.holds(name) else ():
+            for counter, amount in counter_use.counters:
+                key = (counter_use.counter_set, counter)
+                found[key] = found.get(key, 0) + amount
+    return found

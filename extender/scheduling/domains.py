@@ -1,0 +1,121 @@
+"""Domains of nodes: a single node, the nodes with one value of a label, and all nodes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from extender.allocation import Snapshot
+from extender.scheduling.gang_plan import GangProblem
+
+NODE = "node"  # the level of single nodes
+_DIGITS = re.compile(r"([0-9]+)")
+NaturalKey = tuple[tuple[str | int, ...], str]
+
+
+@lru_cache(maxsize=16_384)  # the nodes of a large fleet, and the values of their labels
+def natural(name: str) -> NaturalKey:
+    """A sort key that compares numbers in names as numbers: tray-2 comes before tray-10."""
+    parts = _DIGITS.split(name)
+    return tuple(int(part) if position % 2 else part for position, part in enumerate(parts)), name
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes that are near each other."""
+
+    level: str  # NODE, a label, or '' for all nodes
+    name: str  # the node, the value of the label, or ''
+    nodes: Sequence[str]
+    within: tuple[str, ...]  # the labels of nearer levels, the farthest first
+
+
+class Domains:
+    """The domains that may hold a gang, level by level, the nearest level first."""
+
+    def __init__(self, problem: GangProblem, snapshot: Snapshot, nodes: Iterable[str]) -> None:
+        """`nodes` are the nodes that have room for some member."""
+        self._problem = problem
+        self._node_infos = snapshot.node_infos
+        self._placed = {name: number for name, number in problem.placed.items() if name in snapshot.node_infos}
+        self._regions = self._all_regions(nodes)
+
+    def levels(self) -> Iterator[list[Domain]]:
+        """The admissible domains of each level."""
+        problem, label = self._problem, self._problem.topology_label
+        yield [Domain(NODE, name, (name,), ()) for region in self._regions.values() for name in self._single(region)]
+        nearer = problem.levels[: problem.levels.index(label)] if label in problem.levels else problem.levels
+        if problem.topology == "preferred":
+            for position, level in enumerate(nearer):
+                within = tuple(reversed(nearer[:position]))
+                yield [domain for region in self._regions.values() for domain in self._of(level, region, within)]
+        if problem.topology == "required" and not label:
+            if problem.levels:
+                (everything,) = self._regions.values()
+                yield list(self._of(problem.levels[0], everything, ()))
+            return
+        within = () if problem.topology == "none" else tuple(reversed(nearer))
+        yield [Domain(label, value, region, within) for value, region in self._regions.items()]
+
+    def path(self, name: str) -> tuple[tuple[bool, NaturalKey], ...]:
+        """A sort key that puts the nodes of one domain together, at every level."""
+        labels = self._node_infos[name].node.labels
+        values = [labels.get(level) for level in reversed(self._problem.levels)]
+        return (*((value is None, natural(value or "")) for value in values), (False, natural(name)))
+
+    @property
+    def placed(self) -> frozenset[str]:
+        """The nodes on which members are bound."""
+        return frozenset(self._placed)
+
+    def _all_regions(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """The nodes by value of `topology_label`; without such a label, all nodes with the name ''."""
+        label = self._problem.topology_label
+        if not label:
+            return {"": list(nodes)}
+        found = self._by_value(label, nodes)
+        bound = self._common(label)
+        return {bound: found.get(bound, [])} if bound is not None else found
+
+    def _by_value(self, label: str, nodes: Iterable[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in nodes:
+            value = self._node_infos[name].node.labels.get(label)
+            if value is not None:
+                found.setdefault(value, []).append(name)
+        return found
+
+    def _values(self, label: str) -> Counter[str | None]:
+        found: Counter[str | None] = Counter()
+        for name, number in self._placed.items():
+            found[self._node_infos[name].node.labels.get(label)] += number
+        return found
+
+    def _common(self, label: str) -> str | None:
+        """The value that most bound members have; None if none has one."""
+        found = {value: number for value, number in self._values(label).items() if value is not None}
+        return min(found, key=lambda value: (-found[value], natural(value)), default=None)
+
+    def _single(self, region: list[str]) -> list[str]:
+        """The nodes that can hold the whole gang, with the members that are bound."""
+        if not self._placed or self._problem.topology == "none":
+            return region
+        return [name for name in region if self._placed.keys() == {name}]
+
+    def _of(self, level: str, region: list[str], within: tuple[str, ...]) -> Iterator[Domain]:
+        found: Mapping[str, list[str]] = self._by_value(level, region)
+        if self._placed:
+            found = self._with_placed(level, found)
+        for value, nodes in found.items():
+            yield Domain(level, value, nodes, within)
+
+    def _with_placed(self, level: str, found: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
+        """The domains in which the whole gang would be, with the members that are bound."""
+        if self._problem.topology == "required":
+            common = self._common(level)
+            return found if common is None else {common: found.get(common, [])}
+        values = list(self._values(level))
+        return {value: found.get(value, []) for value in values if value is not None} if len(values) == 1 else {}

@@ -1,0 +1,55 @@
+"""What the planner remembers between calls: evaluations of nodes, by the class of the node.
+
+A call whose budget ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
+gets further. The memory changes how long a plan takes, never the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cachetools import FIFOCache
+
+from extender.scheduling.node_ranking import NodeRanking
+
+# Estimated bytes, as in node_ranking.py.
+_LIMIT_BYTES = 16 << 20  # about 10,000 evaluations
+_ENTRY_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 400, 480, 112
+
+
+class GangMemory:
+    """A FIFO cache limited by estimated bytes. Entries of a ranking that no longer exists are never found again."""
+
+    def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
+        self._entries: FIFOCache[Hashable, tuple[Any, int]] = FIFOCache(limit_bytes, getsizeof=lambda entry: entry[1])
+        self._numbers: WeakKeyDictionary[NodeRanking, int] = WeakKeyDictionary()
+        self._next = count()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def estimated_bytes(self) -> int:
+        return int(self._entries.currsize)
+
+    def number(self, ranking: NodeRanking | None) -> int:
+        """The number of a ranking, for keys; a new one for None. No number is used again."""
+        if ranking is None:
+            return next(self._next)
+        found = self._numbers.get(ranking)
+        if found is None:
+            found = self._numbers[ranking] = next(self._next)
+        return found
+
+    def get(self, key: Hashable) -> Any:
+        found = self._entries.get(key)
+        return found[0] if found is not None else None
+
+    def put(self, key: Hashable, value: object, placements: int = 0, picks: int = 0) -> None:
+        """Remember a value with so many placements and picked devices."""
+        size = _ENTRY_BYTES + placements * _PLACEMENT_BYTES + picks * _PICK_BYTES
+        if size <= self._entries.maxsize:
+            self._entries[key] = value, size

@@ -1,0 +1,175 @@
+"""Plans a gang: the tightest domain that has room for all members, and in it a node and devices for each.
+
+Levels are tried nearest first, and in each level the domains with the least room to spare first. A domain is filled
+with the preferred devices of each member; only where no domain of the level can be filled so, other devices and other
+alternatives are tried, up to a number of steps. The plan depends on the snapshot and the problem only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from extender.allocation import Snapshot
+from extender.scheduling.domains import NODE, Domain, Domains, natural
+from extender.scheduling.evaluate import EvaluationContext
+from extender.scheduling.gang_fill import fill, pack
+from extender.scheduling.gang_memory import GangMemory
+from extender.scheduling.gang_plan import GangPlan, GangProblem, GangShortage
+from extender.scheduling.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes
+from extender.scheduling.gang_units import Placed, member_placements, unit_classes
+from extender.scheduling.node_room import NodeRooms
+from extender.scheduling.placements import Placement
+from extender.scheduling.ranking_cache import RankingCache
+
+MAX_CLASSES = 64  # classes of different members in one gang; each needs a ranking of all nodes
+
+
+def plan_gang(
+    problem: GangProblem,
+    snapshot: Snapshot,
+    context: EvaluationContext,
+    rankings: RankingCache | None = None,
+    memory: GangMemory | None = None,
+    steps: int = MAX_STEPS,
+) -> GangPlan | GangShortage:
+    """The plan of a gang on a snapshot, or how many of its members the best domain has room for.
+
+    The caller keeps `rankings` (those of filter) and `memory` between calls, both for one sequence of snapshots. Then a
+    call that raises CallBudgetSpent leaves its evaluations there, and a later call gets further. `steps` limits the
+    search for other devices than the preferred ones. Members that share a claim get equal devices for it.
+    """
+    if not problem.members:
+        return GangPlan({}, "", "")
+    classes = unit_classes(problem.members)
+    if len(classes) > MAX_CLASSES:
+        return GangShortage(len(problem.members), 0, "", "", gave_up=True)
+    rankings, memory = rankings or RankingCache(), memory or GangMemory()
+    rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
+    return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        problem: GangProblem,
+        snapshot: Snapshot,
+        context: EvaluationContext,
+        rooms: Sequence[NodeRooms],
+        steps: Steps,
+    ) -> None:
+        self._problem = problem
+        self._snapshot = snapshot
+        self._context = context
+        self._rooms = rooms
+        self._steps = steps
+        self._domains = Domains(problem, snapshot, dict.fromkeys(name for one in rooms for name in one.most))
+
+    def plan(self) -> GangPlan | GangShortage:
+        levels = []
+        for level in self._domains.levels():
+            levels.append(level)
+            enough = [domain for domain in level if self._may_fit(domain)]
+            for attempt in (self._preferred, self._searched):
+                for domain in self._distinct(self._tightest_first(enough)):
+                    placed = attempt(domain)
+                    if placed is not None:
+                        return self._result(domain, placed)
+        return self._shortage(levels)
+
+    # -- which domain ----------------------------------------------------------------------------------------
+
+    def _bound(self, rooms: NodeRooms, domain: Domain) -> int:
+        """The most units of a class in a domain, at most all."""
+        most, wanted, found = rooms.most, len(rooms.units), 0
+        for name in domain.nodes:
+            found += most.get(name, 0)
+        return min(found, wanted)
+
+    def _may_fit(self, domain: Domain) -> bool:
+        return all(self._bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
+
+    def _spare(self, domain: Domain) -> int:
+        return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
+
+    def _tightest_first(self, domains: list[Domain]) -> Iterator[Domain]:
+        """By the room that is left, then by the scores of the placements, then by name."""
+        by_room = sorted(((self._spare(domain), domain) for domain in domains), key=lambda entry: entry[0])
+        for _, group in groupby(by_room, key=lambda entry: entry[0]):
+            equal = [domain for _, domain in group]
+            yield from sorted(equal, key=self._by_score) if len(equal) > 1 else equal
+
+    def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
+        """The domains without single nodes of a kind that was there before: they have equal room."""
+        seen: set[Hashable] = set()
+        for domain in domains:
+            self._context.budget.check()
+            kind = self._kind(domain.name) if domain.level == NODE else domain.name
+            if domain.level != NODE or kind not in seen:
+                seen.add(kind)
+                yield domain
+
+    def _kind(self, name: str) -> Hashable:
+        return tuple(rooms.class_number(name) if name in rooms.most else None for rooms in self._rooms)
+
+    def _by_score(self, domain: Domain) -> tuple[float, object]:
+        rooms = self._rooms[0]
+        scores = sum(rooms.score(name) * rooms.most[name] for name in domain.nodes if name in rooms.most)
+        return -scores, natural(domain.name)
+
+    # -- where in it -----------------------------------------------------------------------------------------
+
+    def _preferred(self, domain: Domain) -> list[Placed] | None:
+        found = fill(self._rooms, domain, self._snapshot, self._domains.placed)
+        return found.placed if found is not None else None
+
+    def _searched(self, domain: Domain) -> list[Placed] | None:
+        """The units in a domain, with other devices or alternatives than the preferred ones."""
+        if len(self._rooms) == 1 and len(local_nodes(domain.nodes, self._snapshot)) == len(domain.nodes):
+            found = pack(self._rooms[0], domain, self._snapshot, self._domains.placed, self._steps)
+        else:
+            found = self._with_other_alternatives(domain) or self._by_search(domain)
+        return found
+
+    def _with_other_alternatives(self, domain: Domain) -> list[Placed] | None:
+        """All units without the first alternatives of their requests, then without the second ones, and so on."""
+        for variant in range(1, max(rooms.variants for rooms in self._rooms)):
+            found = fill(self._rooms, domain, self._snapshot, self._domains.placed, variant)
+            if found is not None:
+                return found.placed
+        return None
+
+    def _by_search(self, domain: Domain) -> list[Placed] | None:
+        names = sorted(domain.nodes, key=self._domains.path)
+        wanted = [(rooms, len(rooms.units)) for rooms in self._rooms]
+        try:
+            return GangSearch(wanted, names, self._snapshot, self._steps).run()
+        except GaveUp:
+            return None
+
+    def _result(self, domain: Domain, placed: Sequence[Placed]) -> GangPlan:
+        placements: dict[str, tuple[str, Placement]] = {}
+        for rooms, units in zip(self._rooms, placed, strict=True):
+            ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
+            for unit, (name, found) in zip(rooms.units, ordered, strict=True):
+                node = self._snapshot.node_infos[name].node
+                placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
+        return GangPlan(placements, domain.level, domain.name)
+
+    def _shortage(self, levels: Sequence[Sequence[Domain]]) -> GangShortage:
+        """The domain with the most room, the widest level first."""
+        best, level, name = 0, "", ""
+        for domains in reversed(levels):
+            bounds = sorted(((self._bounded_members(domain), domain) for domain in domains), key=lambda e: -e[0])
+            for bound, domain in bounds:
+                if bound <= best:
+                    break
+                self._context.budget.check()
+                found = fill(self._rooms, domain, self._snapshot, self._domains.placed, whole=False)
+                if found is not None and found.members > best:
+                    best, level, name = found.members, domain.level, domain.name
+        gave_up = self._steps.left < 0 or any(rooms.unsure for rooms in self._rooms)
+        return GangShortage(len(self._problem.members), best, level, name, gave_up)
+
+    def _bounded_members(self, domain: Domain) -> int:
+        return sum(self._bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)

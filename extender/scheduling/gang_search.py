@@ -1,0 +1,197 @@
+"""A complete search for a gang in one domain, for the gangs that do not fit with the preferred devices of each member.
+
+The search tries every node and every set of devices of every member, so it finds a plan if one exists. It ends at a
+number of steps. A step is one evaluation, also one that the memory has: so equal input gives equal plans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate
+
+from extender.allocation import Snapshot
+from extender.scheduling.gang_trial import GangTrial
+from extender.scheduling.gang_units import Placed, UnitPlacement
+from extender.scheduling.node_room import Ban, NodeRooms
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import PodRequirements
+
+MAX_STEPS = 2_000  # of one plan; an evaluation takes about 50 us
+
+
+class GaveUp(Exception):
+    """The steps are used up. Nothing is known about the rest."""
+
+
+class Steps:
+    """The steps that are left for one plan."""
+
+    def __init__(self, limit: int = MAX_STEPS) -> None:
+        self.left = limit
+
+    def spend(self, steps: int = 1) -> None:
+        """Raises GaveUp if too few steps are left."""
+        self.left -= steps
+        if self.left < 0:
+            raise GaveUp
+
+
+def local_nodes(names: Sequence[str], snapshot: Snapshot) -> set[str]:
+    """The nodes that share no pool with another of these nodes."""
+    pools = Counter(pool.key for name in names for pool in snapshot.node_infos[name].inventory.pools)
+    return {name for name in names if all(pools[pool.key] == 1 for pool in snapshot.node_infos[name].inventory.pools)}
+
+
+class GangSearch:
+    """One search. The members of a unit are placed one after the other on one node."""
+
+    def __init__(
+        self, wanted: Sequence[tuple[NodeRooms, int]], names: Sequence[str], snapshot: Snapshot, steps: Steps
+    ) -> None:
+        """`wanted` are the classes with the number of their units, and `names` the nodes in the order to try them."""
+        self._classes = [rooms for rooms, _ in wanted]
+        self._wanted = [number for _, number in wanted]
+        self._names = [[name for name in names if name in rooms.most] for rooms in self._classes]
+        # The most units that fit on a node and all later nodes, by class.
+        self._ahead = [
+            list(accumulate(min(rooms.most[name], number) for name in reversed(own)))[::-1]
+            for (rooms, number), own in zip(wanted, self._names, strict=True)
+        ]
+        self._positions = [
+            (class_, unit, step)
+            for class_, (rooms, number) in enumerate(wanted)
+            for unit in range(number)
+            for step in range(rooms.members_per_unit)
+        ]
+        self._trial = GangTrial(snapshot)
+        self._steps = steps
+        self._chosen: list[tuple[int, Placement]] = []  # index in the names of the class, and devices, by position
+        self._failed: set[Hashable] = set()
+        self._local = local_nodes(names, snapshot)
+
+    def run(self) -> list[Placed] | None:
+        """All units with their nodes and devices; None if no plan exists. Raises GaveUp and CallBudgetSpent."""
+        if not self._positions:
+            return [[] for _ in self._classes]
+        stack = [self._choices(0)]  # not recursion: a gang can have more members than Python's stack has frames
+        while stack:
+            if next(stack[-1], None) is None:
+                stack.pop()
+            elif len(stack) == len(self._positions):
+                return self._result()
+            else:
+                stack.append(self._choices(len(stack)))
+        return None
+
+    def _choices(self, position: int) -> Iterator[bool]:
+        """Take one choice for a position after the other. The caller asks for the next one to undo the last."""
+        class_, unit, step = self._positions[position]
+        rooms, names = self._classes[class_], self._names[class_]
+        if step:
+            nodes = [self._chosen[-1][0]]
+        else:
+            # Units of one class are equal, so each goes to the node of the one before, or to a later node.
+            first = self._chosen[-rooms.members_per_unit][0] if unit else 0
+            nodes = self._distinct(class_, first, self._wanted[class_] - unit)
+        key = (position, tuple(nodes[:1]), self._trial.key())
+        if key in self._failed:
+            return
+        for node in nodes:
+            for placement in self._placements(rooms, step, names[node]):
+                self._trial.add(names[node], placement)
+                self._chosen.append((node, placement))
+                yield True
+                self._chosen.pop()
+                self._trial.undo()
+        self._failed.add(key)
+
+    def _distinct(self, class_: int, first: int, left: int) -> list[int]:
+        """The nodes to try for a unit. Of equal nodes that the trial does not use, only the first."""
+        names, ahead, seen, found = self._names[class_], self._ahead[class_], set[Hashable](), list[int]()
+        for node in range(first, len(names)):
+            if ahead[node] < left:
+                break
+            kind = self._kind(names[node])
+            if kind is None or kind not in seen:
+                found.append(node)
+                seen.add(kind)
+        return found
+
+    def _kind(self, name: str) -> Hashable:
+        """What the classes see of a node that the trial does not use; None if the node is used, or shares a pool."""
+        if name not in self._local or not self._trial.is_fresh(name):
+            return None
+        return tuple(rooms.class_number(name) if name in rooms.most else None for rooms in self._classes)
+
+    def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
+        """Every choice of devices for a member on a node, the preferred one first.
+
+        Each further choice lacks a device of one before. So the search evaluates the node again without each device.
+        """
+        requirements = rooms.requirements(name, step)
+        queue, seen, effects = deque([frozenset[Ban]()]), {frozenset[Ban]()}, set[Hashable]()
+        while queue:
+            bans = queue.popleft()
+            self._steps.spend()
+            placement = rooms.evaluate(self._trial, name, step, bans)
+            if placement is None:
+                continue
+            effect = _effect(placement)
+            if effect not in effects:
+                effects.add(effect)
+                yield placement
+            for more in _bans(placement, requirements):
+                narrower = bans | {more}
+                if narrower not in seen:
+                    seen.add(narrower)
+                    queue.append(narrower)
+
+    def _result(self) -> list[Placed]:
+        found: list[Placed] = [[] for _ in self._classes]
+        units: dict[tuple[int, int], list[Placement]] = {}
+        nodes: dict[tuple[int, int], str] = {}
+        for (class_, unit, _), (node, placement) in zip(self._positions, self._chosen, strict=True):
+            units.setdefault((class_, unit), []).append(placement)
+            nodes[class_, unit] = self._names[class_][node]
+        for (class_, unit), placements in units.items():
+            found[class_].append((nodes[class_, unit], tuple(placements)))
+        return found
+
+
+def _effect(placement: Placement) -> Hashable:
+    """The devices that a placement takes. Equal effects leave equal nodes."""
+    return tuple(
+        sorted(
+            (pick.bit, tuple(sorted((name, amount.nanos) for name, amount in (pick.consumed or {}).items())))
+            for claim in placement.solution.picks
+            for pick in claim
+            if not pick.request.admin_access
+        )
+    )
+
+
+def _bans(placement: Placement, requirements: PodRequirements) -> Iterator[Ban]:
+    """Each choice of the placement that another placement can lack."""
+    rows = zip(
+        requirements.claim_names,
+        requirements.specs,
+        placement.solution.picks,
+        placement.solution.alternatives,
+        strict=True,
+    )
+    for claim, spec, picks, chosen in rows:
+        for pick in picks:
+            if pick.request.mode == "ExactCount" and not pick.request.admin_access:
+                yield claim, pick.request.name, pick.bit
+        for request, option in zip(spec.requests, chosen, strict=True):
+            if request.prioritized:
+                yield claim, request.alternatives[option].name, -1
+
+
+def packed(
+    rooms: NodeRooms, name: str, units: int, snapshot: Snapshot, steps: Steps
+) -> tuple[UnitPlacement, ...] | None:
+    """Devices for so many units of one class on one node; None if it has no room for them. Raises as GangSearch.run."""
+    found = GangSearch([(rooms, units)], [name], snapshot, steps).run()
+    return tuple(unit for _, unit in found[0]) if found is not None else None

@@ -1,0 +1,119 @@
+"""The devices that an unfinished plan has taken, on top of those that the snapshot shows in use."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
+from extender.model import Device, DeviceId, PoolKey, Result
+from extender.scheduling.placements import Placement
+from extender.scheduling.shortlist import held_results
+
+Taken = tuple[Hashable, ...]
+"""The devices of a node that a plan has taken, sorted. Equal on nodes of one class where the same devices are taken."""
+
+_Amounts = tuple[tuple[str, int], ...]
+
+
+class _Change(NamedTuple):
+    """The pools that one placement changed, with the results before it."""
+
+    node: str
+    before: dict[PoolKey, tuple[Result, ...]]
+
+
+class GangTrial:
+    """Placements of an unfinished plan. The last one can be undone.
+
+    A pool that spans nodes is tracked once for all of them.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._node_infos = snapshot.node_infos
+        self._results: dict[PoolKey, tuple[Result, ...]] = {}
+        self._placements: dict[str, int] = {}  # node to number of placements
+        self._known: dict[str, tuple[list[tuple[Result, ...]], NodeInfo]] = {}
+        self._changes: list[_Change] = []
+        self._devices: dict[DeviceId, Device] = {}  # of all placements so far
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes with a placement of this plan."""
+        return {name for name, number in self._placements.items() if number}
+
+    def add(self, name: str, placement: Placement) -> None:
+        """Take the devices of a placement on a node."""
+        node_info = self._node_infos[name]
+        inventory = node_info.inventory
+        change = _Change(name, {})
+        for result in held_results(node_info, placement):
+            if not result.admin_access:
+                key = PoolKey(result.device.driver, result.device.pool)
+                before = self._results.get(key, ())
+                change.before.setdefault(key, before)
+                self._results[key] = (*before, result)
+                self._devices[result.device] = inventory.places[inventory.index[result.device]].device
+        self._placements[name] = self._placements.get(name, 0) + 1
+        self._changes.append(change)
+
+    def undo(self) -> None:
+        """Give back the devices of the last placement."""
+        change = self._changes.pop()
+        self._results.update(change.before)
+        self._placements[change.node] -= 1
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def undo_to(self, length: int) -> None:
+        """Give back the devices of all placements but the first few."""
+        while len(self._changes) > length:
+            self.undo()
+
+    def is_fresh(self, name: str) -> bool:
+        """Whether the plan takes nothing of the pools that the node can use."""
+        return not any(self._of(name))
+
+    def node_info(self, name: str) -> NodeInfo:
+        """The node with the devices of the plan in use."""
+        own = list(self._of(name))
+        node_info = self._node_infos[name]
+        if not any(own):
+            return node_info
+        known = self._known.get(name)
+        if known is None or known[0] != own:
+            results = [result for pool in own for result in pool]
+            known = self._known[name] = own, with_devices_allocated(node_info, results, self._devices)
+        return known[1]
+
+    def taken(self, name: str) -> Taken:
+        """What the plan has taken of the node's pools."""
+        index = self._node_infos[name].inventory.index
+        # A device that this node cannot see has a key of its own: such nodes share no evaluation.
+        entries = [
+            (index.get(result.device, -1), () if result.device in index else result.device, _amounts(result))
+            for pool in self._of(name)
+            for result in pool
+        ]
+        return tuple(sorted(entries))
+
+    def taken_bits(self, name: str) -> int:
+        """The devices of the node that the plan has taken, as a bit mask."""
+        index, found = self._node_infos[name].inventory.index, 0
+        for pool in self._of(name):
+            for result in pool:
+                found |= 1 << index[result.device] if result.device in index else 0
+        return found
+
+    def key(self) -> Hashable:
+        """Everything that the plan has taken."""
+        return tuple(sorted((result.device, _amounts(result)) for pool in self._results.values() for result in pool))
+
+    def _of(self, name: str) -> Iterator[tuple[Result, ...]]:
+        return (self._results.get(pool.key, ()) for pool in self._node_infos[name].inventory.pools)
+
+
+def _amounts(result: Result) -> _Amounts:
+    consumed = result.consumed
+    return tuple(sorted((name, amount.nanos) for name, amount in consumed.items())) if consumed is not None else ()

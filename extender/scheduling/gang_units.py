@@ -1,0 +1,174 @@
+"""The units of a gang: the members that must be placed on one node together, and the classes of equal units.
+
+Most units have one member. Members that share a pending claim form one unit, because they use one allocation. The first
+of them takes the devices of the claim, and the others need only their remaining claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from extender.allocation import Pick, Solution
+from extender.model import DeviceRequest, Node, NodeSelector
+from extender.scheduling.gang_plan import GangMember
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import PodRequirements
+
+UnitPlacement = tuple[Placement, ...]
+"""The devices of each member of a unit. A claim that an earlier member of the unit has taken has no devices in it."""
+
+Placed = list[tuple[str, UnitPlacement]]
+"""The node and the devices of each unit of one class."""
+
+_ALL_DEVICES = 32  # a request of mode All counts as this many devices when units are ordered by size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Members that must be placed on one node, in rank order."""
+
+    members: tuple[GangMember, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitClass:
+    """Units with equal requirements that may use the same nodes, in rank order."""
+
+    steps: tuple[PodRequirements, ...]  # of the first unit: what each member needs besides the claims of earlier ones
+    nodes: tuple[frozenset[str], ...]  # a node must be in all of them
+    excluded: frozenset[str]
+    selectors: tuple[NodeSelector, ...]  # a node must match all of them
+    units: list[Unit] = field(default_factory=list)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether `allows` excludes some node."""
+        return bool(self.nodes or self.excluded or self.selectors)
+
+    def allows(self, node: Node) -> bool:
+        """Whether the units may use the node, whatever devices it has."""
+        return (
+            node.name not in self.excluded
+            and all(node.name in names for names in self.nodes)
+            and all(selector.matches(node.name, node.labels) for selector in self.selectors)
+        )
+
+    @property
+    def size(self) -> int:
+        """The number of devices that one unit asks for, by its first alternatives."""
+        return sum(_size(step) for step in self.steps)
+
+
+def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
+    """The classes of a gang, the largest units first; equal sizes by the rank of the first unit."""
+    found: dict[object, UnitClass] = {}
+    for unit in _units(members):
+        steps = _steps(unit)
+        nodes = tuple(dict.fromkeys(member.nodes for member in unit.members if member.nodes is not None))
+        excluded = frozenset[str]().union(*(member.excluded for member in unit.members))
+        selectors = tuple(
+            dict.fromkeys(selector for member in unit.members for selector in member.requirements.node_selectors)
+        )
+        key = (tuple(step.key for step in steps), frozenset(nodes), excluded, selectors)
+        if key not in found:
+            found[key] = UnitClass(steps, nodes, excluded, selectors)
+        found[key].units.append(unit)
+    return sorted(found.values(), key=lambda one: (-one.size, _order(one.units[0].members[0])))
+
+
+def _order(member: GangMember) -> tuple[int, str]:
+    return member.rank, member.uid
+
+
+def _units(members: Iterable[GangMember]) -> list[Unit]:
+    """The members, joined where they share a pending claim."""
+    joined: dict[str, list[GangMember]] = {}  # claim UID to the members of its unit
+    groups: dict[int, list[GangMember]] = {}
+    for member in sorted(members, key=_order):
+        own = [member]
+        groups[id(own)] = own
+        for claim in member.requirements.pending_claims:
+            other = joined.get(claim.uid) if claim.uid else None
+            if other is not None and other is not own:
+                own = _merged(other, own, groups, joined)
+            joined[claim.uid] = own
+    return sorted(
+        (Unit(tuple(sorted(group, key=_order))) for group in groups.values()), key=lambda unit: _order(unit.members[0])
+    )
+
+
+def _merged(
+    first: list[GangMember],
+    second: list[GangMember],
+    groups: dict[int, list[GangMember]],
+    joined: dict[str, list[GangMember]],
+) -> list[GangMember]:
+    first.extend(second)
+    del groups[id(second)]
+    for member in second:
+        joined.update((claim.uid, first) for claim in member.requirements.pending_claims if claim.uid)
+    return first
+
+
+def _steps(unit: Unit) -> tuple[PodRequirements, ...]:
+    taken: set[str] = set()
+    found = []
+    for member in unit.members:
+        found.append(_without(member.requirements, taken))
+        taken.update(claim.uid for claim in member.requirements.pending_claims if claim.uid)
+    return tuple(found)
+
+
+def _without(requirements: PodRequirements, taken: set[str]) -> PodRequirements:
+    """The requirements without the claims that another member takes."""
+    left = [i for i, claim in enumerate(requirements.pending_claims) if claim.uid not in taken]
+    if len(left) == len(requirements.pending_claims):
+        return requirements
+    return replace(
+        requirements,
+        pending_claims=tuple(requirements.pending_claims[i] for i in left),
+        claim_names=tuple(requirements.claim_names[i] for i in left),
+        specs=tuple(requirements.specs[i] for i in left),
+        key=(*requirements.key, "claims", tuple(left)),
+    )
+
+
+def _size(requirements: PodRequirements) -> int:
+    requests = (request.alternatives[0] for spec in requirements.specs for request in spec.requests)
+    return sum(_count(request) for request in requests)
+
+
+def _count(request: DeviceRequest) -> int:
+    if request.admin_access:
+        return 0
+    return request.count if request.mode == "ExactCount" else _ALL_DEVICES
+
+
+def member_placements(unit: Unit, placements: UnitPlacement, node: Node) -> dict[str, Placement]:
+    """The placement of each member, by UID, with the devices of all its pending claims in their order.
+
+    The claims that members share have equal devices in each of their placements.
+    """
+    if len(unit.members) == 1:
+        return {unit.members[0].uid: placements[0]}
+    shared: dict[str, tuple[tuple[Pick, ...], tuple[int, ...]]] = {}
+    found: dict[str, Placement] = {}
+    for member, step, placement in zip(unit.members, _steps(unit), placements, strict=True):
+        own = step.for_node(node).pending_claims
+        for claim, picks, chosen in zip(own, *placement.solution, strict=True):
+            shared[claim.uid] = picks, chosen
+        found[member.uid] = _completed(placement, member.requirements.for_node(node), shared)
+    return found
+
+
+def _completed(
+    placement: Placement,
+    requirements: PodRequirements,
+    shared: dict[str, tuple[tuple[Pick, ...], tuple[int, ...]]],
+) -> Placement:
+    parts: Sequence[tuple[tuple[Pick, ...], tuple[int, ...]]] = [
+        shared[claim.uid] for claim in requirements.pending_claims
+    ]
+    solution = Solution(tuple(picks for picks, _ in parts), tuple(chosen for _, chosen in parts))
+    return Placement(solution, placement.parts, placement.score, placement.ring_gbps)

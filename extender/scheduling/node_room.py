@@ -1,0 +1,285 @@
+"""How many units of one class each node has room for, one after the other.
+
+A bound comes first: it is exact for one request for whole devices without a topology constraint, and costs no
+evaluation. The planner evaluates only the nodes of domains that these bounds do not rule out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
+
+from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
+from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members, union
+from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
+from extender.scheduling.gang_memory import GangMemory
+from extender.scheduling.gang_trial import GangTrial
+from extender.scheduling.gang_units import UnitClass, UnitPlacement
+from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.ranking_cache import RankingCache
+
+UNLIMITED_ROOM = 1 << 30  # units that take no device
+Ban = tuple[str, str, int]
+"""Claim name, request name, and a device bit that the request must not get; -1 for every device."""
+
+_NO_BANS = frozenset[Ban]()
+
+
+class _Bound(NamedTuple):
+    """The most units that a node has room for while the plan takes nothing there."""
+
+    most: int
+    each: int = 0  # devices of one unit, if `most` is exact
+    free: int = 0  # mask of the devices that can serve it, if `most` is exact
+
+
+class _Run(NamedTuple):
+    """Units that fit on a node one after the other. `ended`: no more fit after them."""
+
+    placements: tuple[UnitPlacement, ...] = ()
+    ended: bool = False
+
+
+class NodeRooms:
+    """The room for the units of one class on the nodes of a snapshot."""
+
+    def __init__(
+        self,
+        class_: UnitClass,
+        snapshot: Snapshot,
+        context: EvaluationContext,
+        rankings: RankingCache,
+        memory: GangMemory,
+    ) -> None:
+        """Raises CallBudgetSpent."""
+        self.units = class_.units
+        self.members_per_unit = len(class_.steps)
+        self.unsure = False  # whether the search on some node ended at its step limit
+        self._steps = class_.steps
+        self._node_infos = snapshot.node_infos
+        self._snapshot = snapshot
+        self._context = context
+        self._memory = memory
+        needed = [member.requirements for member in class_.units[0].members]
+        self._rankings = [rankings.get_or_create(requirements) for requirements in needed]
+        for ranking in self._rankings:
+            if not ranking.update(snapshot, context):
+                raise CallBudgetSpent
+        # The class numbers of several rankings together have no lifetime of their own, so nothing is kept for them.
+        self._number = memory.number(self._rankings[0] if len(needed) == 1 else None)
+        self.most = self._bounds(class_)
+
+    @property
+    def variants(self) -> int:
+        """1, or the length of the longest list of alternatives. Variant i leaves out the first i of each list."""
+        requests = (request for step in self._steps for spec in step.specs for request in spec.requests)
+        return max((len(request.alternatives) for request in requests if request.prioritized), default=1)
+
+    def class_number(self, name: str) -> Hashable:
+        """Nodes with equal numbers have equal room while the plan takes nothing there."""
+        node_info = self._node_infos[name]
+        if len(self._rankings) == 1:
+            return self._rankings[0].class_number(node_info)
+        return tuple(ranking.class_number(node_info) for ranking in self._rankings)
+
+    def score(self, name: str) -> float:
+        """The score of the first unit's first member on a node."""
+        status = self._rankings[0].status(self._node_infos[name])
+        return status.score if isinstance(status, Placement) else 0.0
+
+    # -- bounds ----------------------------------------------------------------------------------------------
+
+    def _bounds(self, class_: UnitClass) -> dict[str, int]:
+        """The most units by node; nodes without room are left out."""
+        found: dict[str, int] = {}
+        by_class: dict[Hashable, int] = {}
+        ranking, allows = self._rankings[0], class_.allows if class_.restricted else None
+        for name, node_info in self._node_infos.items():
+            number = self.class_number(name)
+            most = by_class.get(number)
+            if most is None:
+                most = by_class[number] = self._bound(name).most if ranking.fits(node_info) else 0
+            if most and (allows is None or allows(node_info.node)):
+                found[name] = most
+        return found
+
+    def _bound(self, name: str) -> _Bound:
+        key = (self._number, "bound", self.class_number(name))
+        found: _Bound | None = self._memory.get(key)
+        if found is None:
+            self._context.budget.check()
+            found = self._new_bound(self._node_infos[name])
+            self._memory.put(key, found)
+            self._context.budget.mark_progress()
+        return found
+
+    def _new_bound(self, node_info: NodeInfo) -> _Bound:
+        steps = [step.for_node(node_info.node) for step in self._steps]
+        if len(steps) == 1 and (plain := _plain_bound(node_info, steps[0], self._context)) is not None:
+            return plain
+        return _Bound(min(_most(node_info, step, self._context) for step in steps))
+
+    # -- room ------------------------------------------------------------------------------------------------
+
+    def room(self, trial: GangTrial, name: str, wanted: int, variant: int = 0) -> int:
+        """The units that a node has room for besides those of the trial, at most `wanted`. Raises CallBudgetSpent."""
+        most = min(self.most.get(name, 0), wanted)
+        if not most:
+            return 0
+        bound = self._bound(name)
+        fresh = trial.is_fresh(name)
+        if bound.each:
+            free = bound.free if fresh else bound.free & ~trial.taken_bits(name)
+            return min(free.bit_count() // bound.each, wanted)
+        if fresh:
+            return min(len(self._run(name, most, variant).placements), wanted)
+        before = len(trial)
+        found = len(self._place_next(trial, name, most, variant))
+        trial.undo_to(before)
+        return found
+
+    def place(self, trial: GangTrial, name: str, wanted: int, variant: int = 0) -> tuple[UnitPlacement, ...]:
+        """Place up to `wanted` units on a node and add them to the trial. Raises CallBudgetSpent."""
+        if not trial.is_fresh(name):
+            return self._place_next(trial, name, wanted, variant)
+        found = self._run(name, wanted, variant).placements[:wanted]
+        for unit in found:
+            for placement in unit:
+                trial.add(name, placement)
+        return found
+
+    def _run(self, name: str, wanted: int, variant: int) -> _Run:
+        """At least `wanted` units on the node, or all that fit. Nodes of one class share it."""
+        key = (self._number, "run", variant, self.class_number(name))
+        run: _Run = self._memory.get(key) or _Run()
+        if run.ended or len(run.placements) >= wanted:
+            return run
+        trial = GangTrial(self._snapshot)
+        for unit in run.placements:
+            for placement in unit:
+                trial.add(name, placement)
+        more = self._place_next(trial, name, wanted - len(run.placements), variant)
+        run = _Run(run.placements + more, len(run.placements) + len(more) < wanted)
+        self._memory.put(key, run, *_weight(run.placements))
+        self._context.budget.mark_progress()
+        return run
+
+    def _place_next(self, trial: GangTrial, name: str, wanted: int, variant: int) -> tuple[UnitPlacement, ...]:
+        found: list[UnitPlacement] = []
+        while len(found) < wanted:
+            unit = self._place_unit(trial, name, variant)
+            if unit is None:
+                break
+            found.append(unit)
+        return tuple(found)
+
+    def _place_unit(self, trial: GangTrial, name: str, variant: int) -> UnitPlacement | None:
+        before, found = len(trial), list[Placement]()
+        for step in range(len(self._steps)):
+            placement = self.evaluate(trial, name, step, self._bans(name, step, variant))
+            if placement is None:
+                trial.undo_to(before)
+                return None
+            trial.add(name, placement)
+            found.append(placement)
+        return tuple(found)
+
+    def _bans(self, name: str, step: int, variant: int) -> frozenset[Ban]:
+        if not variant:
+            return _NO_BANS
+        requirements = self.requirements(name, step)
+        return frozenset(
+            (claim, option.name, -1)
+            for claim, spec in zip(requirements.claim_names, requirements.specs, strict=True)
+            for request in spec.requests
+            if request.prioritized
+            for option in request.alternatives[: min(variant, len(request.alternatives) - 1)]
+        )
+
+    # -- evaluation ------------------------------------------------------------------------------------------
+
+    def requirements(self, name: str, step: int) -> PodRequirements:
+        """What member number `step` of a unit needs on a node."""
+        return self._steps[step].for_node(self._node_infos[name].node)
+
+    def evaluate(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban] = _NO_BANS) -> Placement | None:
+        """The placement of member number `step` of a unit besides the trial, or None. Raises CallBudgetSpent."""
+        status = self._known_status(trial, name, step, bans)
+        if isinstance(status, Unschedulable):
+            self.unsure |= status.reason.code is Code.OUT_OF_BUDGET
+            return None
+        return status
+
+    def _known_status(self, trial: GangTrial, name: str, step: int, bans: frozenset[Ban]) -> FilterStatus:
+        fresh = trial.is_fresh(name)
+        if fresh and not step and not bans:
+            known = self._rankings[0].status(self._node_infos[name])
+            if known is not None:
+                return known
+        key = (self._number, "status", step, self.class_number(name), () if fresh else trial.taken(name), bans)
+        status: FilterStatus | None = self._memory.get(key)
+        if status is None:
+            node_info, requirements = trial.node_info(name), self.requirements(name, step)
+            status = evaluate(node_info, requirements, self._context, forbidden=_masks(bans))
+            self._memory.put(key, status, 1, len(requirements.specs))
+            self._context.budget.mark_progress()
+        return status
+
+
+def _masks(bans: frozenset[Ban]) -> Mapping[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for claim, request, bit in bans:
+        found[claim, request] = found.get((claim, request), 0) | (1 << bit if bit >= 0 else -1)
+    return found
+
+
+def _weight(placements: tuple[UnitPlacement, ...]) -> tuple[int, int]:
+    """The number of placements and of their devices."""
+    flat = [placement for unit in placements for placement in unit]
+    return len(flat), sum(len(claim) for placement in flat for claim in placement.solution.picks)
+
+
+def _plain_bound(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> _Bound | None:
+    """The exact room where any free devices will do, else None."""
+    if requirements.topology == "required" or requirements.min_gbps or node_info.partitions is not None:
+        return None
+    if not requirements.pending_claims:
+        return _Bound(UNLIMITED_ROOM)
+    try:
+        found = fast_path(problem_for(node_info, requirements, context))
+    except InvalidClaim:
+        return _Bound(0)
+    if found is None:
+        return None
+    return _Bound(found.free.bit_count() // found.request.count, found.request.count, found.free)
+
+
+def _most(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
+    """An upper bound, from the free devices that match each request."""
+    problem = problem_for(node_info, requirements, context)
+    found, everything, least = UNLIMITED_ROOM, 0, 0
+    try:
+        for name, spec in zip(problem.names, problem.specs, strict=True):
+            for request in spec.requests:
+                options = [_exclusive(problem, name, option) for option in request.alternatives]
+                if any(option is None for option in options):
+                    continue  # a shared device, or admin access, which takes nothing
+                known = [option for option in options if option is not None]
+                # Units may take different alternatives, so all devices of the request count for the smallest of them.
+                free, count = union(free for free, _ in known), min(count for _, count in known)
+                found = min(found, free.bit_count() // max(count, 1))
+                everything, least = everything | free, least + count
+    except InvalidClaim:
+        return 0
+    return min(found, everything.bit_count() // least) if least else found
+
+
+def _exclusive(problem: Problem, claim: str, request: DeviceRequest) -> tuple[int, int] | None:
+    """(mask of the free devices for a request, how many it takes); None if devices can be shared."""
+    match = problem.select(claim, request).match
+    places = problem.inventory.places
+    if request.admin_access or any(places[bit].device.allow_multiple for bit in members(match)):
+        return None
+    count = request.count if request.mode == "ExactCount" else match.bit_count()
+    return match & ~problem.taken, count
