@@ -168,6 +168,10 @@ class ClusterCache:
         """Apply what a group's object says; None deletes it."""
         self.store.put_group_policy(key, new)
 
+    def member_bound(self, key: GroupKey, uid: str) -> None:
+        """This process bound a member. Its claims show it from now on, before the watch of pods does."""
+        self.store.forget_member(key, uid)
+
     def use_bound_members(self, key: GroupKey, members: Mapping[str, str] | None) -> None:
         """The bound members of a group as just read, UID to node; None forgets them."""
         if members is None:

@@ -54,7 +54,8 @@ class ObjectIndex:
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
         self.bound_members: dict[GroupKey, Mapping[str, str]] = {}  # UID to node, as of a recent read
-        self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the filter service last took them
+        self.changed_members: dict[GroupKey, set[str]] = {}  # UIDs, since the last `take_changed_groups`
+        self.resized_groups: set[GroupKey] = set()  # groups with other members or another minimum, likewise
         self._waiting_for: Counter[ObjectKey] = Counter()  # number of waiting pods by claim
         self.namespaces: dict[str, dict[str, str]] = {}
         self.classes_version = 0
@@ -81,6 +82,12 @@ class ObjectIndex:
         dirty, used = (set(self.nodes) | names if ALL_NODES in names else names for names in (self.dirty, self.used))
         self.dirty, self.used = set(), set()
         return dirty, used - dirty
+
+    def take_changed_groups(self) -> tuple[dict[GroupKey, set[str]], set[GroupKey]]:
+        """Return and clear `changed_members` and `resized_groups`."""
+        found = self.changed_members, self.resized_groups
+        self.changed_members, self.resized_groups = {}, set()
+        return found
 
     # -- put: one method per kind, with the new object or None ----------------------------------------------
 
@@ -245,15 +252,25 @@ class ObjectIndex:
         for pod in (old, new):
             if pod is not None and pod.membership is not None:
                 self.changed_members.setdefault(pod.membership.key, set()).add(uid)
-        if old is not None and old.membership is not None:
-            members = self.members.get(old.membership.key, {})
-            members.pop(uid, None)
-            if not members:
-                self.members.pop(old.membership.key, None)
-        if new is not None and new.membership is not None and not (new.node_name or new.deleting or new.gated):
-            self.members.setdefault(new.membership.key, {})[uid] = new
+        before = old.membership.key if old is not None and old.membership is not None and old.is_waiting else None
+        after = new.membership.key if new is not None and new.membership is not None and new.is_waiting else None
+        if before is not None and before != after:
+            self.forget_member(before, uid)
+        if new is not None and after is not None:
+            self.members.setdefault(after, {})[uid] = new
+        if before != after:
+            self.resized_groups.update(key for key in (before, after) if key is not None)
+
+    def forget_member(self, key: GroupKey, uid: str) -> None:
+        """A pod is no waiting member of a group any more."""
+        members = self.members.get(key, {})
+        members.pop(uid, None)
+        if not members:
+            self.members.pop(key, None)
 
     def put_group_policy(self, key: GroupKey, new: GroupPolicy | None) -> None:
+        if self.group_policies.get(key) != new:
+            self.resized_groups.add(key)
         _replace(self.group_policies, key, new)
 
     def put_namespace(self, name: str, new: dict[str, str] | None) -> None:

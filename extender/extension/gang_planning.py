@@ -62,7 +62,7 @@ class GangPlanning:
         with a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent.
         """
-        members = self._members(gang)
+        members = self._members(gang) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
         kept = frozenset(before.arrived if before is not None else ())
@@ -111,7 +111,7 @@ class GangPlanning:
             apart = self._solve(gang, _avoiding(problem, occupied))
             if not isinstance(apart, GangPlan) or apart.level != found.level:
                 name = next(other.key.name for other in others if not occupied.isdisjoint(other.planned.nodes))
-                return Reason(Code.HELD_FOR_GROUP, (name,))
+                return Reason(Code.GANG_WAITS, (name,))
             found = apart
         if isinstance(found, GangShortage):
             return found

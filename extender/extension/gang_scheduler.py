@@ -7,19 +7,19 @@ member's filter request then gets exactly its planned node. No function here awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 
 import structlog
 
 from extender.cache import ClusterCache
-from extender.cluster import ClusterError
 from extender.extension.binding_cycle import BindError
+from extender.extension.bound_members import BoundMembers
 from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang
+from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
@@ -27,7 +27,6 @@ from extender.wire import has_all
 
 _REPLANS = 3  # new plans after kube-scheduler refused a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
-_COUNTED_SECONDS = 30.0  # until the bound members of an incomplete gang may be read again
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
 
@@ -42,9 +41,9 @@ class GangScheduler:
         cache: ClusterCache,
         filter_service: FilterService,
         planning: GangPlanning,
+        bound_members: BoundMembers,
         sink: FilterSink,
         clock: Callable[[], float],
-        read_bound_members: Callable[[GroupKey], Awaitable[Mapping[str, str]]],
         changed: Callable[[], None] = lambda: None,
         remembered_gangs: int = _WAITING,
     ) -> None:
@@ -53,22 +52,28 @@ class GangScheduler:
         self._planning = planning
         self._sink = sink
         self._clock = clock
-        self._read_bound_members = read_bound_members
+        self._bound_members = bound_members
         self._changed = changed
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self._rescheduled = asyncio.Event()
-        self._count: set[GroupKey] = set()  # groups whose bound members must be read
-        self._counted_until: dict[GroupKey, float] = {}  # groups whose bound members were read, and for how long
 
     # -- filter ----------------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, names: Sequence[str]) -> FilterResult:
         """Answer a filter request of any pod. A pod in no gang, or in a gang that runs already, is placed alone."""
         found = self._filter(pod, pod.membership, names) if pod.membership is not None else None
-        return found if found is not None else self._filter_service.filter(pod, names)
+        return found if found is not None else self._tell_holders(self._filter_service.filter(pod, names))
+
+    def _tell_holders(self, result: FilterResult) -> FilterResult:
+        """Name the gang for which the devices of a node are held."""
+        held = str(Reason(Code.HELD))
+        for forming in self.forming.values() if result.failed else ():
+            text = str(Reason(Code.HELD_FOR_GANG, (forming.key.name,)))
+            result.failed.update({node: text for node in forming.planned.nodes if result.failed.get(node) == held})
+        return result
 
     def _filter(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult | None:
         if membership.problem:
@@ -83,8 +88,7 @@ class GangScheduler:
         if not minimum:
             return None
         if is_incomplete(membership, minimum, snapshot):
-            if key not in self._counted_until and placed_members(key, snapshot):
-                self._count.add(key)  # the bound members without devices are not known
+            if placed_members(key, snapshot) and self._bound_members.want(key):
                 self._rescheduled.set()
             return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
         waiting = self.waiting.get(key)
@@ -113,7 +117,7 @@ class GangScheduler:
         if forming.committed or forming.replans >= _REPLANS:
             why = f"kube-scheduler refused the planned nodes of pod {pod.key}"
             self.end(forming, why)
-            return self._no_room(forming.key, pod, names, Reason(Code.GANG_NO_ROOM, (forming.key.name,)))
+            return self._no_plan(forming.key, pod, names, Reason(Code.GANG_NO_ROOM, (forming.key.name,)))
         return self._plan(pod, membership, names, forming)
 
     def _exclude(self, forming: FormingGang, uid: str, node: str) -> None:
@@ -149,10 +153,15 @@ class GangScheduler:
 
     def _plan(
         self, pod: Pod, membership: Membership, names: Sequence[str], before: FormingGang | None = None
-    ) -> FilterResult:
-        """Plan the gang. `before` has an earlier plan, whose members keep their nodes if their bind has arrived."""
+    ) -> FilterResult | None:
+        """Plan the gang. None if its minimum runs already, so that the pod is placed alone.
+
+        `before` has an earlier plan, whose members keep their nodes if their bind has arrived.
+        """
         self._release({*self._cache.store.members.get(membership.key, ()), pod.uid}, before)
         gang = gang_of(pod, membership, self._cache.snapshot())
+        if not gang.missing:
+            return None
         others = [forming for key, forming in self.forming.items() if key != gang.key]
         try:
             found = self._planning.plan(gang, pod, names, others, before)
@@ -165,9 +174,9 @@ class GangScheduler:
         self.counts.no_plan[found.code.name] += 1
         if before is not None:
             self.end(before, str(found))
-        if found.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP):
-            return self._no_room(gang.key, pod, names, found)
-        return self._wait(gang.key, pod, names, found)
+        if found.code is Code.GANG_WAITS:
+            return self._wait(gang.key, pod, names, found)
+        return self._no_plan(gang.key, pod, names, found)
 
     def _form(
         self, gang: Gang, pod: Pod, names: Sequence[str], planned: PlannedGang, before: FormingGang | None
@@ -177,9 +186,7 @@ class GangScheduler:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
             seconds = gang.timeout_seconds or self._filter_service.policy.gang_seconds
             deadline = now + seconds + _MEMBER_SECONDS * len(planned.members)
-            forming = FormingGang(
-                gang.key, planned, min(gang.missing, len(planned.members)), complete_since, now, deadline
-            )
+            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline)
             self.forming[gang.key] = forming
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
@@ -214,8 +221,9 @@ class GangScheduler:
         self.waiting.wait(key, pod.uid, reason)
         return self._rejected(pod, names, reason)
 
-    def _no_room(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        self.waiting.pause(key, reason, self._cache.snapshot().version, pod.uid)
+    def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
+        may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP)
+        self.waiting.pause(key, reason, self._cache.snapshot().version if may_fit_later else -1, pod.uid)
         return self._rejected(pod, names, reason)
 
     def _rejected(self, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
@@ -256,7 +264,7 @@ class GangScheduler:
         self._release(forming.planned.members, None)
         self._cache.freed()
         self._changed()
-        if self.waiting.any_for(Code.HELD_FOR_GROUP):
+        if self.waiting.any_for(Code.GANG_WAITS):
             self._sink.fits()
 
     def fail(self, forming: FormingGang, why: str) -> None:
@@ -271,6 +279,7 @@ class GangScheduler:
     def bound(self, forming: FormingGang, uid: str) -> None:
         """A member is bound. After the last one, the plan is done."""
         forming.bound.add(uid)
+        self._cache.member_bound(forming.key, uid)
         self.waiting.pop(forming.key)
         if len(forming.bound) == forming.quorum:
             self.counts.bound += 1
@@ -285,14 +294,20 @@ class GangScheduler:
 
     # -- events and time -------------------------------------------------------------------------------------
 
-    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]]) -> None:
-        """Pods of these groups, by UID, were created, changed or deleted."""
+    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Iterable[GroupKey]) -> None:
+        """Pods of the groups `changed` changed, by UID. The groups `resized` have other members or another minimum."""
         for key, uids in changed.items():
             forming, waiting = self.forming.get(key), self.waiting.get(key)
             if forming is not None and not forming.committed:
                 self._check_members(forming, uids)
             if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
-                self._check_complete(key)
+                self._check_complete(key, waiting)
+        for key in resized:
+            waiting = self.waiting.get(key)
+            if waiting is not None:
+                waiting.retry_at = -inf
+                if key not in changed and waiting.reason.code is Code.GANG_INCOMPLETE:
+                    self._check_complete(key, waiting)
 
     def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
         """End the plan if a member was deleted, or if kube-scheduler found no node for it."""
@@ -309,7 +324,7 @@ class GangScheduler:
                 self.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}")
                 return
 
-    def _check_complete(self, key: GroupKey) -> None:
+    def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
         """If enough members exist now, let kube-scheduler ask again about those that were rejected."""
         snapshot = self._cache.snapshot()
         member = next(iter(snapshot.members.get(key, {}).values()), None)
@@ -318,6 +333,7 @@ class GangScheduler:
         elif member.membership is not None:
             minimum = gang_minimum(member.membership, snapshot)
             if not is_incomplete(member.membership, minimum, snapshot):
+                waiting.retry_at = -inf
                 self._sink.fits()
 
     def expire(self) -> None:
@@ -331,40 +347,29 @@ class GangScheduler:
                 self.end(forming, "")
         if self.waiting.requeue_due():
             self._sink.fits()
-        for key in [key for key, until in self._counted_until.items() if until <= now]:
-            del self._counted_until[key]
-            self._cache.use_bound_members(key, None)
+        self._bound_members.expire()
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` can have work; infinite if there is none."""
         ends = [forming.deadline for forming in self.forming.values()]
-        return min(self.waiting.next_deadline, *ends, *self._counted_until.values(), inf)
+        return min(self.waiting.next_deadline, self._bound_members.next_deadline, *ends)
 
     async def run(self) -> None:
         """Run `expire` at every deadline, and count bound members, until cancelled."""
         while True:
             self._rescheduled.clear()
             self.expire()
-            await self._count_bound_members()
+            await self._bound_members.read_wanted(self._members_read)
             seconds = self.next_deadline - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
                     await self._rescheduled.wait()
 
-    async def _count_bound_members(self) -> None:
-        """Read the bound members of incomplete gangs, each gang at most once in a while."""
-        while self._count:
-            key = self._count.pop()
-            try:
-                members = await self._read_bound_members(key)
-            except ClusterError as error:
-                self._log.warning("could not count the bound pods of a group", group=str(key), problem=str(error))
-                members = {}
-            self._cache.use_bound_members(key, members)
-            self._counted_until[key] = self._clock() + _COUNTED_SECONDS
-            if self.waiting.get(key) is not None:
-                self._check_complete(key)
+    def _members_read(self, key: GroupKey) -> None:
+        waiting = self.waiting.get(key)
+        if waiting is not None:
+            self._check_complete(key, waiting)
 
     def find_schedulable(self) -> Iterator[bool]:
         """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.

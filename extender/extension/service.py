@@ -15,6 +15,7 @@ from extender.cache import ClusterCache
 from extender.cluster import ApiClient, Writer, now_rfc3339, seconds_since
 from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.binder import Binder, BinderDependencies
+from extender.extension.bound_members import BoundMembers
 from extender.extension.call_metrics import CallDurations
 from extender.extension.decisions import ReservationSink, ServeSink
 from extender.extension.evaluation_throttle import EvaluationLimits
@@ -36,6 +37,7 @@ from extender.scheduling import Evaluator
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
+_OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"}
 
 
 class Service:
@@ -71,11 +73,16 @@ class Service:
         self.evaluator = Evaluator(features)
         sink = ServeSink(put, now_rfc3339, self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
-        planning = GangPlanning(self.cache, self.filter_service)
-        self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _SUPPLY | {"pods"})
+        self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
         self.gangs = GangScheduler(
-            self.cache, self.filter_service, planning, sink, clock, writer.read_bound_members, progress.notify
+            self.cache,
+            self.filter_service,
+            GangPlanning(self.cache, self.filter_service),
+            BoundMembers(self.cache, writer.read_bound_members, clock),
+            sink,
+            clock,
+            progress.notify,
         )
         self.binder = Binder(
             self.cache,
@@ -130,9 +137,9 @@ class Service:
     def _applied(self, kind: str) -> None:
         """Called after each applied event: drop deleted objects, and tell the requeuer if devices may be new."""
         self.filter_service.forget_deleted()
-        changed, self.cache.store.changed_members = self.cache.store.changed_members, {}
-        if changed:
-            self.gangs.pods_changed(changed)
+        changed, resized = self.cache.store.take_changed_groups()
+        if changed or resized:
+            self.gangs.pods_changed(changed, resized)
         if kind in _SUPPLY:
             self.requeuer.supply_changed()
 

@@ -294,3 +294,8 @@ class Pod:
     def concerns_berth(self) -> bool:
         """Whether the pod may need devices, or names a group. All nodes fit any other pod."""
         return self.membership is not None or self.may_need_devices
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether kube-scheduler may still place the pod."""
+        return not (self.node_name or self.deleting or self.gated)

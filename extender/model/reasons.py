@@ -47,7 +47,8 @@ class Code(Enum):
     GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
     GANG_FORMING = "waits until the minimum of group {0} is bound"
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
-    HELD_FOR_GROUP = "waits until group {0} is bound: both need the same node"
+    GANG_WAITS = "waits until group {0} is bound: both need the same node"
+    HELD_FOR_GANG = "matching devices are held for group {0}"
 
 
 _SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter is a sentence that names object, field and value
@@ -84,7 +85,8 @@ DESCRIPTIONS = {
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
-    Code.HELD_FOR_GROUP: "Two groups are never bound at the same time on one node. This one is retried automatically.",
+    Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
+    Code.HELD_FOR_GANG: "Berth holds the devices for a group that is being bound. This pod is retried automatically.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 
