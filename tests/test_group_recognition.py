@@ -76,5 +76,5 @@ def test_the_object_of_a_group_may_come_go_and_change() -> None:
 
 def test_the_documentation_lists_every_source() -> None:
     text = (Path(__file__).parents[1] / "docs" / "gangs.md").read_text()
-    rows = re.findall(r"^\| [0-9] \| `([^`]+)`", text, re.M)
+    rows = re.findall(r"^\| [0-9] \| `([^`]+)`", text, re.MULTILINE)
     assert rows == [source.value for source in GroupSource]

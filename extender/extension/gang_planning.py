@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, PlannedGang
-from extender.model import CallBudgetSpent, Code, Pod, Reason
+from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
     Gang,
     GangMember,
@@ -74,6 +74,21 @@ class GangPlanning:
             shortage = found
         gave_up = shortage is not None and shortage.gave_up
         return Reason(Code.GANG_GAVE_UP if gave_up else Code.GANG_NO_ROOM, (gang.key.name,))
+
+    def unused_allocations(self, gang: Gang) -> list[Claim]:
+        """Allocations of waiting members that an earlier attempt left, and that only keep devices from other pods.
+
+        Those of a gang with bound members stay: its other members will use them.
+        """
+        members = self._members(gang)
+        if isinstance(members, Reason) or gang.placed:
+            return []
+        return [
+            claim
+            for uid, requirements in members.requirements.items()
+            for claim in requirements.allocated_claims
+            if claim.ours and all(consumer.uid == uid for consumer in claim.reserved_for)
+        ]
 
     def fits(self, gang: Gang, pod: Pod) -> bool:
         """Whether a plan exists now, for a gang that waits. True if the budget of a call does not suffice to know."""

@@ -176,6 +176,8 @@ class GangScheduler:
             self.end(before, str(found))
         if found.code is Code.GANG_WAITS:
             return self._wait(gang.key, pod, names, found)
+        for claim in self._planning.unused_allocations(gang) if found.code is Code.GANG_NO_ROOM else ():
+            self._sink.unsuitable(claim)
         return self._no_plan(gang.key, pod, names, found)
 
     def _form(
