@@ -55,7 +55,11 @@ def random_cluster(rng: random.Random) -> GangCluster:
         if rng.random() < 0.1:
             member["not_on"] = frozenset({rng.randrange(len(nodes))})
     found = GangCluster(
-        nodes, net, members, rng.choice(["required", "preferred", "preferred", "none"]), rng.choice(["", "", "", "rack"])
+        nodes,
+        net,
+        members,
+        rng.choice(["required", "preferred", "preferred", "none"]),
+        rng.choice(["", "", "", "rack"]),
     )
     if rng.random() < 0.2:
         found.placed = {rng.randrange(len(nodes)): 1}
@@ -181,22 +185,28 @@ def levels(cluster: GangCluster) -> Iterator[tuple[str, list[list[int]]]]:
     everything = list(range(len(cluster.nodes)))
     regions = list(_with_placed(cluster, "rack", groups(cluster, "rack", everything), strict=False).values())
     regions = regions if cluster.label else [everything]
-    yield "node", [
-        [node]
-        for region in regions
-        for node in region
-        if not cluster.placed or cluster.topology == "none" or set(cluster.placed) == {node}
-    ]
+    yield (
+        "node",
+        [
+            [node]
+            for region in regions
+            for node in region
+            if not cluster.placed or cluster.topology == "none" or set(cluster.placed) == {node}
+        ],
+    )
     between = {"required": [] if cluster.label else ["clique"], "none": []}.get(
         cluster.topology, ["clique"] if cluster.label else ["clique", "rack"]
     )
     for level in between:
         strict = cluster.topology == "preferred"
-        yield level, [
-            nodes
-            for region in regions
-            for nodes in _with_placed(cluster, level, groups(cluster, level, region), strict=strict).values()
-        ]
+        yield (
+            level,
+            [
+                nodes
+                for region in regions
+                for nodes in _with_placed(cluster, level, groups(cluster, level, region), strict=strict).values()
+            ],
+        )
     if cluster.label:
         yield cluster.label, regions
     elif cluster.topology != "required":
