@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-cel bench-quality bench-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality bench-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,14 +33,18 @@ properties: $(STAMP) ## run the property tests with thousands of random examples
 
 N ?= 20000
 SEED ?= 1
-oracle: $(STAMP) ## compare the search with brute force on N random clusters
+oracle: $(STAMP) ## compare the search and the gang planner with brute force on N random clusters
 	$(BIN)/python -m tests.oracle --worlds $(N) --seed $(SEED)
+	$(BIN)/python -m tests.gang_oracle --worlds $(N) --seed $(SEED)
 
 bench: $(STAMP) ## measure latency, memory and start-up, as ratios in one run
 	$(BIN)/python -m benchmarks.serving
 
 bench-allocation: $(STAMP) ## measure the cost of one node's evaluation, by claim and cluster size
 	$(BIN)/python -m benchmarks.allocation
+
+bench-gangs: $(STAMP) ## measure the time to plan a gang of 256 pods on 5,000 nodes
+	$(BIN)/python -m benchmarks.gangs
 
 bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 devices, memory
 	$(BIN)/python -m benchmarks.cel

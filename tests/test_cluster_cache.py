@@ -94,6 +94,25 @@ def test_equal_nodes_have_equal_signatures() -> None:
     )
 
 
+def test_nodes_whose_counters_have_other_amounts_are_in_other_states() -> None:
+    """They once shared a status: where the first of them could not serve a partition, none could."""
+    cache, decoder = ClusterCache(), SliceDecoder()
+    for name, amount in (("n1", "1"), ("n2", "2"), ("n3", "2")):
+        cache.apply_node(name, decode_node({"metadata": {"name": name}}))
+        consumes = [{"counterSet": "s", "counters": {"c": {"value": "2"}}}]
+        for part in (
+            {"devices": [{"name": "partition", "consumesCounters": consumes}]},
+            {"sharedCounters": [{"name": "s", "counters": {"c": {"value": amount}}}]},
+        ):
+            pool = {"name": name, "generation": 1, "resourceSliceCount": 2}
+            spec = {"driver": "d", "nodeName": name, "pool": pool, **part}
+            slice_ = decoder.decode({"metadata": {"name": f"{name}-{next(iter(part)).lower()}"}, "spec": spec})
+            cache.apply_slice(slice_.name, slice_)
+    node_infos = cache.snapshot().node_infos
+    assert node_infos["n1"].state is not node_infos["n2"].state
+    assert node_infos["n2"].state is node_infos["n3"].state
+
+
 def test_hold_and_bind_and_confirmation() -> None:
     """A hold becomes a reservation, the watch confirms it by content, and the device is in use throughout."""
     cache = filled()

@@ -252,9 +252,15 @@ class NodeInfoBuilder:
         if fabric is not None:
             states = tuple((gpu.healthy, gpu.note) for gpu in fabric.gpus)
             fabric_key = (fabric.graph, fabric.source, states, gpu_bits)
-        trouble = tuple((p.incomplete, p.trouble, bool(p.counter_sets)) for p in found.pools)
-        hardware_class = (shape, found.reachable, found.unsupported, fabric_key, trouble, partitions)
+        pools = tuple((p.incomplete, p.trouble, _amounts(p)) for p in found.pools)
+        hardware_class = (shape, found.reachable, found.unsupported, fabric_key, pools, partitions)
         return _interned(self._hardware_classes, hardware_class)
+
+
+def _amounts(pool: Pool) -> bytes:
+    """The amounts of the pool's counters. Nodes with equal devices can differ in them."""
+    sets = sorted((name, sorted(counters.items())) for name, counters in pool.counter_sets.items())
+    return _digest(sets) if sets else b""
 
 
 def _interned(table: Interns, key: Hashable) -> Interned:

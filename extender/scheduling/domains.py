@@ -40,13 +40,23 @@ class Domains:
         """`nodes` are the nodes that have room for some member."""
         self._problem = problem
         self._node_infos = snapshot.node_infos
+        self._nodes_by_label = snapshot.nodes_by_label
         self._placed = {name: number for name, number in problem.placed.items() if name in snapshot.node_infos}
         self._regions = self._all_regions(nodes)
 
-    def levels(self) -> Iterator[list[Domain]]:
-        """The admissible domains of each level."""
+    def single(self, nodes: Iterable[str]) -> list[Domain]:
+        """Those of these nodes that may hold the whole gang, with the members that are bound."""
+        label = self._problem.topology_label
+        if label:
+            admissible = {name for region in self._regions.values() for name in region}
+            nodes = [name for name in nodes if name in admissible]
+        if self._placed and self._problem.topology != "none":
+            nodes = [name for name in nodes if self._placed.keys() == {name}]
+        return [Domain(NODE, name, (name,), ()) for name in nodes]
+
+    def wider(self) -> Iterator[list[Domain]]:
+        """The admissible domains of each level above single nodes, the nearest level first."""
         problem, label = self._problem, self._problem.topology_label
-        yield [Domain(NODE, name, (name,), ()) for region in self._regions.values() for name in self._single(region)]
         nearer = problem.levels[: problem.levels.index(label)] if label in problem.levels else problem.levels
         if problem.topology == "preferred":
             for position, level in enumerate(nearer):
@@ -58,7 +68,7 @@ class Domains:
                 yield list(self._of(problem.levels[0], everything, ()))
             return
         within = () if problem.topology == "none" else tuple(reversed(nearer))
-        yield [Domain(label, value, region, within) for value, region in self._regions.items()]
+        yield [Domain(label, value, list(region), within) for value, region in self._regions.items()]
 
     def path(self, name: str) -> tuple[tuple[bool, NaturalKey], ...]:
         """A sort key that puts the nodes of one domain together, at every level."""
@@ -71,21 +81,31 @@ class Domains:
         """The nodes on which members are bound."""
         return frozenset(self._placed)
 
-    def _all_regions(self, nodes: Iterable[str]) -> dict[str, list[str]]:
+    def _all_regions(self, nodes: Iterable[str]) -> dict[str, dict[str, None]]:
         """The nodes by value of `topology_label`; without such a label, all nodes with the name ''."""
         label = self._problem.topology_label
         if not label:
-            return {"": list(nodes)}
-        found = self._by_value(label, nodes)
-        bound = self._common(label)
-        return {bound: found.get(bound, [])} if bound is not None else found
-
-    def _by_value(self, label: str, nodes: Iterable[str]) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+            return {"": dict.fromkeys(nodes)}
+        found: dict[str, dict[str, None]] = {}
         for name in nodes:
             value = self._node_infos[name].node.labels.get(label)
             if value is not None:
-                found.setdefault(value, []).append(name)
+                found.setdefault(value, {})[name] = None
+        bound = self._common(label)
+        return {bound: found.get(bound, {})} if bound is not None else found
+
+    def _by_value(self, level: str, region: dict[str, None]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        if not self._problem.topology_label:  # one region: the index of the cache is several times faster
+            for value, names in self._nodes_by_label(level).items():
+                own = [name for name in names if name in region]
+                if own:
+                    found[value] = own
+            return found
+        for name in region:
+            own_value = self._node_infos[name].node.labels.get(level)
+            if own_value is not None:
+                found.setdefault(own_value, []).append(name)
         return found
 
     def _values(self, label: str) -> Counter[str | None]:
@@ -99,13 +119,7 @@ class Domains:
         found = {value: number for value, number in self._values(label).items() if value is not None}
         return min(found, key=lambda value: (-found[value], natural(value)), default=None)
 
-    def _single(self, region: list[str]) -> list[str]:
-        """The nodes that can hold the whole gang, with the members that are bound."""
-        if not self._placed or self._problem.topology == "none":
-            return region
-        return [name for name in region if self._placed.keys() == {name}]
-
-    def _of(self, level: str, region: list[str], within: tuple[str, ...]) -> Iterator[Domain]:
+    def _of(self, level: str, region: dict[str, None], within: tuple[str, ...]) -> Iterator[Domain]:
         found: Mapping[str, list[str]] = self._by_value(level, region)
         if self._placed:
             found = self._with_placed(level, found)

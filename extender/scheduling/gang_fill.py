@@ -61,7 +61,7 @@ def _fill_class(
     placed: Placed = []
     while len(placed) < len(rooms.units):
         left = len(rooms.units) - len(placed)
-        known = {name: room for name in domain.nodes if (room := rooms.room(trial, name, left, variant))}
+        known = rooms.rooms(trial, domain.nodes, left, variant)
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
@@ -89,16 +89,16 @@ def pack(
     None if not all fit, or if the steps end first. Raises CallBudgetSpent.
     """
     trial, wanted = GangTrial(snapshot), len(rooms.units)
-    room = {name: rooms.room(trial, name, wanted) for name in domain.nodes}
+    room = rooms.rooms(trial, domain.nodes, wanted)
     better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by class number
     for name in sorted(domain.nodes, key=natural):
         if sum(room.values()) >= wanted:
             break
-        if room[name] < min(rooms.most.get(name, 0), wanted):
+        if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
             number = rooms.class_number(name)
             if number not in better:
                 better[number] = _packed(rooms, name, wanted, snapshot, steps)
-            room[name] = max(room[name], len(better[number]))
+            room[name] = max(room.get(name, 0), len(better[number]))
     if sum(room.values()) < wanted:
         return None
     placed: Placed = []

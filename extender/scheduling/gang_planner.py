@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import groupby
+from math import fsum
 
 from extender.allocation import Snapshot
 from extender.scheduling.domains import NODE, Domain, Domains, natural
@@ -66,28 +67,28 @@ class _Planner:
         self._domains = Domains(problem, snapshot, dict.fromkeys(name for one in rooms for name in one.most))
 
     def plan(self) -> GangPlan | GangShortage:
-        levels = []
-        for level in self._domains.levels():
-            levels.append(level)
+        for level in self._levels():
             enough = [domain for domain in level if self._may_fit(domain)]
             for attempt in (self._preferred, self._searched):
                 for domain in self._distinct(self._tightest_first(enough)):
                     placed = attempt(domain)
                     if placed is not None:
                         return self._result(domain, placed)
-        return self._shortage(levels)
+        return self._shortage()
 
     # -- which domain ----------------------------------------------------------------------------------------
 
-    def _bound(self, rooms: NodeRooms, domain: Domain) -> int:
-        """The most units of a class in a domain, at most all."""
-        most, wanted, found = rooms.most, len(rooms.units), 0
-        for name in domain.nodes:
-            found += most.get(name, 0)
-        return min(found, wanted)
+    def _levels(self) -> Iterator[list[Domain]]:
+        needs = [(rooms.most, len(rooms.units)) for rooms in self._rooms]
+        first, wanted = needs[0]
+        alone = [name for name, most in first.items() if most >= wanted]
+        for most, wanted in needs[1:]:
+            alone = [name for name in alone if most.get(name, 0) >= wanted]
+        yield self._domains.single(alone)
+        yield from self._domains.wider()
 
     def _may_fit(self, domain: Domain) -> bool:
-        return all(self._bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
+        return all(_bound(rooms, domain) >= len(rooms.units) for rooms in self._rooms)
 
     def _spare(self, domain: Domain) -> int:
         return sum(rooms.most.get(name, 0) for rooms in self._rooms for name in domain.nodes)
@@ -112,10 +113,11 @@ class _Planner:
     def _kind(self, name: str) -> Hashable:
         return tuple(rooms.class_number(name) if name in rooms.most else None for rooms in self._rooms)
 
-    def _by_score(self, domain: Domain) -> tuple[float, object]:
+    def _by_score(self, domain: Domain) -> tuple[float, object, object]:
         rooms = self._rooms[0]
-        scores = sum(rooms.score(name) * rooms.most[name] for name in domain.nodes if name in rooms.most)
-        return -scores, natural(domain.name)
+        scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
+        # The order of the nodes must not matter: so fsum, and the first node where regions have domains of one name.
+        return -fsum(scores), natural(domain.name), natural(min(domain.nodes))
 
     # -- where in it -----------------------------------------------------------------------------------------
 
@@ -156,12 +158,16 @@ class _Planner:
                 placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
 
-    def _shortage(self, levels: Sequence[Sequence[Domain]]) -> GangShortage:
+    def _shortage(self) -> GangShortage:
         """The domain with the most room, the widest level first."""
         best, level, name = 0, "", ""
-        for domains in reversed(levels):
-            bounds = sorted(((self._bounded_members(domain), domain) for domain in domains), key=lambda e: -e[0])
-            for bound, domain in bounds:
+        levels = list(self._domains.wider())
+        for domains in (
+            *reversed(levels),
+            self._domains.single({n: None for rooms in self._rooms for n in rooms.most}),
+        ):
+            bounds = [(self._bounded_members(domain), natural(domain.name), domain) for domain in domains]
+            for bound, _, domain in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
                 if bound <= best:
                     break
                 self._context.budget.check()
@@ -172,4 +178,14 @@ class _Planner:
         return GangShortage(len(self._problem.members), best, level, name, gave_up)
 
     def _bounded_members(self, domain: Domain) -> int:
-        return sum(self._bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
+        return sum(_bound(rooms, domain) * rooms.members_per_unit for rooms in self._rooms)
+
+
+def _bound(rooms: NodeRooms, domain: Domain) -> int:
+    """The most units of a class in a domain, at most all."""
+    most, wanted, found = rooms.most, len(rooms.units), 0
+    for name in domain.nodes:
+        found += most.get(name, 0)
+        if found >= wanted:
+            return wanted
+    return found

@@ -71,6 +71,11 @@ class GangTrial:
         while len(self._changes) > length:
             self.undo()
 
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether no device is taken so far."""
+        return not any(self._results.values())
+
     def is_fresh(self, name: str) -> bool:
         """Whether the plan takes nothing of the pools that the node can use."""
         return not any(self._of(name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Container, Hashable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
@@ -120,9 +120,14 @@ class NodeRanking:
         """The number of the node's class since the last `update`. This ranking never uses a number again."""
         return node_info.state.number if self._classes is None else self._classes.number_of(node_info.node.name)
 
-    def fits(self, node_info: NodeInfo) -> bool:
-        """Whether the status of the node is a placement."""
-        return self.class_number(node_info) in self._placements
+    @property
+    def by_state(self) -> bool:
+        """Whether the classes are the NodeStates of the snapshot; the first `update` decides it."""
+        return self._classes is None
+
+    def schedulable(self) -> Iterator[tuple[Sequence[str], float]]:
+        """The node names and the score of each class that satisfies the requirements."""
+        return ((self._nodes[n].names, p.score) for n, p in self._placements.items() if n in self._nodes)
 
     def status_groups(self, among: Container[str] | None = None, without: Collection[str] = ()) -> list[StatusGroup]:
         """All nodes with a status, grouped by class. `among` limits the nodes, and `without` excludes a few.

@@ -6,10 +6,11 @@ evaluation. The planner evaluates only the nodes of domains that these bounds do
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
+from extender.allocation import NodeInfo, Problem, Snapshot, fast_path, uses_of
 from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members, union
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.gang_memory import GangMemory
@@ -32,6 +33,17 @@ class _Bound(NamedTuple):
     most: int
     each: int = 0  # devices of one unit, if `most` is exact
     free: int = 0  # mask of the devices that can serve it, if `most` is exact
+    simple: int = -1  # number of the attribute class, if only that and `busy` decide the status of such a node
+
+
+_NO_ROOM = _Bound(0)
+
+
+class _Plain(NamedTuple):
+    """One request for whole devices of which any will do."""
+
+    match: int  # mask of the devices
+    each: int  # devices of one unit
 
 
 class _Run(NamedTuple):
@@ -68,7 +80,11 @@ class NodeRooms:
                 raise CallBudgetSpent
         # The class numbers of several rankings together have no lifetime of their own, so nothing is kept for them.
         self._number = memory.number(self._rankings[0] if len(needed) == 1 else None)
-        self.most = self._bounds(class_)
+        self._by_state = self._rankings[0].by_state
+        self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
+        self.score: dict[str, float] = {}  # of the first member of a unit, by node
+        self._exact = True  # whether `most` is exact on every node
+        self._bounds(class_)
 
     @property
     def variants(self) -> int:
@@ -83,26 +99,19 @@ class NodeRooms:
             return self._rankings[0].class_number(node_info)
         return tuple(ranking.class_number(node_info) for ranking in self._rankings)
 
-    def score(self, name: str) -> float:
-        """The score of the first unit's first member on a node."""
-        status = self._rankings[0].status(self._node_infos[name])
-        return status.score if isinstance(status, Placement) else 0.0
-
     # -- bounds ----------------------------------------------------------------------------------------------
 
-    def _bounds(self, class_: UnitClass) -> dict[str, int]:
-        """The most units by node; nodes without room are left out."""
-        found: dict[str, int] = {}
-        by_class: dict[Hashable, int] = {}
-        ranking, allows = self._rankings[0], class_.allows if class_.restricted else None
-        for name, node_info in self._node_infos.items():
-            number = self.class_number(name)
-            most = by_class.get(number)
-            if most is None:
-                most = by_class[number] = self._bound(name).most if ranking.fits(node_info) else 0
-            if most and (allows is None or allows(node_info.node)):
-                found[name] = most
-        return found
+    def _bounds(self, class_: UnitClass) -> None:
+        allows = class_.allows if class_.restricted else None
+        for names, score in self._rankings[0].schedulable():
+            # Nodes of one class of the first ranking can be in different classes of another one.
+            for group in [names] if len(self._rankings) == 1 else [[name] for name in names]:
+                own = group if allows is None else [name for name in group if allows(self._node_infos[name].node)]
+                bound = self._bound(own[0]) if own else _NO_ROOM
+                if bound.most:
+                    self.most.update(dict.fromkeys(own, bound.most))
+                    self.score.update(dict.fromkeys(own, score))
+                    self._exact &= bool(bound.each)
 
     def _bound(self, name: str) -> _Bound:
         key = (self._number, "bound", self.class_number(name))
@@ -116,17 +125,45 @@ class NodeRooms:
 
     def _new_bound(self, node_info: NodeInfo) -> _Bound:
         steps = [step.for_node(node_info.node) for step in self._steps]
-        if len(steps) == 1 and (plain := _plain_bound(node_info, steps[0], self._context)) is not None:
-            return plain
-        return _Bound(min(_most(node_info, step, self._context) for step in steps))
+        if len(steps) == 1 and (plain := self._plain(node_info, steps[0])) is not None:
+            free = plain.match & ~node_info.busy
+            return _Bound(free.bit_count() // plain.each, plain.each, free, self._simple(node_info))
+        most = min(_most(node_info, step, self._context) for step in steps)
+        return _Bound(most, simple=self._simple(node_info))
+
+    def _simple(self, node_info: NodeInfo) -> int:
+        attribute_class, inventory = node_info.state.attribute_class, node_info.inventory
+        if attribute_class is None or not self._by_state or len(self._steps) > 1 or uses_of(node_info.fabric):
+            return -1
+        return attribute_class.number if inventory.simple == (1 << len(inventory.places)) - 1 else -1
+
+    def _plain(self, node_info: NodeInfo, requirements: PodRequirements) -> _Plain | None:
+        """The devices that can serve a unit, free or not, if the exact room is their number; else None."""
+        attribute_class = node_info.state.attribute_class
+        if attribute_class is None or not self._by_state or requirements.policy.drift == "filter":
+            return _plain(node_info, requirements, self._context)
+        key = (self._number, "plain", attribute_class.number)
+        known: tuple[_Plain | None] | None = self._memory.get(key)
+        if known is None:
+            known = (_plain(node_info, requirements, self._context),)
+            self._memory.put(key, known)
+        return known[0]
 
     # -- room ------------------------------------------------------------------------------------------------
 
-    def room(self, trial: GangTrial, name: str, wanted: int, variant: int = 0) -> int:
-        """The units that a node has room for besides those of the trial, at most `wanted`. Raises CallBudgetSpent."""
-        most = min(self.most.get(name, 0), wanted)
-        if not most:
-            return 0
+    def rooms(self, trial: GangTrial, names: Iterable[str], wanted: int, variant: int = 0) -> dict[str, int]:
+        """The units that each node has room for besides those of the trial, at most `wanted`; nodes without room are
+        left out. Raises CallBudgetSpent.
+        """
+        if self._exact and trial.takes_nothing:
+            most = self.most
+            return {name: min(most[name], wanted) for name in names if name in most}
+        return {
+            name: room for name in names if name in self.most and (room := self._room(trial, name, wanted, variant))
+        }
+
+    def _room(self, trial: GangTrial, name: str, wanted: int, variant: int) -> int:
+        most = min(self.most[name], wanted)
         bound = self._bound(name)
         fresh = trial.is_fresh(name)
         if bound.each:
@@ -217,7 +254,14 @@ class NodeRooms:
             known = self._rankings[0].status(self._node_infos[name])
             if known is not None:
                 return known
-        key = (self._number, "status", step, self.class_number(name), () if fresh else trial.taken(name), bans)
+        simple = self._bound(name).simple
+        if simple >= 0:
+            # Nodes of different states become equal once the plan has taken devices there.
+            busy = self._node_infos[name].busy | trial.taken_bits(name)
+            key: tuple[object, ...] = (self._number, "simple", simple, busy, bans)
+        else:
+            taken = () if fresh else trial.taken(name)
+            key = (self._number, "status", step, self.class_number(name), taken, bans)
         status: FilterStatus | None = self._memory.get(key)
         if status is None:
             node_info, requirements = trial.node_info(name), self.requirements(name, step)
@@ -240,19 +284,14 @@ def _weight(placements: tuple[UnitPlacement, ...]) -> tuple[int, int]:
     return len(flat), sum(len(claim) for placement in flat for claim in placement.solution.picks)
 
 
-def _plain_bound(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> _Bound | None:
-    """The exact room where any free devices will do, else None."""
+def _plain(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> _Plain | None:
     if requirements.topology == "required" or requirements.min_gbps or node_info.partitions is not None:
         return None
-    if not requirements.pending_claims:
-        return _Bound(UNLIMITED_ROOM)
     try:
-        found = fast_path(problem_for(node_info, requirements, context))
+        found = fast_path(replace(problem_for(node_info, requirements, context), taken=0))
     except InvalidClaim:
-        return _Bound(0)
-    if found is None:
         return None
-    return _Bound(found.free.bit_count() // found.request.count, found.request.count, found.free)
+    return _Plain(found.free, found.request.count) if found is not None else None
 
 
 def _most(node_info: NodeInfo, requirements: PodRequirements, context: EvaluationContext) -> int:
@@ -267,7 +306,7 @@ def _most(node_info: NodeInfo, requirements: PodRequirements, context: Evaluatio
                     continue  # a shared device, or admin access, which takes nothing
                 known = [option for option in options if option is not None]
                 # Units may take different alternatives, so all devices of the request count for the smallest of them.
-                free, count = union(free for free, _ in known), min(count for _, count in known)
+                free, count = union([free for free, _ in known]), min(count for _, count in known)
                 found = min(found, free.bit_count() // max(count, 1))
                 everything, least = everything | free, least + count
     except InvalidClaim:
