@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from extender.sandbox import Cluster, Scheduler
@@ -46,8 +47,13 @@ def allocated(cluster: Cluster) -> Counter[str]:
     return Counter(c["metadata"]["name"].rpartition("-")[0] for c in claims)
 
 
-async def gang_killed_at_every_write(seed: int, times: int) -> dict[str, int]:
-    """Berth is killed before and after each write of a gang; after its restart the whole gang is bound."""
+POINTS = tuple((when, write) for when in ("before", "after") for write in range(WRITES))
+
+
+async def gang_killed_at_writes(
+    seed: int, times: int = 1, points: Iterable[tuple[str, int]] = POINTS
+) -> dict[str, int]:
+    """Berth is killed before or after writes of a gang; after its restart the whole gang is bound."""
     done: Counter[str] = Counter()
     async with chaotic(seed, NODES) as (cluster, faults, berths):
         port = free_port()
@@ -55,10 +61,9 @@ async def gang_killed_at_every_write(seed: int, times: int) -> dict[str, int]:
         task = asyncio.create_task(Scheduler(cluster.store, f"http://127.0.0.1:{port}", seed=seed).run())
         try:
             for turn in range(times):
-                for when in ("before", "after"):
-                    for write in range(WRITES):
-                        await _one_kill(cluster, faults, berths, port, f"g{turn}{when}{write}", when, write)
-                        done[f"{when} write {write}"] += 1
+                for when, write in points:
+                    await _one_kill(cluster, faults, berths, port, f"g{turn}{when}{write}", when, write)
+                    done[f"{when} write {write}"] += 1
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
