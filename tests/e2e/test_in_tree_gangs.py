@@ -1,0 +1,149 @@
+"""Berth beside the in-tree gang scheduling of 1.36 (alpha gates on): its group cycle asks about each member, for each
+placement, without saying that the answer may be dropped."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
+from tests.e2e.control_plane import ControlPlane, needs
+
+pytestmark = [
+    needs(),
+    pytest.mark.timeout(1800),
+    # urllib leaves closed sockets to the orphan collector when a poll is refused.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Json = dict
+RACKS, TRAYS, SIZE = ("r1", "r2"), 3, 3  # a gang of three whole nodes fits into one rack
+ROUNDS = int(os.environ.get("BERTH_E2E_ROUNDS", "2"))
+RACK = "topology.kubernetes.io/rack"
+GATES = "GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true,DRAWorkloadResourceClaims=true"
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    served = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+    with ControlPlane(tmp_path_factory.mktemp("plane"), served, gates=GATES) as started:
+        if started.get("/version")["minor"].rstrip("+") != "36":
+            pytest.skip("scheduling.k8s.io/v1alpha2 is served by 1.36 alone")
+        machine = carried_machines()["t4-4"]
+        for obj in (GPU_CLASS, MARKER_CLASS):
+            started.create(obj)
+        for rack in RACKS:
+            for i in range(TRAYS):
+                name = f"{rack}-{i}"
+                node = node_object(name, machine, {RACK: rack})
+                node["status"]["allocatable"] = node["status"]["capacity"] = {
+                    "cpu": "8",
+                    "memory": "64Gi",
+                    "pods": "110",
+                }
+                node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+                started.create(node)
+                started.create(gpu_slice(name, machine))
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 4}}
+        spec = {"spec": {"devices": {"requests": [request]}}}
+        started.create({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "all"},
+            "spec": spec,
+        })  # fmt: skip
+        started.start_scheduler(started.start_berth(sys.executable))
+        yield started
+
+
+def create_gang(plane: ControlPlane, group: str, minimum: int = SIZE, *, rack: bool = False) -> None:
+    spec: Json = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+    if rack:
+        spec["schedulingConstraints"] = {"topology": [{"key": RACK}]}
+    plane.create({
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": group}, "spec": spec,
+    })  # fmt: skip
+    with concurrent.futures.ThreadPoolExecutor(minimum) as pool:
+        for one in [pool.submit(plane.create, pod(group, i)) for i in range(minimum)]:
+            one.result()
+
+
+def pod(group: str, index: int) -> Json:
+    resources = {"requests": {"cpu": "100m"}, "claims": [{"name": "gpu"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{group}-{index}"},
+        "spec": {
+            "schedulerName": "berth-scheduler",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "schedulingGroup": {"podGroupName": group},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "all"}],
+            "containers": [{"name": "c", "image": "pause", "resources": resources}],
+        },
+    }
+
+
+def nodes(plane: ControlPlane, group: str) -> list[str]:
+    """The nodes of the bound pods of a group."""
+    pods = [p for p in plane.get(PODS)["items"] if "deletionTimestamp" not in p["metadata"]]
+    return [
+        p["spec"]["nodeName"] for p in pods if p["metadata"]["name"].startswith(group) and p["spec"].get("nodeName")
+    ]
+
+
+def delete(plane: ControlPlane, group: str, size: int = SIZE) -> None:
+    for i in range(size):
+        plane.request("DELETE", f"{PODS}/{group}-{i}?gracePeriodSeconds=0", {})
+    plane.request("DELETE", f"{GROUPS}/{group}", {})
+
+
+def nothing_left(plane: ControlPlane) -> bool:
+    return not plane.get(PODS)["items"] and not plane.get(CLAIMS)["items"]
+
+
+def test_a_gang_is_bound_whole(plane: ControlPlane) -> None:
+    create_gang(plane, "one")
+    plane.wait(lambda: len(nodes(plane, "one")) == SIZE, 120)
+    delete(plane, "one")
+    plane.wait(lambda: nothing_left(plane), 60)
+
+
+def test_a_gang_with_a_topology_constraint_gets_one_rack(plane: ControlPlane) -> None:
+    """kube-scheduler tries one rack after the other. A blocked rack must not leave holds behind."""
+    create_gang(plane, "blocker", 1)
+    plane.wait(lambda: len(nodes(plane, "blocker")) == 1, 120)
+    (blocked,) = nodes(plane, "blocker")
+    create_gang(plane, "tas", rack=True)
+    plane.wait(lambda: len(nodes(plane, "tas")) == SIZE, 120)
+    racks = {node.partition("-")[0] for node in nodes(plane, "tas")}
+    assert len(racks) == 1
+    assert blocked.partition("-")[0] not in racks
+    delete(plane, "tas")
+    delete(plane, "blocker", 1)
+    plane.wait(lambda: nothing_left(plane), 60)
+
+
+def test_gangs_that_do_not_fit_together_run_one_after_the_other(plane: ControlPlane) -> None:
+    size = len(RACKS) * TRAYS - 2  # 4 of 6 nodes
+    for turn in range(ROUNDS):
+        groups = [f"a{turn}", f"b{turn}"]
+        for group in groups:
+            create_gang(plane, group, size)
+        plane.wait(lambda groups=groups: size in Counter(len(nodes(plane, g)) for g in groups), 120)
+        first = next(g for g in groups if len(nodes(plane, g)) == size)
+        second = next(g for g in groups if g != first)
+        assert not nodes(plane, second)
+        delete(plane, first, size)
+        plane.wait(lambda second=second: len(nodes(plane, second)) == size, 180)
+        delete(plane, second, size)
+        plane.wait(lambda: nothing_left(plane), 60)
