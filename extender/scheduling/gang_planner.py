@@ -45,7 +45,8 @@ def plan_gang(
     classes = unit_classes(problem.members)
     if len(classes) > MAX_CLASSES:
         return GangShortage(len(problem.members), 0, "", "", gave_up=True)
-    rankings, memory = rankings or RankingCache(), memory or GangMemory()
+    rankings = RankingCache() if rankings is None else rankings
+    memory = GangMemory() if memory is None else memory
     rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from extender.allocation import NodeInfo, Problem, Snapshot, fast_path, uses_of
+from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
 from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members, union
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.gang_memory import GangMemory
@@ -33,7 +33,7 @@ class _Bound(NamedTuple):
     most: int
     each: int = 0  # devices of one unit, if `most` is exact
     free: int = 0  # mask of the devices that can serve it, if `most` is exact
-    simple: int = -1  # number of the attribute class, if only that and `busy` decide the status of such a node
+    simple: int = -1  # number of the attribute class, if only that and the free devices decide the status
 
 
 _NO_ROOM = _Bound(0)
@@ -133,7 +133,7 @@ class NodeRooms:
 
     def _simple(self, node_info: NodeInfo) -> int:
         attribute_class, inventory = node_info.state.attribute_class, node_info.inventory
-        if attribute_class is None or not self._by_state or len(self._steps) > 1 or uses_of(node_info.fabric):
+        if attribute_class is None or not self._by_state or len(self._steps) > 1:
             return -1
         return attribute_class.number if inventory.simple == (1 << len(inventory.places)) - 1 else -1
 
@@ -257,8 +257,9 @@ class NodeRooms:
         simple = self._bound(name).simple
         if simple >= 0:
             # Nodes of different states become equal once the plan has taken devices there.
-            busy = self._node_infos[name].busy | trial.taken_bits(name)
-            key: tuple[object, ...] = (self._number, "simple", simple, busy, bans)
+            node_info = self._node_infos[name]
+            busy = node_info.busy | trial.taken_bits(name)
+            key: tuple[object, ...] = (self._number, "simple", simple, busy, node_info.drift & ~busy, bans)
         else:
             taken = () if fresh else trial.taken(name)
             key = (self._number, "status", step, self.class_number(name), taken, bans)
