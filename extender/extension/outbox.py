@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -92,6 +93,15 @@ class Outbox:
             if not self._waiting:
                 self._arrived.clear()
                 await self._record_or_heartbeat()
+
+    async def flush(self, seconds: float) -> None:
+        """Send what waits, within `seconds` and each batch once. For the end of the process, after `run` has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._waiting:
+                    await self._send()
+                    if self._problem:
+                        return
 
     async def _record_or_heartbeat(self) -> None:
         """Wait until a record is put, or until a heartbeat is due."""
