@@ -81,6 +81,9 @@ class Outbox:
 
     def put(self, record: Record) -> None:
         """Queue a record. At the limit, the oldest waiting record is dropped."""
+        # A repeated filter request of a pod puts Released and Reserved of each claim. Released stays although Reserved
+        # alone would do: the console may have it already, if the answer to its batch was lost. Without it the next
+        # record would get its number, and would count as a duplicate. It costs 70 bytes and 1 us.
         self._put += 1
         self._waiting.append(_Waiting(record, self._clock()))
         self._trim()
