@@ -3,13 +3,15 @@
 Success is never answered before the Binding is stored, and an error never after it. The order of writes is: finalizer
 and status of each claim, the write barrier, the Binding. Each write to a claim pushes its compensation on the undo
 stack of the bind. A repeated call for the same pod waits for the first. If the pod is already bound to the node, the
-bind succeeds.
+bind succeeds. A bind gives up before kube-scheduler's time-out: after that, kube-scheduler may give the node's CPU and
+memory to other pods.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +24,7 @@ from extender.extension.binding_cycle import (
     BindingCycle,
     BindOutcomeUnknown,
     BindPending,
+    BindTimes,
     ConditionsFailed,
     decision_annotation,
     same_writer,
@@ -54,7 +57,7 @@ from extender.scheduling import (
 from extender.wire import decode_pod
 
 _IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
-_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored; kube-scheduler waits 30 s for bind
+_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored
 _RETRY_SECONDS = 0.1
 
 
@@ -81,6 +84,7 @@ class Binder:
         progress: WatchProgress,
         write_barrier: WriteBarrier,
         dependencies: BinderDependencies,
+        times: BindTimes | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -88,6 +92,7 @@ class Binder:
         self._progress = progress
         self.write_barrier = write_barrier
         self._dependencies = dependencies
+        self._times = times or BindTimes()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, dependencies.now_rfc3339)
         self._draining = False
@@ -95,12 +100,14 @@ class Binder:
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """Bind a pod to a node. Raises BerthError with the text for kube-scheduler."""
+        started = asyncio.get_running_loop().time()
         while (running := self._running.get(uid)) is not None:
             if running[0] == node:
                 await asyncio.shield(running[1])
                 return
-            await asyncio.wait([running[1]])
-        task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node), expected=BerthError)
+            async with self._in_time(started):
+                await asyncio.wait([running[1]])
+        task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node, started), expected=BerthError)
         self._running[uid] = (node, task)
         task.add_done_callback(lambda done: self._done(uid, done))
         # kube-scheduler may close the connection; the writes must still complete.
@@ -128,18 +135,31 @@ class Binder:
         if not task.cancelled():
             task.exception()  # reads the error, since asyncio logs one that no caller read
 
-    async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
-        started = asyncio.get_running_loop().time()
-        pod = await self._pod(key, uid)
-        if isinstance(self._requirements(pod), Pending):  # the cache has an older pod than the filter request had
-            pod = await self._read_pod(key, uid)
-        if pod.node_name == node:
-            return
-        if pod.node_name:
-            raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-        group = await pod_group_of(self._writer, pod, self._requirements(pod))
-        cycle = BindingCycle(pod, node, started, UndoStack(key), group)
-        requirements = await self._wait_for_other_binds(pod)
+    @asynccontextmanager
+    async def _in_time(self, started: float) -> AsyncIterator[None]:
+        """Cancel the body and raise BindError when a call that began at `started` may send no Binding any more.
+
+        The outcome of a write that is under way is then unknown, as after a lost reply.
+        """
+        seconds = self._filter_service.policy.binding_wait_seconds + self._times.claims
+        try:
+            async with asyncio.timeout_at(started + seconds):
+                yield
+        except TimeoutError:
+            raise BindError(f"gave up after {seconds:g} s, before kube-scheduler does") from None
+
+    async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
+        async with self._in_time(started):
+            pod = await self._pod(key, uid)
+            if isinstance(self._requirements(pod), Pending):  # the cache has an older pod than the filter request had
+                pod = await self._read_pod(key, uid)
+            if pod.node_name == node:
+                return
+            if pod.node_name:
+                raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+            group = await pod_group_of(self._writer, pod, self._requirements(pod))
+            cycle = BindingCycle(pod, node, started, UndoStack(key), group)
+            requirements = await self._wait_for_other_binds(pod)
         released = self._cache.release(uid)
         try:
             await self._carry_out(cycle, requirements)
@@ -205,15 +225,8 @@ class Binder:
         pod = cycle.pod
         requirements, planned, chosen = self._plan_and_assume(cycle, requirements)
         try:
-            with self._dependencies.span(pod.uid, "write claims"):
-                claims = await self._claims.write(cycle, requirements, planned)
-            with self._dependencies.span(pod.uid, "fence"):
-                await self._wait_for_write_barrier(claims)
-                self._finish_assumed(pod, planned, self._cache.confirm)
-            await self._wait_for_binding_conditions(cycle, claims, requirements)
-            self._check_conflicts(claims)  # again: the wait for drivers may have been long
-            # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-            await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+            async with self._in_time(cycle.started):
+                claims = await self._written(cycle, requirements, planned)
             second = self._filter_service.runner_up(pod.uid, cycle.node)
             with self._dependencies.span(pod.uid, "write binding"):
                 await self._bind_pod(cycle, claims, decision_annotation(chosen, second))
@@ -239,6 +252,19 @@ class Binder:
             generation=self._cache.snapshot().version,
             seconds=seconds,
         )
+
+    async def _written(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
+        """Write the claims, and return them once nothing keeps the pod from using their devices."""
+        with self._dependencies.span(cycle.pod.uid, "write claims"):
+            claims = await self._claims.write(cycle, requirements, planned)
+        with self._dependencies.span(cycle.pod.uid, "fence"):
+            await self._wait_for_write_barrier(claims)
+            self._finish_assumed(cycle.pod, planned, self._cache.confirm)
+        await self._wait_for_binding_conditions(cycle, claims, requirements)
+        self._check_conflicts(claims)  # again: the wait for drivers may have been long
+        # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
+        await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+        return claims
 
     def _plan_and_assume(
         self, cycle: BindingCycle, requirements: PodRequirements
@@ -329,11 +355,16 @@ class Binder:
     # -- the Binding -----------------------------------------------------------------------------------------
 
     async def _bind_pod(self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str]) -> None:
-        pod = cycle.pod
+        pod, times = cycle.pod, self._times
+        seconds = self._filter_service.policy.binding_wait_seconds + times.claims + times.binding
         try:
-            await self._writer.bind_pod(pod.key, pod.uid, cycle.node, note)
-        except (Conflict, Unavailable, TooMany) as error:
-            await self._confirm_binding(cycle, claims, note, error)
+            async with asyncio.timeout_at(cycle.started + seconds):
+                try:
+                    await self._writer.bind_pod(pod.key, pod.uid, cycle.node, note)
+                except (Conflict, Unavailable, TooMany) as error:
+                    await self._confirm_binding(cycle, claims, note, error)
+        except TimeoutError:
+            raise BindOutcomeUnknown(f"binding pod {pod.key}: no answer within {seconds:g} s of the call") from None
 
     async def _confirm_binding(
         self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], error: ClusterError
