@@ -26,7 +26,9 @@ from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import Graphs, ranked
 from extender.fabric.sets import Measures, RankedSets
 from extender.model import (
+    BINARY_SI,
     DEFAULT_MIX,
+    NANO,
     Claim,
     ClaimSpec,
     DeviceRequest,
@@ -35,6 +37,7 @@ from extender.model import (
     NodeSelection,
     ObjectKey,
     PoolKey,
+    Quantity,
     Request,
     Slice,
 )
@@ -354,6 +357,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
     "best_gbps": lambda i: (SMALL, i, 0),
     "flat_graph": lambda i: (f"product {i}", 2),
+    "natural": lambda i: (f"n{i}",),
     "parse_quantity": lambda i: (str(i),),
     "parse_semver": lambda i: (f"{i}.0.0",),
     "regex": lambda i: (f"x{i}",),
@@ -423,10 +427,23 @@ def test_names_whose_place_is_remembered_are_bounded() -> None:
             assert 1 <= len(offsets) <= 3
 
 
-def test_expected_demand_is_that_of_the_last_claims() -> None:
-    def asked(count: int) -> ClaimSpec:
-        return ClaimSpec((Request("r", (DeviceRequest("r", "c", count=count),)),))
+def asked(count: int, eighths: int = 0) -> ClaimSpec:
+    """For GPUs, or for eighths of the memory of one."""
+    memory = {"memory": Quantity(eighths * (10 << 30) * NANO, BINARY_SI)} if eighths else None
+    return ClaimSpec((Request("r", (DeviceRequest("r", "c", count=count, capacity=memory),)),))
 
+
+def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
+    """39 sizes: each share alone rounds to 0, and then no size was expected."""
+    sizes = [asked(count) for count in range(1, 33)] + [asked(1, eighths) for eighths in range(1, 8)]
+    book = RequestMixEstimator()
+    for number, spec in enumerate([*sizes * 5, asked(7)]):
+        book.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=spec))
+    ((shape, share),) = book.mix(80 << 30)
+    assert (shape.gpus, share > 0) == (7, True)
+
+
+def test_expected_demand_is_that_of_the_last_claims() -> None:
     book = RequestMixEstimator(window=40)
     for number in range(90):
         book.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))

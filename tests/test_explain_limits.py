@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
+
 from extender.cache import ClusterCache
 from extender.console import DecisionHistory
 from extender.console.active_policy import ActivePolicy
@@ -70,6 +72,40 @@ async def test_other_callers_have_their_turn_between_two_pods() -> None:
         task.cancel()
         assert [one["outcome"] for one in found] == ["refused"] * 5
         assert turns >= 4
+
+
+async def test_few_questions_wait_and_the_others_are_told_so() -> None:
+    """One person's questions of 2 s each kept records and pages from being served for minutes."""
+    path = "/v1/explain/default/p"
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        b.console.explainer = explainer(b, Ticking(1e6), 1e9)
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        first = await b.client.get(path)
+        assert first.json()["outcome"] == "fits", "the answer does not wait for the pause"
+        waiting = {asyncio.ensure_future(b.client.get(path)) for _ in range(4)}
+        waiting |= {asyncio.ensure_future(b.client.post("/v1/explain", json={"pod": "default/p"})) for _ in range(4)}
+        refused: set[asyncio.Future[httpx.Response]] = set()
+        while len(refused) < 2:
+            found, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            refused |= found
+        for one in refused:
+            assert one.result().status_code == 429
+            assert one.result().json() == {"error": "6 questions wait for their explanation already: try again"}
+        assert (await b.client.get("/v1/fleet")).status_code == 200
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_questions_that_wait_are_answered() -> None:
+    async with berthing({"n1": "hgx-h100-8"}) as b:
+        b.cluster.apply(claim("c"))
+        b.cluster.apply(pod("p", "c"))
+        await b.settled()
+        replies = await asyncio.gather(*(b.client.get("/v1/explain/default/p") for _ in range(7)))
+        assert [reply.json()["outcome"] for reply in replies] == ["fits"] * 7
 
 
 class Counting(Explainer):

@@ -173,6 +173,22 @@ def test_a_silent_process_loses_its_reservations_and_its_clock_does_not_matter()
     assert fleet.reserved["a"] == {2}
 
 
+def test_a_process_that_was_silent_for_an_hour_is_not_shown_until_it_is_heard_again() -> None:
+    fleet = Fleet()
+    fleet.ingest.take(numbered(1, 2, replica="deleted", epoch="a"))
+    fleet.now = 3599.0
+    fleet.ingest.drop_silent()
+    fleet.ingest.take(numbered(1, 0, replica="new", epoch="b"))
+    assert [s.epoch for s in fleet.ingest.streams()] == ["b", "a"]
+    fleet.now = 3600.0
+    assert [s.epoch for s in fleet.ingest.streams()] == ["b"]
+    fleet.ingest.take(numbered(1, 2, replica="deleted", epoch="a"))
+    assert [s.epoch for s in fleet.ingest.streams()] == ["b"], "a replay is no sign of life"
+    fleet.ingest.take(numbered(3, 1, replica="deleted", epoch="a"))
+    assert [s.epoch for s in fleet.ingest.streams()] == ["a", "b"]
+    assert fleet.ingest.counts["missing"] == 0
+
+
 def test_replayed_batches_do_not_keep_a_dead_process_alive() -> None:
     fleet = Fleet()
     old = (numbered(1, 0), numbered(1, 2), numbered(1, 1))

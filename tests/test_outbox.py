@@ -9,13 +9,16 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from extender.cluster import Delays
+from extender.cluster import ApiClient, Credentials, Delays
 from extender.console.ingest import Ingest
+from extender.extension import Service
 from extender.extension.outbox import NotDelivered, Outbox, Refused
 from extender.model import DEFAULT_MIX, DeviceId, ReservationState, Result
+from extender.policy import Policy
 from extender.records import MAX_BODY, Batch, PolicyState, Record, Released, Reserved, decode
 from extender.runtime import Supervisor
-from tests.eventually import eventually
+from extender.sandbox import Cluster
+from tests.eventually import HANG_SECONDS, eventually
 
 POLICY = PolicyState(1, "d")
 NOW = Delays(first=0.0, most=0.0)
@@ -248,3 +251,30 @@ async def test_a_bug_in_the_poster_loses_no_record() -> None:
         await eventually(lambda: box.sent == 1)
         assert supervisor.failures["outbox"] == 1
     assert console.uids == ["c"]
+
+
+async def test_the_last_records_are_sent_when_the_process_ends() -> None:
+    console = Console()
+    async with Cluster().serving() as api, ApiClient(Credentials(api, None, lambda: None)) as client:
+        async with Service(client, Policy(), post=console) as service:
+            assert service.outbox is not None
+            for n in range(600):
+                service.outbox.put(Released(str(n)))
+        assert console.uids == [str(n) for n in range(600)]
+        assert len(service.outbox) == 0
+
+
+async def test_the_end_does_not_wait_for_a_console_that_does_not_answer() -> None:
+    console = Console()
+    box = outbox(console)
+    box.put(Released("c"))
+
+    async def hangs(batch: Batch) -> None:
+        await asyncio.Event().wait()
+
+    console.answer = hangs
+    await asyncio.wait_for(box.flush(0.01), HANG_SECONDS)
+    console.answer = _down
+    await box.flush(HANG_SECONDS)
+    assert console.posts == 2, "and tries each batch once"
+    assert len(box) == 1

@@ -158,6 +158,14 @@ def test_devices_are_limited() -> None:
     assert len(got.results) == MAX_DEVICES
 
 
+def test_consumed_capacities_are_limited() -> None:
+    consumed = {f"c{number}": Quantity(number * NANO, DECIMAL_SI) for number in range(100)}
+    result = Result("gpu", RESULT.device, consumed=consumed)
+    (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (result,), ReservationState.HELD, 1.0)))).records
+    assert isinstance(got, Reserved)
+    assert got.results[0].consumed == dict(list(consumed.items())[:64])
+
+
 @pytest.mark.parametrize("version", [0, 2, -1, True, 1.0, "1", None, [], 2**62, "x" * 10_000])
 def test_another_version_is_told_with_ours(version: Any) -> None:
     found = {**orjson.loads(encode(batch())), "version": version, "of the future": {}}

@@ -13,11 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from extender.cluster import ApiClient, Credentials
 from extender.console import ReviewResult, TokenReviewer
 from extender.console.authentication import Limits
 from extender.console.ingest import Ingest
+from extender.entry.serve_process import Listen, RecordsTo, run
 from extender.extension import Poster
 from extender.extension.outbox import NotDelivered, Outbox, Refused
 from extender.model import DEFAULT_MIX, WireError
@@ -31,7 +33,7 @@ from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.web.record_routes import Records
 from tests.eventually import HANG_SECONDS, eventually
-from tests.test_serve import certificate
+from tests.test_serve import certificate, free_port
 
 BERTH = "system:serviceaccount:berth-system:berth"
 TOKENS = {
@@ -430,3 +432,34 @@ async def test_an_authority_that_is_none_is_told_at_the_start(tmp_path: Path) ->
         with pytest.raises(WireError, match=f"--records-ca: .*{name} .*{problem}"):
             async with Poster("https://127.0.0.1:1", ca_file=tmp_path / name):
                 pass
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_serve_reads_a_changed_authority_again(tmp_path: Path) -> None:
+    """A console with a certificate of a new authority got no record until serve was restarted."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        certificate(tmp_path / name, "server")
+    authority = tmp_path / "ca.crt"
+    shutil.copy(tmp_path / "old" / "ca.crt", authority)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "new" / "server.crt", tmp_path / "new" / "server.key")
+    told = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        told.set()
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    to = RecordsTo(f"https://localhost:{server.sockets[0].getsockname()[1]}", ca=authority)
+    async with server, listening(ApiServer(ObjectStore()), "127.0.0.1", 0) as api:
+        with capture_logs() as lines:
+            credentials = Credentials(api, None, lambda: None)
+            serving = asyncio.create_task(run(credentials, Listen(("127.0.0.1", free_port())), console=to))
+            await eventually(lambda: any("certificate" in line.get("problem", "") for line in lines))
+            shutil.copy(tmp_path / "new" / "ca.crt", authority)
+            await asyncio.wait_for(told.wait(), HANG_SECONDS)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)

@@ -202,7 +202,7 @@ WATCHES = {
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
 SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "background-evaluation"}
 PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
-SERVE = SERVICE | {"records", "certificates", "policies"}
+SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
 DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}
 
@@ -290,7 +290,8 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
     listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
-        credentials, nobody = Credentials(api, None, lambda: None), RecordsTo("http://127.0.0.1:9")
+        credentials = Credentials(api, None, lambda: None)
+        nobody = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
         serving = asyncio.create_task(run(credentials, listen, policy, nobody, supervisor=supervisor))
         url = f"http://127.0.0.1:{probes}"
         async with ends_on_sigterm(serving):

@@ -72,7 +72,8 @@ class RequestMixEstimator:
         moved = max(abs(now[shape] / total - before.get(shape, 0.0)) for shape in now.keys() | before.keys())
         if moved > _MOVED:
             rounded = {shape: round(count / total / _STEP) * _STEP for shape, count in now.items()}
-            self._mix = tuple(sorted((shape, share) for shape, share in rounded.items() if share))
+            kept = sorted((shape, share) for shape, share in rounded.items() if share)
+            self._mix = tuple(kept) or ((max(now, key=lambda shape: now[shape]), _STEP),)
 
 
 def _shape(gpus: int, requested: int, most_memory: int) -> RequestShape:

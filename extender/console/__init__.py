@@ -7,7 +7,7 @@ from extender.console.active_policy import ActivePolicy
 from extender.console.authentication import ReviewResult, TokenReviewer
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, UnknownPod, to_json
+from extender.console.explainer import Explainer, TooManyQuestions, UnknownPod, to_json
 from extender.console.fleet_overview import MOST_WATCHERS
 from extender.console.ingest import StaleEpoch
 
@@ -21,6 +21,7 @@ __all__ = [
     "ReviewResult",
     "StaleEpoch",
     "TokenReviewer",
+    "TooManyQuestions",
     "UnknownPod",
     "to_json",
 ]

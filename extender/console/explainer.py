@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -32,14 +33,23 @@ from extender.scheduling import Evaluator, PodRequirements, RankingCache, requir
 Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
+_WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
 
 
 class UnknownPod(BerthError):
     """No pod of this name waits, and the history has no decision about it."""
 
 
+class TooManyQuestions(BerthError):
+    """So many questions wait for their explanation that no other may wait."""
+
+
 class Explainer:
-    """Explains pods on the newest snapshot. An explanation blocks the event loop, for `work_seconds` at most."""
+    """Explains pods on the newest snapshot. An explanation blocks the event loop, for `work_seconds` at most.
+
+    `pod` and `hypothetical_all` answer one question at a time. After each, all other work of the console has the event
+    loop for as long as the explanation took. At most `waiting` questions wait.
+    """
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class Explainer:
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
         rankings_bytes: int = _RANKINGS_BYTES,
+        waiting: int = _WAITING,
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
@@ -61,6 +72,9 @@ class Explainer:
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(rankings_bytes)
+        self._most_waiting = waiting
+        self._waiting = 0
+        self._turn = asyncio.Lock()
         policy.follow(self._rankings.clear)
 
     def named(self, text: str) -> ObjectKey:
@@ -81,8 +95,13 @@ class Explainer:
         policy: Policy | None = None,
         narrated: str = "",
     ) -> Json:
-        """Explain a pod that exists. `narrated` names a node whose search is explained in full. Raises UnknownPod."""
-        return self.known(key, scenario, policy, narrated) or await self._annotated(key)
+        """Explain a pod that exists. `narrated` names a node whose search is explained in full.
+
+        Raises UnknownPod or TooManyQuestions.
+        """
+        async with self._in_turn():
+            found = self.known(key, scenario, policy, narrated)
+        return found or await self._annotated(key)
 
     def known(
         self,
@@ -136,14 +155,33 @@ class Explainer:
         policy: Policy | None,
         narrated: str = "",
     ) -> list[Json]:
-        """Explain the pods of one request, which share the work limit. Other tasks run between two pods."""
+        """Explain the pods of one request, which share the work limit. Other tasks run between two pods.
+
+        Raises TooManyQuestions.
+        """
         found, left = [], self._work_seconds
-        for pod, claims in pods:
-            began = self._clock()
-            found.append(self.hypothetical(pod, claims, scenario, policy, narrated, work_seconds=left))
-            left -= self._clock() - began
-            await asyncio.sleep(0)
+        async with self._in_turn():
+            for pod, claims in pods:
+                began = self._clock()
+                found.append(self.hypothetical(pod, claims, scenario, policy, narrated, work_seconds=left))
+                left -= self._clock() - began
+                await asyncio.sleep(0)
         return found
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        if self._waiting >= self._most_waiting:
+            raise TooManyQuestions(f"{self._waiting} questions wait for their explanation already: try again")
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        began = self._clock()
+        try:
+            yield
+        finally:  # the pause begins after the answer
+            asyncio.get_running_loop().call_later(self._clock() - began, self._turn.release)
 
     def hypothetical(
         self,

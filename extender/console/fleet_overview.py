@@ -23,6 +23,7 @@ _EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
 _WORK_SECONDS = 0.1  # of one explanation
 _PENDING = 50  # waiting pods that are listed; `waiting` counts all
 MOST_WATCHERS = 64
+_LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
 
 
 class FleetOverview:
@@ -73,12 +74,13 @@ class FleetOverview:
         return self._watchers >= MOST_WATCHERS
 
     async def updates(self) -> AsyncIterator[Json]:
-        """Yield the changes once a second, if there are any."""
+        """Yield the changes once a second, if there are any. Ends after 10 minutes; the page then opens it again."""
         self._watchers += 1
+        ends = self._clock() + _LIFE_SECONDS
         try:
             version, told, refreshes = self._cache.snapshot().version, self._history.version, self._refreshes
             waiting: Json = {}
-            while True:
+            while self._clock() < ends:
                 await asyncio.sleep(_PERIOD_SECONDS)
                 self._refresh()
                 snapshot = self._cache.snapshot()

@@ -16,6 +16,7 @@ from extender.model import BerthError, RequestMix, WireError, shown
 from extender.records import Batch, PolicyState, Record
 
 _SILENT_SECONDS = 30.0  # six heartbeats
+_SHOWN_SECONDS = 3600.0  # how long a silent process is shown; its numbers stay, so that a replay of it has no effect
 _MOST_MISSING = 1_000_000  # records of a live process between two batches
 _ENDED = 8  # ended epochs that are remembered, per stream of the limit
 
@@ -119,11 +120,12 @@ class Ingest:
                 self._drop_reservations(epoch)
 
     def streams(self) -> list[Stream]:
-        """The processes, the one with the newest batch first."""
+        """The processes that were heard within an hour, the one with the newest batch first."""
         now = self._clock()
         return [
             Stream(s.replica, epoch, now - s.heard, s.last, s.newest.lost, s.newest.policy, s.newest.mix)
             for epoch, s in reversed(self._streams.items())
+            if now - s.heard < _SHOWN_SECONDS
         ]
 
     def _stream(self, batch: Batch) -> _Stream:

@@ -14,7 +14,7 @@ import uvloop
 
 from extender.cluster import ApiClient, Credentials, load_credentials
 from extender.console import Console, TokenReviewer
-from extender.entry.listening import Tls, check_certificates, serve_all, server, watch_certificates
+from extender.entry.listening import Tls, check_certificates, load_certificates, serve_all, server, watch_certificates
 from extender.files import name_of, read_mounted
 from extender.model import ObjectKey
 from extender.policy import Policy
@@ -88,7 +88,8 @@ async def run(
             servers[server(app, records.address, RECORDS, pages.tls, refusals)] = heard
         if pages.tls is not None:
             held = [path.read_bytes() for path in pages.tls.files]
-            console.supervisor.start("certificates", partial(watch_certificates, list(servers), pages.tls, held))
+            load = partial(load_certificates, list(servers), pages.tls)
+            console.supervisor.start("certificates", partial(watch_certificates, pages.tls.files, held, load))
         await serve_all(servers)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ def server(
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
-    return Server(config, limits.head_seconds)
+    return Server(config, limits)
 
 
 async def serve_all(servers: Mapping[Server, list[socket.socket]]) -> None:
@@ -128,29 +128,34 @@ def check_certificates(tls: Tls | None) -> None:
         raise WireError("--client-ca", f"{name_of(tls.client_ca)} holds no certificates: {error}") from error
 
 
-async def watch_certificates(servers: Sequence[Server], tls: Tls, known: list[bytes]) -> None:
-    """Run until cancelled: load the certificate and the client authority again when a file changes.
+def load_certificates(servers: Sequence[Server], tls: Tls) -> None:
+    """Load the files into the running servers. Raises OSError.
 
-    A file that cannot be read leaves the old certificates in use. A new client authority is added, and the old one is
-    trusted until the next start of the process, so server and client can change one after the other. `known` is the
-    contents of the files at the start.
+    A new client authority is added, and the old one is trusted until the next start of the process, so server and
+    client can change one after the other.
     """
-    log = structlog.get_logger("berth.files")
-    files = tls.files
+    for context in [one.config.ssl for one in servers if one.config.ssl is not None]:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if context.verify_mode is ssl.CERT_REQUIRED and tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+
+
+async def watch_certificates(files: Sequence[Path], known: list[bytes], load: Callable[[], None]) -> None:
+    """Run until cancelled: call `load` when a file changes. `known` is the contents of the files at the start.
+
+    If a file cannot be read, or `load` raises OSError or WireError, the old certificates stay in use.
+    """
+    log, names, problem = structlog.get_logger("berth.files"), [str(path) for path in files], ""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
+        before, problem = problem, ""
         try:
             fresh = [path.read_bytes() for path in files]
             if fresh != known:
-                for context in [one.config.ssl for one in servers if one.config.ssl is not None]:
-                    context.load_cert_chain(tls.certificate, tls.key)
-                    if context.verify_mode is ssl.CERT_REQUIRED and tls.client_ca is not None:
-                        context.load_verify_locations(tls.client_ca)
+                load()
                 known = fresh
-                log.info("certificates read again", files=[str(path) for path in files])
-        except (OSError, ssl.SSLError) as error:
-            log.warning(
-                "certificates cannot be read; the last ones stay",
-                files=[str(path) for path in files],
-                problem=str(error),
-            )
+                log.info("certificates read again", files=names)
+        except (OSError, WireError) as error:
+            problem = str(error)
+            if problem != before:
+                log.warning("certificates cannot be read; the last ones stay", files=names, problem=problem)

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvloop
 
 from extender.cluster import ApiClient, Credentials, load_credentials
-from extender.entry.listening import Tls, check_certificates, serve_all, server, watch_certificates
+from extender.entry.listening import Tls, check_certificates, load_certificates, serve_all, server, watch_certificates
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
 from extender.runtime import PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
@@ -86,7 +86,7 @@ async def run(
         desk = None
         post: Post | None = None
         if isinstance(console, RecordsTo):
-            post = await stack.enter_async_context(Poster(console.url, console.token, console.ca))
+            post = poster = await stack.enter_async_context(Poster(console.url, console.token, console.ca))
         elif console is not None:
             # Imported here so that serve alone loads no code of the console.
             from extender.entry.desk import DeskConsole
@@ -100,7 +100,11 @@ async def run(
         servers += [server(probes, listen.probes, PROBES, refusals=refusals)] if listen.probes is not None else []
         if listen.tls is not None:
             held = [path.read_bytes() for path in listen.tls.files]
-            service.supervisor.start("certificates", partial(watch_certificates, servers, listen.tls, held))
+            load = partial(load_certificates, servers, listen.tls)
+            service.supervisor.start("certificates", partial(watch_certificates, listen.tls.files, held, load))
+        if isinstance(console, RecordsTo) and console.ca is not None:
+            watch = partial(watch_certificates, [console.ca], [console.ca.read_bytes()], poster.load_authorities)
+            service.supervisor.start("records-authority", watch)
         if policy_file is not None:
             filter_service = service.filter_service
             file = PolicyFile(

@@ -3,30 +3,34 @@
 Success is never answered before the Binding is stored, and an error never after it. The order of writes is: finalizer
 and status of each claim, the write barrier, the Binding. Each write to a claim pushes its compensation on the undo
 stack of the bind. A repeated call for the same pod waits for the first. If the pod is already bound to the node, the
-bind succeeds.
+bind succeeds. A bind gives up before kube-scheduler's time-out: after that, kube-scheduler may give the node's CPU and
+memory to other pods.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
 from extender.cache import ClusterCache
-from extender.cluster import ClusterError, Conflict, NotFound, TooMany, Unavailable, Writer
+from extender.cluster import NotFound, Writer
 from extender.extension.binding_cycle import (
     BindError,
     BindingCycle,
     BindOutcomeUnknown,
     BindPending,
+    BindTimes,
     ConditionsFailed,
     decision_annotation,
     same_writer,
     unchanged,
 )
+from extender.extension.bindings import Bindings
 from extender.extension.claim_writes import ClaimWrites, Planned
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_barrier import GangBarrier
@@ -56,8 +60,6 @@ from extender.scheduling import (
 from extender.wire import decode_pod
 
 _IN_FLIGHT_SECONDS = 20.0  # how long a bind waits for the bind of another pod that shares a claim
-_UNSURE_SECONDS = 20.0  # how long to read whether a Binding was stored; kube-scheduler waits 30 s for bind
-_RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Binder:
         write_barrier: WriteBarrier,
         gangs: GangBarrier,
         dependencies: BinderDependencies,
+        times: BindTimes | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -92,19 +95,23 @@ class Binder:
         self.write_barrier = write_barrier
         self._gangs = gangs
         self._dependencies = dependencies
+        self._times = times or BindTimes()
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._claims = ClaimWrites(writer, dependencies.now_rfc3339)
+        self._bindings = Bindings(writer, self._claims)
         self._draining = False
         self._log = structlog.get_logger("berth.bind")
 
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """Bind a pod to a node. Raises BerthError with the text for kube-scheduler."""
+        started = asyncio.get_running_loop().time()
         while (running := self._running.get(uid)) is not None:
             if running[0] == node:
                 await asyncio.shield(running[1])
                 return
-            await asyncio.wait([running[1]])
-        task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node), expected=BerthError)
+            async with self._in_time(started):
+                await asyncio.wait([running[1]])
+        task = self._dependencies.supervisor.spawn("bind", self._bind(key, uid, node, started), expected=BerthError)
         self._running[uid] = (node, task)
         task.add_done_callback(lambda done: self._done(uid, done))
         # kube-scheduler may close the connection; the writes must still complete.
@@ -133,32 +140,42 @@ class Binder:
         if not task.cancelled():
             task.exception()  # reads the error, since asyncio logs one that no caller read
 
-    async def _bind(self, key: ObjectKey, uid: str, node: str) -> None:
-        started = asyncio.get_running_loop().time()
-        pod = await self._pod(key, uid)
-        if isinstance(self._requirements(pod), Pending):  # the cache has an older pod than the filter request had
-            pod = await self._read_pod(key, uid)
-        if pod.node_name == node:
-            return
-        if pod.node_name:
-            raise BindError(f"pod {key} is bound to node {pod.node_name} already")
-        forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
+    @asynccontextmanager
+    async def _in_time(self, started: float) -> AsyncIterator[None]:
+        """Cancel the body and raise BindError when a call that began at `started` may send no Binding any more.
+
+        The outcome of a write that is under way is then unknown, as after a lost reply.
+        """
+        seconds = self._seconds()
         try:
+            async with asyncio.timeout_at(started + seconds):
+                yield
+        except TimeoutError:
+            raise BindError(f"gave up after {seconds:g} s, before kube-scheduler does") from None
+
+    def _seconds(self, more: float = 0.0) -> float:
+        """How long one call may take until it sends the Binding, and so many seconds more."""
+        return self._filter_service.policy.binding_wait_seconds + self._times.claims + more
+
+    async def _bind(self, key: ObjectKey, uid: str, node: str, started: float) -> None:
+        async with self._in_time(started):
+            pod = await self._pod(key, uid)
+            if isinstance(self._requirements(pod), Pending):  # the cache has an older pod than the filter request had
+                pod = await self._read_pod(key, uid)
+            if pod.node_name == node:
+                return
+            if pod.node_name:
+                raise BindError(f"pod {key} is bound to node {pod.node_name} already")
+            forming = await self._gangs.arrive(pod, node, self._filter_service.policy.binding_wait_seconds)
+        with self._gangs.member(forming, pod):
             await self._bind_member(pod, node, started, forming)
-        except (BindOutcomeUnknown, BindPending):
-            raise
-        except BerthError as error:
-            if forming is not None:
-                self._gangs.failed(forming, pod, str(error))
-            raise
-        if forming is not None:
-            self._gangs.bound(forming, uid)
         self._filter_service.forget_pod(uid)
 
     async def _bind_member(self, pod: Pod, node: str, started: float, forming: FormingGang | None) -> None:
-        group = await pod_group_of(self._writer, pod, self._requirements(pod))
-        cycle = BindingCycle(pod, node, started, UndoStack(pod.key), forming, group)
-        requirements = await self._wait_for_other_binds(pod)
+        async with self._in_time(started):
+            group = await pod_group_of(self._writer, pod, self._requirements(pod))
+            cycle = BindingCycle(pod, node, started, UndoStack(pod.key), forming, group)
+            requirements = await self._wait_for_other_binds(pod)
         released = self._cache.release(pod.uid)
         try:
             await self._carry_out(cycle, requirements)
@@ -169,8 +186,9 @@ class Binder:
     async def _carry_out(self, cycle: BindingCycle, requirements: PreFilterResult) -> None:
         match requirements:
             case Skip():
-                await self._wait_for_gang(cycle)
-                await self._bind_pod(cycle, [], {})
+                async with self._in_time(cycle.started):
+                    await self._wait_for_gang(cycle)
+                await self._bindings.create(cycle, [], {}, self._seconds(self._times.binding))
             case Pending():
                 raise BindError(requirements.message)
             case UnschedulableAndUnresolvable():
@@ -224,19 +242,12 @@ class Binder:
         pod = cycle.pod
         requirements, planned, chosen = self._plan_and_assume(cycle, requirements)
         try:
-            with self._dependencies.span(pod.uid, "write claims"):
-                claims = await self._claims.write(cycle, requirements, planned)
-            with self._dependencies.span(pod.uid, "fence"):
-                await self._wait_for_write_barrier(claims)
-                self._finish_assumed(pod, planned, self._cache.confirm)
-            await self._wait_for_binding_conditions(cycle, claims, requirements)
-            self._check_conflicts(claims)  # again: the wait for drivers may have been long
-            # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
-            await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
-            await self._wait_for_gang(cycle)
+            async with self._in_time(cycle.started):
+                claims = await self._written(cycle, requirements, planned)
             second = self._filter_service.runner_up(pod.uid, cycle.node)
             with self._dependencies.span(pod.uid, "write binding"):
-                await self._bind_pod(cycle, claims, decision_annotation(chosen, second))
+                note, seconds = decision_annotation(chosen, second), self._seconds(self._times.binding)
+                await self._bindings.create(cycle, claims, note, seconds)
         except (BindOutcomeUnknown, BindPending):
             raise  # the writes stay: the API server may have stored the Binding, or the next call continues
         except BerthError as error:
@@ -259,6 +270,20 @@ class Binder:
             generation=self._cache.snapshot().version,
             seconds=seconds,
         )
+
+    async def _written(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
+        """Write the claims, and return them once nothing keeps the pod from using their devices."""
+        with self._dependencies.span(cycle.pod.uid, "write claims"):
+            claims = await self._claims.write(cycle, requirements, planned)
+        with self._dependencies.span(cycle.pod.uid, "fence"):
+            await self._wait_for_write_barrier(claims)
+            self._finish_assumed(cycle.pod, planned, self._cache.confirm)
+        await self._wait_for_binding_conditions(cycle, claims, requirements)
+        self._check_conflicts(claims)  # again: the wait for drivers may have been long
+        # Another process may deallocate the claim of a PodGroup before a member is bound, see deallocate_unused.
+        await self._claims.still_reserved(cycle, [claim for claim in claims if cycle.is_of_group(claim)])
+        await self._wait_for_gang(cycle)
+        return claims
 
     def _plan_and_assume(
         self, cycle: BindingCycle, requirements: PodRequirements
@@ -350,39 +375,3 @@ class Binder:
         """Wait until the claims of the whole gang are written. Raises BindError if those of a member are not."""
         if cycle.forming is not None:
             await self._gangs.written(cycle.forming, cycle.pod.uid)
-
-    # -- the Binding -----------------------------------------------------------------------------------------
-
-    async def _bind_pod(self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str]) -> None:
-        pod = cycle.pod
-        try:
-            await self._writer.bind_pod(pod.key, pod.uid, cycle.node, note)
-        except (Conflict, Unavailable, TooMany) as error:
-            await self._confirm_binding(cycle, claims, note, error)
-
-    async def _confirm_binding(
-        self, cycle: BindingCycle, claims: list[Claim], note: dict[str, str], error: ClusterError
-    ) -> None:
-        """Read whether a Binding was stored whose reply was lost or a fault. Returns if the pod is on the node.
-
-        The claims are read before the Binding is sent again: another process may have taken them over or deallocated
-        them. Raises BindError if the Binding was not stored, BindOutcomeUnknown if no read succeeds in time.
-        """
-        key, uid, node = cycle.pod.key, cycle.pod.uid, cycle.node
-        deadline = asyncio.get_running_loop().time() + _UNSURE_SECONDS
-        while asyncio.get_running_loop().time() < deadline:
-            try:
-                pod = decode_pod(await self._writer.read_pod(key))
-                if pod.uid == uid and pod.node_name == node:
-                    return
-                if pod.uid != uid or pod.node_name or pod.deleting or isinstance(error, Conflict):
-                    raise BindError(f"binding pod {key}: {error}")
-                await self._claims.still_reserved(cycle, claims)
-                await self._writer.bind_pod(key, uid, node, note)
-                return
-            except NotFound:
-                raise BindError(f"pod {key} does not exist any more") from None
-            except (Conflict, Unavailable, TooMany) as again:
-                error = again
-                await asyncio.sleep(again.retry_after if isinstance(again, TooMany) else _RETRY_SECONDS * 5)
-        raise BindOutcomeUnknown(f"binding pod {key}: {error}")

@@ -13,6 +13,18 @@ _NOTE_BYTES = 4096  # of the annotation: room for 32 devices and all score parts
 
 
 @dataclass(frozen=True, slots=True)
+class BindTimes:
+    """Seconds that one bind call may take beyond `binding_wait_seconds` of the policy.
+
+    httpTimeout of the scheduler's bind entry is at least 10 s longer than that wait (docs/policy.md). What is left of
+    the 10 s is for the undo.
+    """
+
+    claims: float = 5.0  # until the Binding is sent
+    binding: float = 3.0  # then, until the outcome of the Binding is known
+
+
+@dataclass(frozen=True, slots=True)
 class BindingCycle:
     """The pod and the node of one bind, and its undo stack."""
 

@@ -6,12 +6,13 @@ minimum have arrived, and until all of these have written their claims and passe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from extender.extension.binding_cycle import BindError, BindPending
+from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang
-from extender.model import Pod
+from extender.model import BerthError, Pod
 from extender.runtime import WatchProgress
 
 
@@ -63,13 +64,19 @@ class GangBarrier:
         if forming.ended:
             raise BindError(f"no pod of group {forming.key.name} is bound: {forming.ended}")
 
-    def failed(self, forming: FormingGang, pod: Pod, error: str) -> None:
-        """The bind of a member failed. Before the gang is committed, this ends the plan for all members."""
-        self._gangs.fail(forming, f"pod {pod.key}: {error}")
-
-    def bound(self, forming: FormingGang, uid: str) -> None:
-        """A member is bound."""
-        self._gangs.bound(forming, uid)
+    @contextmanager
+    def member(self, forming: FormingGang | None, pod: Pod) -> Iterator[None]:
+        """The bind of one member: before the gang is committed, its failure ends the plan for all members."""
+        try:
+            yield
+        except (BindOutcomeUnknown, BindPending):
+            raise
+        except BerthError as error:
+            if forming is not None:
+                self._gangs.fail(forming, f"pod {pod.key}: {error}")
+            raise
+        if forming is not None:
+            self._gangs.bound(forming, pod.uid)
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the pods whose holds belong to a plan: the bind of another pod must not end these holds."""

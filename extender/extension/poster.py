@@ -77,7 +77,7 @@ class Poster:
     """An async context manager around one connection to the console at the base URL `url`.
 
     The token file is read for each batch, since kubelet renews the token. The certificate authorities of `ca_file` are
-    read once, at the start.
+    read at the start and by `load_authorities`.
     """
 
     def __init__(self, url: str, token_file: Path | None = None, ca_file: Path | None = None) -> None:
@@ -85,10 +85,12 @@ class Poster:
         self._token_file = token_file
         self._ca_file = ca_file
         self._session: aiohttp.ClientSession | None = None
+        self._ssl: ssl.SSLContext | bool = True
 
     async def __aenter__(self) -> Self:
+        self.load_authorities()
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=1, ssl=True if self._ca_file is None else _trusting(self._ca_file)),
+            connector=_Connector(limit=1),
             timeout=aiohttp.ClientTimeout(total=_SECONDS, sock_connect=_CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "berth", "Content-Type": "application/json"},
@@ -101,12 +103,17 @@ class Poster:
         if self._session is not None:
             await self._session.close()
 
+    def load_authorities(self) -> None:
+        """Read the file of certificate authorities, for the next connection. Raises WireError if it holds none."""
+        if self._ca_file is not None:
+            self._ssl = _trusting(self._ca_file)
+
     async def __call__(self, body: bytes) -> None:
         """Post one batch. Raises NotDelivered if a later try may succeed, Refused if no try can succeed."""
         assert self._session is not None, "the poster is used outside its context"
         try:
             async with self._session.post(
-                self._url, data=body, headers=await self._authorization(), allow_redirects=False
+                self._url, data=body, headers=await self._authorization(), allow_redirects=False, ssl=self._ssl
             ) as response:
                 if response.status >= 300:  # noqa: PLR2004 - anything but success
                     raise _error(response.status, await response.content.read(_MOST_PROBLEM))

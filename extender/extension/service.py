@@ -35,6 +35,7 @@ from extender.runtime import HoldExpirer, Informers, Supervisor
 from extender.scheduling import Evaluator
 
 _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
+_FLUSH_SECONDS = 1.0  # for the last records; the console may be absent
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
 _OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"}
@@ -111,6 +112,8 @@ class Service:
             await self.binder.drain(_DRAIN_SECONDS)
         finally:
             await self.supervisor.stop()
+        if self.outbox is not None:
+            await self.outbox.flush(_FLUSH_SECONDS)
 
     def cached_pod(self, uid: str, resource_version: str) -> Pod | None:
         """The pod from the cache, if the cache has exactly this resourceVersion of it."""

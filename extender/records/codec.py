@@ -192,7 +192,7 @@ def _result(result: Result) -> Json:
     if result.share_id:
         found["share_id"] = _cut(result.share_id)
     if result.consumed is not None:
-        found["consumed"] = {_cut(name, _MAX_NAME): str(amount) for name, amount in result.consumed.items()}
+        found["consumed"] = {_cut(name, _MAX_NAME): str(n) for name, n in [*result.consumed.items()][:_MAX_LIST]}
     return found
 
 

@@ -23,7 +23,7 @@ class HttpLimits:
     idle_seconds: float = 120.0
     body_seconds: float = 10.0  # until a body has arrived; kube-scheduler itself times out after 5
     bodies_bytes: int = 64 * 1024 * 1024  # of all incomplete bodies together
-    write_seconds: float = 30.0  # until a client has read an answer
+    write_seconds: float = 30.0  # in which a client takes nothing of an answer
     end_seconds: int = 20  # for running requests at shutdown; a pod gets 30 s to terminate
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.console import Console, UnknownPod
+from extender.console import Console, TooManyQuestions, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.model import BerthError, ObjectKey, Result, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
@@ -53,6 +53,8 @@ async def _explained(console: Console, key: ObjectKey, without: list[str], free:
         return Answer(200, orjson.dumps(await console.explainer.pod(key, _scenario(console, without, free))))
     except UnknownPod as error:
         return problem(404, str(error))
+    except TooManyQuestions as error:
+        return problem(429, str(error))
     except BerthError as error:
         return problem(400, str(error))
 
@@ -74,6 +76,8 @@ async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scop
         return Answer(200, orjson.dumps(found))
     except UnknownPod as error:
         return problem(404, str(error))
+    except TooManyQuestions as error:
+        return problem(429, str(error))
     except ValidationError as error:
         return problem(400, faults_of(error, {}))
     except TooLarge as error:

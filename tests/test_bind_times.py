@@ -1,0 +1,104 @@
+"""A bind ends before kube-scheduler's time-out: afterwards the node's CPU and memory may belong to other pods."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extender.cluster import Writer, now_rfc3339
+from extender.extension.binder import Binder, BinderDependencies
+from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindTimes
+from extender.extension.gang_barrier import GangBarrier
+from extender.extension.live_reads import LANDING_SECONDS
+from extender.model import ObjectKey
+from extender.policy import Policy
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import Serving, berthing, claim, pod
+
+SOON = Policy(binding_wait_seconds=1)
+CONFIG = Path(__file__).parents[1] / "scheduler-config" / "berth-scheduler.yaml"
+P = ObjectKey("default", "p")
+
+
+def binder(b: Serving, times: BindTimes) -> Binder:
+    """A binder on the cache of a service, with other times."""
+    s = b.app.service
+    rest = BinderDependencies(now_rfc3339, lambda _: 0.0, lambda: "", lambda _: None, s.supervisor)
+    writer, progress = Writer(s.client, "test"), s.informers.progress
+    gangs = GangBarrier(s.gangs, progress, s.clock)
+    return Binder(s.cache, s.filter_service, writer, progress, s.binder.write_barrier, gangs, rest, times)
+
+
+class Hanging:
+    """The API server does not answer the requests that end so. `asked` counts them."""
+
+    def __init__(self, *endings: str) -> None:
+        self.endings = endings
+        self.asked = 0
+        self.over = asyncio.Event()
+
+    async def __call__(self, method: str, path: str) -> ApiError | None:
+        if method == "GET" or not path.endswith(self.endings):
+            return None
+        self.asked += 1
+        await self.over.wait()
+        return ApiError(503, "ServiceUnavailable", "too late")
+
+
+async def filtered(b: Serving) -> tuple[str, str]:
+    """The UID of a pod with two claims, and its node."""
+    b.cluster.apply(claim("c"))
+    b.cluster.apply(claim("d"))
+    b.cluster.apply(pod("p", "c", "d"))
+    await b.settled()
+    return b.pod("p")["metadata"]["uid"], (await b.filter("p"))["NodeNames"][0]
+
+
+async def test_a_bind_that_cannot_write_its_claims_gives_up_and_undoes_its_writes() -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}, SOON) as b:
+        uid, node = await filtered(b)
+        other = "n1" if node == "n2" else "n2"
+        b.cluster.api.intercept = hanging = Hanging("/d/status", "/binding")
+        impatient = binder(b, BindTimes(claims=0.0))
+        calls = [impatient.bind(P, uid, one) for one in (node, other)]
+        answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_SECONDS)
+        assert [type(answer) for answer in answers] == [BindError, BindError], answers
+        assert {str(answer) for answer in answers} == {"gave up after 1 s, before kube-scheduler does"}
+        hanging.over.set()
+        b.cluster.api.intercept = None
+        assert b.held() == []
+        assert not b.node_of("p")
+        await b.settled()
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+
+
+async def test_a_bind_whose_binding_is_not_answered_gives_up_and_undoes_nothing() -> None:
+    async with berthing({"n1": "t4-4"}, SOON) as b:
+        uid, node = await filtered(b)
+        b.cluster.api.intercept = hanging = Hanging("/binding")
+        impatient = binder(b, BindTimes(claims=1.0, binding=0.1))
+
+        async def is_unknown() -> bool:
+            """On a busy machine a call may end before its Binding."""
+            with pytest.raises(BindError) as caught:
+                await impatient.bind(P, uid, node)
+            return isinstance(caught.value, BindOutcomeUnknown)
+
+        await eventually(is_unknown)
+        assert hanging.asked == 1, "the Binding is not sent again"
+        hanging.over.set()
+        b.cluster.api.intercept = None
+        assert len(b.held()) == 2
+        assert await b.bind("p", node) == ""
+        assert b.node_of("p") == node
+
+
+def test_a_bind_ends_before_the_time_out_of_the_shipped_scheduler() -> None:
+    (bind,) = (entry for entry in yaml.safe_load(CONFIG.read_text())["extenders"] if "bindVerb" in entry)
+    times = BindTimes()
+    left = float(bind["httpTimeout"].removesuffix("s")) - Policy().binding_wait_seconds - times.claims - times.binding
+    assert left > LANDING_SECONDS, "time for the undo"

@@ -1,0 +1,55 @@
+"""GET /v1/updates: no reader keeps one of the 64 places for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+
+from extender.console import MOST_WATCHERS
+from extender.console.fleet_overview import FleetOverview
+from extender.sandbox import carried_machines
+from extender.web.console.console_app import ConsoleApp
+from extender.web.http_limits import PAGES
+from tests.eventually import HANG_SECONDS, eventually
+from tests.running_berth import berthing
+from tests.test_hostile_http import SOON, listening, status
+
+UPDATES = b"GET /v1/updates HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def test_a_new_reader_gets_the_place_of_one_that_never_reads() -> None:
+    limits = replace(PAGES, write_seconds=SOON)
+    async with berthing({"n": "t4-4"}) as b, listening(ConsoleApp(b.console), limits) as (_, port):
+        with ExitStack() as stack:
+            for _ in range(MOST_WATCHERS):
+                reader = stack.enter_context(socket.socket())
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel makes it a few KiB
+                reader.connect(("127.0.0.1", port))
+                reader.send(UPDATES)
+            await eventually(lambda: b.console.overview.is_full)
+            assert await status(port, UPDATES) == 503
+            added = 0
+
+            async def has_room() -> bool:
+                nonlocal added
+                added += 100
+                for n in range(100):  # more than the kernel takes for a client that does not read
+                    b.cluster.add_node(f"more-{added}-{n}", carried_machines()["t4-4"])
+                await asyncio.sleep(SOON)
+                return await status(port, UPDATES) == 200
+
+            await eventually(has_room)
+
+
+async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
+    """Then the kernel takes all that is sent to a client that never reads."""
+    now = 0.0
+    async with berthing({"n": "t4-4"}) as b:
+        overview = FleetOverview(b.console.cache, b.console.history, b.console.explainer, lambda: now)
+        readers = [asyncio.ensure_future(anext(overview.updates(), None)) for _ in range(MOST_WATCHERS)]
+        await eventually(lambda: overview.is_full)
+        now = 600.0
+        assert await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS) == [None] * MOST_WATCHERS
+        assert not overview.is_full
