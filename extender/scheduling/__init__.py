@@ -12,7 +12,7 @@ from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete,
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.node_ranking import NodeRanking, StatusGroup
+from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
 from extender.scheduling.pod_requirements import (
@@ -26,6 +26,7 @@ from extender.scheduling.pod_requirements import (
 )
 from extender.scheduling.ranking_cache import RankingCache
 from extender.scheduling.shortlist import held_by_claim, held_results, plan, scores, shortlist
+from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
     "Attempt",

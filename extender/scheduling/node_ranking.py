@@ -14,7 +14,6 @@ from collections.abc import Collection, Container, Hashable, Iterator, Mapping, 
 from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple
 
 from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
 from extender.model import CallBudgetSpent, Code, DeviceRequest
@@ -23,22 +22,14 @@ from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unsche
 from extender.scheduling.node_classes import NodeClass, NodeClasses
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
+from extender.scheduling.status_group import StatusGroup, group_of
 
 _NAME = itemgetter(0)
-_FIRST = 3  # node names per status group
 _REFRESHED = 2  # stale placements that one update computes again
 # Estimated bytes, measured with tracemalloc over half-full fleets (docs/performance.md).
 _BASE_BYTES = 4096
 _STATUS_BYTES, _UNSCHEDULABLE_BYTES, _PLACEMENT_BYTES, _PICK_BYTES = 64, 640, 480, 112
 _NODE_BYTES, _CLASS_BYTES = 80, 320  # only with own NodeClasses
-
-
-class StatusGroup(NamedTuple):
-    """Nodes that share a status."""
-
-    status: FilterStatus
-    nodes: int  # number of nodes
-    first: list[str]  # names of the first nodes, sorted, at most 3
 
 
 class NodeRanking:
@@ -136,7 +127,9 @@ class NodeRanking:
         """
         statuses = chain[tuple[int, FilterStatus]](self._placements.items(), self._unschedulable.items())
         found = (
-            _group(status, self._names(number), among, without) for number, status in statuses if number in self._nodes
+            group_of(status, self._names(number), among, without)
+            for number, status in statuses
+            if number in self._nodes
         )
         return [group for group in found if group.nodes]
 
@@ -389,14 +382,3 @@ class NodeRanking:
                 self._forget(number)
         self._unschedulable_by_text = {status.text: status for status in self._unschedulable.values()}
         self._cleanup_at = self.groups + 2 * kept
-
-
-def _group(
-    status: FilterStatus, names: Sequence[str], among: Container[str] | None, without: Collection[str]
-) -> StatusGroup:
-    counted = names if among is None else [name for name in names if name in among]
-    if not without:
-        return StatusGroup(status, len(counted), list(counted[:_FIRST]))
-    excluded = [name for name in without if counted[bisect_left(counted, name) :][:1] == [name]]
-    first = [name for name in counted[: _FIRST + len(excluded)] if name not in excluded]
-    return StatusGroup(status, len(counted) - len(excluded), first[:_FIRST])
