@@ -154,8 +154,8 @@ class Snapshot:
     )  # (namespace, UID) of the pod to claim
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID
     nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
-    # (namespace, group) to {claim: node}
-    pod_groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
+    # (namespace, GroupKey.on_claims) to {claim: node}
+    group_claims: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
     states: Mapping[int, NodeState] = field(default_factory=dict)  # by number; only states that some node is in
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # claims with devices of a pool
     # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.

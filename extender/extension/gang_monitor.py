@@ -13,7 +13,7 @@ from extender.extension.decisions import FilterSink
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
-from extender.model import Code, GroupKey
+from extender.model import Code, GroupKey, GroupSource
 from extender.scheduling import gang_minimum, gang_of, is_incomplete
 
 
@@ -105,7 +105,10 @@ class GangMonitor:
             if pod is None or pod.deleting:
                 self._gangs.end(forming, f"a pod of group {forming.key.name} was deleted")
                 return
-            # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave.
+            # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave. The
+            # in-tree gang scheduling reports each round with a text that says nothing of the pod.
+            if forming.key.source is GroupSource.CORE:
+                continue
             own = f"group {forming.key.name}"
             if pod.unschedulable not in ("", forming.planned.told[uid]) and own not in pod.unschedulable:
                 self._gangs.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}")

@@ -27,7 +27,7 @@ from extender.wire import has_all
 _REPLANS = 3  # new plans after kube-scheduler refused a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
-_DOUBTFUL_SECONDS = 5.0  # after a failed plan: until the first bind must have arrived
+_DOUBTFUL_SECONDS = 5.0  # until the first bind must have arrived, if an earlier plan failed
 
 
 class GangScheduler:
@@ -188,7 +188,8 @@ class GangScheduler:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
             members = _MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
-            doubtful = self.waiting.failures(gang.key) > 0
+            # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
+            doubtful = self.waiting.failures(gang.key) > 0 or gang.key.source is GroupSource.CORE
             first_bind_by = min(now + members + _DOUBTFUL_SECONDS, deadline) if doubtful else deadline
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, first_bind_by)
             self.forming[gang.key] = forming
