@@ -164,6 +164,10 @@ class Snapshot:
     # UID to node of bound members, as of a recent read; only of groups whose bound members have too few claims.
     bound_members: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
 
+    def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
+        """The claims that the group's pods have devices in, each with its node."""
+        return self.group_claims.get((group.namespace, group.on_claims), {})
+
     def changed_since(self, version: int) -> list[str] | None:
         """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""
         return [] if version == self.version else self.changes.since(version)
