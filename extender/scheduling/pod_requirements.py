@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
 from extender.model import (
-    GroupKey,
     IMPLICIT_RESOURCE_PREFIX,
     MAX_RESERVATIONS,
     Allocation,
@@ -19,6 +18,7 @@ from extender.model import (
     ClaimSpec,
     Code,
     DeviceClass,
+    GroupKey,
     Node,
     NodeSelector,
     ObjectKey,
