@@ -32,8 +32,9 @@ from extender.sandbox.apiserver.status_errors import ApiError
 from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.web.record_routes import Records
+from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
-from tests.test_serve import certificate, free_port
+from tests.process_worlds import free_port
 
 BERTH = "system:serviceaccount:berth-system:berth"
 TOKENS = {
@@ -405,7 +406,7 @@ async def test_a_console_that_cannot_be_reached_is_told(url: str) -> None:
             await post(b"{}")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@NEEDS_OPENSSL
 async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -434,7 +435,7 @@ async def test_an_authority_that_is_none_is_told_at_the_start(tmp_path: Path) ->
                 pass
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@NEEDS_OPENSSL
 async def test_serve_reads_a_changed_authority_again(tmp_path: Path) -> None:
     """A console with a certificate of a new authority got no record until serve was restarted."""
     for name in ("old", "new"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
-import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -30,10 +29,11 @@ from extender.sandbox import Cluster, carried_machines
 from extender.sockets import listen_on
 from extender.web.http_limits import VERBS
 from extender.web.serve_app import Probes, ServeApp
+from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, eventually
+from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 from tests.test_layers import FILES, ROOT
-from tests.test_serve import certificate, free_port
 
 QUICK = Delays(first=0.001, most=0.01)
 
@@ -280,7 +280,7 @@ async def ends_on_sigterm(serving: asyncio.Task[None]) -> AsyncIterator[None]:
         await serving
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@NEEDS_OPENSSL
 async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     policy = tmp_path / "policy.yaml"
@@ -303,7 +303,7 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
             await answers(client, f"{url}/metrics", "berth_policy_generation 2.0", serving)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@NEEDS_OPENSSL
 async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     policy, candidate = tmp_path / "policy.yaml", tmp_path / "candidate.yaml"
