@@ -67,7 +67,7 @@ async def test_failed_bind_removes_the_special_claim() -> None:
 
 async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None:
     """A crash after the claim was created and before it was allocated: it holds nothing and goes with its pod. An
-    allocated one is removed first (tests/test_tenant.py)."""
+    allocated one is removed first (tests/test_tenant_special_claims.py)."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("old"))
         owner = {
