@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from extender.cluster import load_credentials
-from extender.entry.listening import Tls, server
-from extender.sockets import listen_on
+from extender.entry.listening import Tls
 from extender.web.http_limits import HttpLimits
 from tests.certificates import NEEDS_OPENSSL, certificate
 from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.http_worlds import SOON, connected, hang_up, listening
 from tests.process_worlds import served
 from tests.running_berth import berthing
 
@@ -26,17 +26,10 @@ from tests.running_berth import berthing
 async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
-    async with berthing({"n1": "t4-4"}) as b:
-        web = server(b.app, ("127.0.0.1", 0), HttpLimits(head_seconds=0.2), tls)
-        serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
-        task = asyncio.create_task(serving)
-        await eventually(lambda: web.started)
-        reader, writer = await asyncio.open_connection("127.0.0.1", web.servers[0].sockets[0].getsockname()[1])
-        assert await asyncio.wait_for(reader.read(), HANG_SECONDS) == b""
-        writer.close()
-        await writer.wait_closed()
-        web.should_exit = True
-        await task
+    async with berthing({"n1": "t4-4"}) as b, listening(b.app, HttpLimits(head_seconds=SOON), tls) as (_, port):
+        connection = await connected(port)
+        assert await asyncio.wait_for(connection[0].read(), HANG_SECONDS) == b""
+        await hang_up(connection)
 
 
 @NEEDS_OPENSSL
