@@ -8,7 +8,7 @@ import pytest
 
 from extender.policy import Policy
 from tests.dra_worlds import CLAIMS, CONDITIONAL, asks, custom, place, report
-from tests.eventually import eventually
+from tests.eventually import HANG_SECONDS, eventually
 from tests.running_berth import berthing, pod
 
 
@@ -114,6 +114,6 @@ async def test_a_process_that_ends_leaves_the_wait_for_drivers_to_the_next() -> 
         b.cluster.apply(pod("p", "p"))
         bind = asyncio.create_task(place(b, "p"))
         await eventually(lambda: b.held() or bind.done())
-        await b.app.service.binder.drain(30)
+        await b.app.service.binder.drain(HANG_SECONDS)
         assert await bind == "waiting for binding conditions of claim default/p"
         assert len(b.held()) == 1, "the allocation stays for the scheduler's next try"
