@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import ssl
 import subprocess
 import time
@@ -19,6 +18,7 @@ import pytest
 import yaml
 
 from extender.wire import lenient_loads
+from tests.process_worlds import free_port
 
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -47,12 +47,6 @@ def missing(*more: str) -> str:
         return f"BERTH_KUBE_BIN is not set: it names a folder with {' '.join((*NEEDED, *more))}"
     absent = [name for name in (*NEEDED, *more) if not (Path(folder) / name).exists()]
     return f"BERTH_KUBE_BIN={folder} lacks {' '.join(absent)}" if absent else ""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Console(NamedTuple):
