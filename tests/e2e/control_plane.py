@@ -191,9 +191,18 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(loaded))
         self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self._gates)
 
-    def start_berth(self, python: str, console: str = "") -> int:
+    def kill(self, *programs: str) -> None:
+        """End programs by SIGKILL, all at the same time: `extender` or the name of a Kubernetes program."""
+        found = [p for p in self.processes if any(Path(arg).name in programs for arg in list(p.args)[:3])]  # type: ignore[arg-type] # `spawn` passes lists
+        for process in found:
+            process.kill()
+        for process in found:
+            process.wait()
+            self.processes.remove(process)
+
+    def start_berth(self, python: str, console: str = "", port: int = 0) -> int:
         """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
-        port = free_port()
+        port = port or free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
         self.spawn(
             [
