@@ -68,9 +68,9 @@ class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
     def __init__(self, folder: Path, *api_args: str, gates: str = "") -> None:
-        """`gates` are feature gates of all components."""
-        self._gates = (f"--feature-gates={gates}",) if gates else ()
-        self._api_args = (*self._gates, *api_args)
+        """`gates` are feature gates of all Kubernetes components."""
+        self.gates = (f"--feature-gates={gates}",) if gates else ()
+        self._api_args = (*self.gates, *api_args)
         self.bin = Path(os.environ["BERTH_KUBE_BIN"])
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -142,7 +142,7 @@ class ControlPlane:
             f"--root-ca-file={self.folder / 'certs' / 'apiserver.crt'}",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            *self._gates,
+            *self.gates,
         )
 
     def __exit__(self, *_: object) -> None:
@@ -189,7 +189,7 @@ class ControlPlane:
             extender["urlPrefix"] = f"http://127.0.0.1:{berth_port}"
         path = self.folder / "scheduler.yaml"
         path.write_text(yaml.safe_dump(loaded))
-        self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self._gates)
+        self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self.gates)
 
     def kill(self, *programs: str) -> None:
         """End programs by SIGKILL, all at the same time: `extender` or the name of a Kubernetes program."""
