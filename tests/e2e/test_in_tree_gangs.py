@@ -41,6 +41,7 @@ GATES = ",".join(
     )
 )
 PORT = free_port()
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
@@ -74,10 +75,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             "spec": spec,
         })  # fmt: skip
         for name, value in (("low", 10), ("high", 1000)):
-            started.create({
-                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-                "value": value,
-            })  # fmt: skip
+            started.request("POST", PRIORITIES, {"metadata": {"name": name}, "value": value})
         started.start_scheduler(started.start_berth(sys.executable, port=PORT))
         yield started
 
