@@ -241,3 +241,56 @@ async def test_no_binding_is_sent_if_the_claim_of_one_member_cannot_be_written()
         assert "no" in answers[2]
         assert not bindings
         assert not b.held()
+
+
+async def test_a_refused_node_moves_no_member_that_kube_scheduler_has_placed() -> None:
+    async with berthing(NODES | {"n3": "a100-pcie-8-bridged"}) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        nodes = await planned(b, "p0")
+        waiting = asyncio.create_task(b.bind("p0", nodes["p0"]))
+        await eventually(lambda: next(iter(b.app.service.gangs.forming.values())).arrived, "the first bind arrived")
+        nodes |= await planned(b, "p1")  # kube-scheduler has placed this one, too, but its bind has not arrived
+        refused = next(iter(b.app.service.gangs.forming.values())).planned.plan.placements[
+            b.pod("p2")["metadata"]["uid"]
+        ][0]
+        answer = await b.filter("p2", [name for name in (*NODES, "n3") if name != refused])
+        assert len(answer["NodeNames"]) == 1, answer
+        nodes["p2"] = answer["NodeNames"][0]
+        assert len(set(nodes.values())) == 3
+        assert await bind_all(b, {name: nodes[name] for name in ("p1", "p2")}) == ["", ""]
+        assert await waiting == ""
+
+
+async def test_kube_scheduler_has_room_for_one_member_on_each_node() -> None:
+    """As with a scarce CPU: the devices of all members fit on one node, but kube-scheduler refuses the second one."""
+    machines = {f"n{i}": "a100-pcie-8-bridged" for i in range(8)}
+    async with berthing(machines) as b:
+        for i in range(8):
+            member(b, f"p{i}", minimum=8, gpus=1)
+        await b.settled()
+        nodes: dict[str, str] = {}
+        for i in range(8):
+            answer = await b.filter(f"p{i}", [name for name in machines if name not in nodes.values()])
+            assert len(answer["NodeNames"] or ()) == 1, (i, answer)
+            nodes[f"p{i}"] = answer["NodeNames"][0]
+        assert set(nodes.values()) == set(machines)
+        assert await bind_all(b, nodes) == [""] * 8
+
+
+async def test_nodes_on_which_kube_scheduler_has_room_for_different_numbers_of_members() -> None:
+    machines = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
+    async with berthing(machines) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=4, gpus=1)
+        await b.settled()
+        nodes: dict[str, str] = {}
+        first = (await b.filter("p0"))["NodeNames"][0]
+        nodes["p0"] = first  # its room is used up; the others have room for two
+        for i in range(1, 4):
+            left = [n for n in machines if n != first and list(nodes.values()).count(n) < 2]
+            answer = await b.filter(f"p{i}", left)
+            assert len(answer["NodeNames"] or ()) == 1, (i, answer)
+            nodes[f"p{i}"] = answer["NodeNames"][0]
+        assert await bind_all(b, nodes) == [""] * 4

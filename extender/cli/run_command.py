@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.addresses import PORTS, parse_listen
 from extender.cli.logs import set_up_logging
 from extender.entry.desk import both
 from extender.model import WireError
+from extender.policy import Policy
 from extender.sandbox import (
     ApiError,
     Cluster,
+    Expectation,
+    GangReport,
+    GangRow,
     Report,
     Row,
     Scheduler,
@@ -28,6 +33,7 @@ from extender.sandbox import (
     listening,
     load_examples,
 )
+from extender.scheduling import gang_minimum
 
 Json = dict[str, Any]
 # Number of nodes per machine. The fleet is mixed, so that the choice of the node matters as much as of the devices.
@@ -38,11 +44,15 @@ FLEET = {
     "hgx-b200-8-degraded": 1,
     "h100-pcie-8-bridged": 2,
     "l40s-8-pix": 2,
-    "gb200-nvl72-tray": 2,
+    "gb200-nvl72-tray": 8,
     "t4-4": 3,
 }
+NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other nodes
+GROUP_LEVELS = Policy().group_levels
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
-_TABLE_WIDTH = 118  # columns the table needs; pipes and CI logs report 80
+_QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
+_PENDING = "pending"
+_PIPE_WIDTH = 118  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 
 
 def run_command(
@@ -69,7 +79,9 @@ def run_command(
 
 
 async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: bool) -> int:
-    console = Console(width=max(Console().width, _TABLE_WIDTH))
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _PIPE_WIDTH)
     verbs, pages = parse_listen(listen[0]), parse_listen(listen[1], "--console")
     if not 0 <= api_port < PORTS:
         raise WireError("--api-port", f"must be a port below {PORTS}, is {api_port}")
@@ -87,10 +99,16 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         scheduler = Scheduler(cluster.store, url)
         task = asyncio.create_task(scheduler.run())
         try:
-            rows = await _place(cluster, scheduler, workloads)
+            expectations = await _place(cluster, scheduler, workloads)
+            rows = Report(cluster.store).rows(expectations, scheduler.pending())
             console.print(make_table(rows))
+            snapshot = app.service.cache.snapshot()
+            gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, GROUP_LEVELS)
+            gangs = gang_report.rows(expectations, rows)
+            if gangs:
+                console.print("", make_gang_table(gangs), sep="\n")
             if once:
-                return 0 if all(row.good for row in rows) else 1
+                return 0 if all(row.good for row in rows) and all(gang.good for gang in gangs) else 1
             console.print(
                 f"API server: {api_url}   Berth: {url} (/filter, /prioritize, /bind)   Page: {page}   Ctrl-C ends all."
             )
@@ -107,33 +125,94 @@ def add_fleet(cluster: Cluster) -> None:
     machines = carried_machines()
     for kind, count in FLEET.items():
         for number in range(1, count + 1):
-            cluster.add_node(f"{kind}-{number}", machines[kind])
+            nodes = NODES_PER_CLIQUE.get(kind)
+            labels = {GROUP_LEVELS[0]: f"nvl72-{(number - 1) // nodes + 1}"} if nodes else {}
+            cluster.add_node(f"{kind}-{number}", machines[kind], labels)
 
 
-async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]]) -> list[Row]:
-    expectations = []
+async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]]) -> list[Expectation]:
+    """Create the examples, one file after the other."""
+    expectations: list[Expectation] = []
     for name, objects in workloads:
+        of_file = []
         for obj in objects:
             try:
                 cluster.apply(obj)
             except (ValueError, ApiError) as error:
                 raise WireError(name, str(error)) from error
             if obj["kind"] == "Pod":
-                expectations.append(expectation(obj))
-        await _until(lambda: scheduler.idle)
-    return Report(cluster.store).rows(expectations, scheduler.pending())
+                of_file.append(expectation(obj))
+        await _settled(scheduler, of_file)
+        expectations += of_file
+    return expectations
+
+
+async def _settled(scheduler: Scheduler, expectations: list[Expectation]) -> None:
+    """Wait until the pods are bound or pending as expected, or until the scheduler has had no work for a while.
+
+    All pods of a gang may be rejected for a moment: then Berth lets the scheduler retry them.
+    """
+    clock, calls = asyncio.get_running_loop().time, 0
+    quiet_since = clock()
+    end = quiet_since + _SETTLE_SECONDS
+    while clock() < end:
+        await asyncio.sleep(0.05)
+        made = sum(scheduler.calls.values())
+        if made != calls or not scheduler.idle:
+            calls, quiet_since = made, clock()
+            continue
+        pending = scheduler.pending()
+        waiting = [e for e in expectations if f"default/{e.pod}" in pending]
+        if all(e.is_pending_for(pending[f"default/{e.pod}"]) for e in waiting):
+            return
+        if clock() - quiet_since > _QUIET_SECONDS:
+            return
 
 
 def make_table(rows: list[Row]) -> Table:
     """Return the result as a table, one row per pod. Bandwidths are in GB/s."""
-    table = Table(title="Example workloads", title_justify="left")
-    for name in ("pod", "node", "devices", "joined by", "GB/s", "first fit", "verdict"):
-        table.add_column(name, justify="right" if name in ("GB/s", "first fit") else "left")
+    table = _table("Example workloads", ("pod", "node", "devices", "joined by", "GB/s", "first fit"))
+    table.columns[4].justify = table.columns[5].justify = "right"
     for row in rows:
-        devices = " ".join(device.removeprefix("gpu-") for device in row.devices)
-        verdict = f"[green]✓[/] {row.note}" if row.good else f"[red]✗ {row.note}[/]"
-        table.add_row(row.pod, row.node, devices, row.joined, _gbps(row.gbps), _gbps(row.first_fit_gbps), verdict)
+        bandwidths = _gbps(row.gbps), _gbps(row.first_fit_gbps)
+        table.add_row(_marked(row.pod, row), _node(row), _positions(row.devices), row.joined, *bandwidths)
     return table
+
+
+def make_gang_table(gangs: list[GangRow]) -> Table:
+    """Return the gangs as a table: for each gang the domains of its nodes, and then the node of each pod."""
+    table = _table("Gangs", ("gang and its pods", "Berth", "first fit"))
+    for gang in gangs:
+        table.add_row(_marked(gang.gang, gang), gang.domain, gang.first_fit_domain, style="bold")
+        for row in gang.members:
+            table.add_row(f"  {row.pod}", row.node or _PENDING, row.first_fit_node or "none")
+        table.add_section()
+    return table
+
+
+def _table(title: str, names: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")  # no name is cut on a narrow terminal
+    return table
+
+
+def _marked(name: str, row: Row | GangRow) -> str:
+    return f"[green]✓[/] {name}" if row.good else f"[red]✗ {name}[/]"
+
+
+def _node(row: Row) -> str:
+    return f"{row.node or _PENDING}: {escape(row.note)}" if row.note else row.node
+
+
+def _positions(devices: Sequence[str]) -> str:
+    """The positions of devices on their node: '1 2' for gpu-1 and gpu-2, '0-7' for eight."""
+    left, words = [int(device.rpartition("-")[2]) for device in devices], list[str]()
+    while left:
+        run = next((n for n, position in enumerate(left) if position != left[0] + n), len(left))
+        words += [f"{left[0]}-{left[run - 1]}"] if run > 2 else map(str, left[:run])  # noqa: PLR2004 - '1 2' is as short
+        left = left[run:]
+    return " ".join(words)
 
 
 def _gbps(value: float) -> str:

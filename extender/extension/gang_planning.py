@@ -50,13 +50,15 @@ class GangPlanning:
         members = self._members(gang) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
-        kept = frozenset(before.arrived if before is not None else ())
+        kept = before.settled if before is not None else frozenset()
         shortage = None
-        for count in plan_sizes(gang, members, len(kept)):
-            found = self._plan(gang, members.first(count, kept), pod, names, others, before)
-            if isinstance(found, (PlannedGang, Reason)):
-                return found
-            shortage = found
+        # What kube-scheduler showed on one node may be wrong for others, so the last attempt does without the limits.
+        for limited in (True, False) if before is not None and before.most else (False,):
+            for count in plan_sizes(gang, members, len(kept)):
+                found = self._plan(gang, members.first(count, kept), pod, names, others, before, limited=limited)
+                if isinstance(found, (PlannedGang, Reason)):
+                    return found
+                shortage = found
         if shortage is not None and shortage.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
         label = self._required_label(gang)
@@ -108,8 +110,10 @@ class GangPlanning:
         names: Sequence[str] | None,
         others: Sequence[FormingGang],
         before: FormingGang | None,
+        *,
+        limited: bool,
     ) -> PlannedGang | Reason | GangShortage:
-        problem = self._problem(gang, members, pod, names, before)
+        problem = self._problem(gang, members, pod, names, before, limited=limited)
         found = self._solve(gang, problem)
         occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
         if isinstance(found, GangPlan) and not occupied.isdisjoint(node for node, _ in found.placements.values()):
@@ -126,7 +130,14 @@ class GangPlanning:
         return PlannedGang(found, members.requirements, without, told)
 
     def _problem(
-        self, gang: Gang, members: GangMembers, pod: Pod, names: Sequence[str] | None, before: FormingGang | None
+        self,
+        gang: Gang,
+        members: GangMembers,
+        pod: Pod,
+        names: Sequence[str] | None,
+        before: FormingGang | None,
+        *,
+        limited: bool,
     ) -> GangProblem:
         asked, nodes = members.requirements.get(pod.uid), dict[str, frozenset[str]]()
         if names is not None and asked is not None:
@@ -134,9 +145,10 @@ class GangPlanning:
             nodes = {uid: offered for uid, found in members.requirements.items() if found.key == asked.key}
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)
-        for uid in members.requirements.keys() & before.arrived:  # kube-scheduler has assumed the pod on this node
+        for uid in members.requirements.keys() & before.settled:
             nodes[uid] = frozenset({before.planned.plan.placements[uid][0]})
-        return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded)
+        limits = before.limits() if limited else {}
+        return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
 
     def _solve(self, gang: Gang, problem: GangProblem) -> GangPlan | GangShortage:
         """Raises CallBudgetSpent."""

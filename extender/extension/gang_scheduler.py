@@ -113,6 +113,7 @@ class GangScheduler:
             return self._plan(pod, membership, names)
         if uid in planned.without_devices or has_all(names, [planned.plan.placements[uid][0]]):
             return self._answer(forming, pod, names)
+        forming.answered.discard(uid)
         self._exclude(forming, uid, planned.plan.placements[uid][0])
         if forming.committed or forming.replans >= _REPLANS:
             why = f"kube-scheduler refused the planned nodes of pod {pod.key}"
@@ -121,11 +122,18 @@ class GangScheduler:
         return self._plan(pod, membership, names, forming)
 
     def _exclude(self, forming: FormingGang, uid: str, node: str) -> None:
-        """kube-scheduler refused a node. Equal members whose bind has not arrived would be refused, too."""
+        """kube-scheduler refused a node for a member: it would refuse it for equal members, too.
+
+        If it has accepted the node for others of them, the node is full; so expect no more room on other nodes.
+        """
         requirements = forming.planned.requirements
-        for other in requirements.keys() - forming.arrived:
-            if requirements[other].key == requirements[uid].key:
+        key = requirements[uid].key
+        for other in requirements.keys() - forming.settled:
+            if requirements[other].key == key:
                 forming.excluded.setdefault(other, set()).add(node)
+        accepted = forming.settled_on(key)[node]
+        if accepted:
+            forming.most[key] = min(accepted, forming.most.get(key, accepted))
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""
@@ -156,9 +164,9 @@ class GangScheduler:
     ) -> FilterResult | None:
         """Plan the gang. None if its minimum runs already, so that the pod is placed alone.
 
-        `before` has an earlier plan, whose members keep their nodes if their bind has arrived.
+        `before` has an earlier plan, whose settled members keep their nodes.
         """
-        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid}, before)
+        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid})
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
             return None
@@ -266,7 +274,7 @@ class GangScheduler:
             del self.forming[forming.key]
         if not forming.committed:
             forming.ended = forming.ended or why
-        self._release(forming.planned.members, None)
+        self._release(forming.planned.members)
         self._cache.freed()
         self._changed()
         if self.waiting.any_for(Code.GANG_WAITS):
@@ -292,10 +300,9 @@ class GangScheduler:
         if forming.bound >= forming.planned.members:
             self.end(forming, "all members are bound")
 
-    def _release(self, uids: Iterable[str], kept: FormingGang | None) -> None:
+    def _release(self, uids: Iterable[str]) -> None:
         for uid in uids:
-            if kept is None or uid not in kept.arrived:
-                self._cache.release(uid)
+            self._cache.release(uid)
 
     def expire(self) -> None:
         """End the plans whose deadline passed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from extender.model import GroupKey, Reason
-from extender.scheduling import GangPlan, PodRequirements
+from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class PlannedGang:
 class FormingGang:
     """A gang with a plan. Its devices are held until its members are bound, or until the plan ends.
 
-    `arrived` are members whose bind request came; `written` those whose claims are allocated and passed the write
-    barrier. Once `quorum` members are written, the gang is committed: their Bindings may be sent. Times are in seconds
-    of the service's clock.
+    kube-scheduler has chosen the planned node of the `answered` members, as far as Berth knows. `arrived` are members
+    whose bind request came; `written` those whose claims are allocated and passed the write barrier. Once `quorum`
+    members are written, the gang is committed: their Bindings may be sent. Times are in seconds of the service's clock.
     """
 
     key: GroupKey
@@ -48,6 +48,8 @@ class FormingGang:
     deadline: float
     first_bind_by: float  # when the plan ends if no bind request came: earlier than `deadline` after a failed plan
     excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler refused
+    # Requirements key to the most members on one node: kube-scheduler refused one more than this.
+    most: dict[Hashable, int] = field(default_factory=dict)
     replans: int = 0
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
     arrived: set[str] = field(default_factory=set)
@@ -55,6 +57,22 @@ class FormingGang:
     bound: set[str] = field(default_factory=set)
     committed: bool = False
     ended: str = ""  # why the plan ended before the gang was committed; '' if it did not
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """UIDs of the members whose node kube-scheduler has chosen: a new plan must not move them."""
+        return frozenset(self.answered | self.arrived)
+
+    def settled_on(self, key: Hashable) -> Counter[str]:
+        """Node to number of settled members with this requirements key."""
+        placements, requirements = self.planned.plan.placements, self.planned.requirements
+        return Counter(placements[uid][0] for uid in self.settled & placements.keys() if requirements[uid].key == key)
+
+    def limits(self) -> dict[str, NodeLimit]:
+        """UID of each member that is not settled to the limit of its kind."""
+        by_key = {key: NodeLimit(most, self.settled_on(key)) for key, most in self.most.items()}
+        left = self.planned.requirements.keys() - self.settled
+        return {uid: by_key[key] for uid in left if (key := self.planned.requirements[uid].key) in by_key}
 
     @property
     def ends_at(self) -> float:

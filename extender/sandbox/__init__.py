@@ -4,7 +4,8 @@ Production code has no branch for the sandbox: Berth talks to it over HTTP as to
 """
 
 from extender.sandbox.apiserver.status_errors import ApiError
-from extender.sandbox.examples import expectation, load_examples
+from extender.sandbox.examples import Expectation, expectation, load_examples
+from extender.sandbox.gang_report import GangReport, GangRow
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
 from extender.sandbox.report import Report, Row
 from extender.sandbox.sandbox_cluster import Cluster, listening
@@ -13,6 +14,9 @@ from extender.sandbox.scheduler import Scheduler
 __all__ = [
     "ApiError",
     "Cluster",
+    "Expectation",
+    "GangReport",
+    "GangRow",
     "Report",
     "Row",
     "Scheduler",

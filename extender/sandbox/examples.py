@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,11 @@ class Expectation:
     machines: tuple[str, ...]  # the pod may be on one of these; empty: on any
     min_gbps: float  # least ring bandwidth
     pending: str  # part of the reason for which the pod must stay pending, or ""
+    domain: str  # label with one value on the nodes of all pods of this pod's group, or ""
+
+    def is_pending_for(self, reasons: Iterable[str]) -> bool:
+        """Whether the pod must stay pending, for one of these reasons."""
+        return bool(self.pending) and any(self.pending in reason for reason in reasons)
 
 
 def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
@@ -85,4 +90,7 @@ def expectation(pod: Json) -> Expectation:
     except ValueError as error:
         problem = f"must be a number, is {shown(notes[EXPECT + 'gbps'])}"
         raise WireError(f".metadata.annotations[{EXPECT}gbps]", problem) from error
-    return Expectation(metadata["name"], machines, least, notes.get(EXPECT + "pending") or "")
+    pending, domain = notes.get(EXPECT + "pending") or "", notes.get(EXPECT + "domain") or ""
+    if domain and decode_pod(pod).membership is None:
+        raise WireError(f".metadata.annotations[{EXPECT}domain]", "the pod names no group")
+    return Expectation(metadata["name"], machines, least, pending, domain)

@@ -18,13 +18,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table. Bandwidths are ring bandwidths in GB/s; `good` says whether the expectation is met."""
+    """One pod. Bandwidths are ring bandwidths in GB/s; `good` says whether the expectation is met."""
 
     pod: str
-    node: str
+    node: str  # "" while the pod is pending
     devices: tuple[str, ...]
     joined: str
     gbps: float
+    first_fit_node: str  # "" if first fit finds none
     first_fit_gbps: float
     good: bool
     note: str
@@ -51,16 +52,16 @@ class Report:
     def _row(self, expected: Expectation, pending: dict[str, dict[str, int]]) -> Row:
         pod = self._store.get("pods", ("default", expected.pod)) or {}
         claims = self._claims(pod)
-        before = self._first_fit(claims)
+        first_fit = self._first_fit(claims)
         node = (pod.get("spec") or {}).get("nodeName") or ""
         if not node:
-            reason = "; ".join(sorted(pending.get(f"default/{expected.pod}", {}))) or "not scheduled"
-            good = bool(expected.pending) and expected.pending in reason
-            return Row(expected.pod, "(pending)", (), "", 0.0, before, good, reason)
+            reasons = sorted(pending.get(f"default/{expected.pod}", {}))
+            good, note = expected.is_pending_for(reasons), "; ".join(reasons) or "not scheduled"
+            return Row(expected.pod, "", (), "", 0.0, *first_fit, good, note)
         devices = [r.device for claim in claims if claim.allocation is not None for r in claim.allocation.results]
         gbps, joined = self._join(node, devices)
         good, note = self._compare(expected, node, gbps, served=bool(devices) or not claims)
-        return Row(expected.pod, node, tuple(d.device for d in devices), joined, gbps, before, good, note)
+        return Row(expected.pod, node, tuple(d.device for d in devices), joined, gbps, *first_fit, good, note)
 
     def _compare(self, expected: Expectation, node: str, gbps: float, *, served: bool) -> tuple[bool, str]:
         machine = self._machines.get(node, "")
@@ -70,7 +71,7 @@ class Report:
             return False, f"expected on {' or '.join(expected.machines)}, is on {machine}"
         if gbps < expected.min_gbps:
             return False, f"expected at least {expected.min_gbps:.0f} GB/s"
-        return served, "as expected" if served else "bound without devices"
+        return served, "" if served else "bound without devices"
 
     def _claims(self, pod: Json) -> list[Claim]:
         named = {
@@ -91,11 +92,9 @@ class Report:
         mask = _mask(fabric, devices)
         return bandwidth(fabric.graph, mask), _words(fabric, mask)
 
-    def _first_fit(self, claims: list[Claim]) -> float:
-        """Return the ring bandwidth of the first devices that fit on the first node by name, and take them."""
+    def _first_fit(self, claims: list[Claim]) -> tuple[str, float]:
+        """Take the first devices that fit on the first node by name. Return (node, ring bandwidth)."""
         fresh = [(str(claim.key), claim.spec) for claim in claims]
-        if not fresh:
-            return 0.0
         for node in self._nodes:
             allocated_state = usage_of(self._slices, self._first_fit_taken, {})
             problem = problem_of(node, self._slices, self._classes, fresh, allocated_state, Features(), Masks())
@@ -103,8 +102,8 @@ class Report:
             if solution is not None:
                 devices = [problem.inventory.places[p.bit].id for claim in solution.picks for p in claim]
                 self._first_fit_taken.extend(devices)
-                return self._join(node.name, devices)[0]
-        return 0.0
+                return node.name, self._join(node.name, devices)[0]
+        return "", 0.0
 
 
 def _mask(fabric: Fabric, devices: list[DeviceId]) -> int:

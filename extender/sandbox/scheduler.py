@@ -1,7 +1,7 @@
 """A scheduler loop that calls Berth as kube-scheduler does.
 
 It filters and prioritizes one pod at a time, binds in the background, backs off after failures, and retries a rejected
-pod on the same events as kube-scheduler.
+pod on the same events as kube-scheduler, also if the event comes during the pod's filter request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ class _Waiting:
     ready_at: float = 0.0
     failures: int = 0
     rejected: bool = False
+    requeued: bool = False  # whether an event that requeues the pod came since its last attempt began
     reasons: dict[str, int] = field(default_factory=dict)
+
+    def requeue(self) -> None:
+        """An event came that may make the pod schedulable."""
+        self.rejected, self.requeued = False, True
 
 
 class Scheduler:
@@ -89,7 +94,7 @@ class Scheduler:
         assigned = change.resource == "pods" and (change.obj.get("spec") or {}).get("nodeName")
         if change.resource in _REQUEUING or assigned:
             for waiting in self._waiting.values():
-                waiting.rejected = False
+                waiting.requeue()
         self._wake.set()
 
     def _consider(self, pod: Json, *, gone: bool = False) -> None:
@@ -98,8 +103,7 @@ class Scheduler:
         if gone or spec.get("nodeName") or metadata.get("deletionTimestamp"):
             self._waiting.pop(uid, None)
         elif spec.get("schedulerName") == self._name:
-            waiting = self._waiting.setdefault(uid, _Waiting((metadata["namespace"], metadata["name"])))
-            waiting.rejected = False
+            self._waiting.setdefault(uid, _Waiting((metadata["namespace"], metadata["name"]))).requeue()
 
     def _next(self) -> tuple[str, _Waiting] | None:
         now = asyncio.get_running_loop().time()
@@ -114,6 +118,7 @@ class Scheduler:
         if found is None:
             return False
         uid, waiting = found
+        waiting.requeued = False
         pod = self._store.get("pods", waiting.key)
         if pod is None or not self._claims_exist(pod):
             waiting.rejected = True  # as PreEnqueue: an update of the pod or of a claim requeues it
@@ -124,7 +129,7 @@ class Scheduler:
             self._failed(waiting, str(error))
             return True
         if node is None:
-            waiting.rejected = True
+            waiting.rejected = not waiting.requeued
             return True
         self._binding[uid] = asyncio.create_task(self._bind(session, uid, waiting, node))
         return True

@@ -10,7 +10,7 @@ from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unsche
 from extender.scheduling.evaluator import Evaluator
 from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete, placed_members
 from extender.scheduling.gang_memory import GangMemory
-from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
+from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, plan_sizes
 from extender.scheduling.node_ranking import NodeRanking
@@ -42,6 +42,7 @@ __all__ = [
     "GangPlan",
     "GangProblem",
     "GangShortage",
+    "NodeLimit",
     "NodeRanking",
     "Pending",
     "Placement",

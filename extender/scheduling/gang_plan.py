@@ -10,6 +10,18 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLimit:
+    """How many members of one kind a node has room for beside its devices, as kube-scheduler has shown."""
+
+    most: int  # on any node
+    placed: Mapping[str, int]  # node to number of such members that the plan does not move
+
+    def left(self, node: str) -> int:
+        """How many more of these members fit on a node."""
+        return max(self.most - self.placed.get(node, 0), 0)
+
+
+@dataclass(frozen=True, slots=True)
 class GangMember:
     """A member to place."""
 
@@ -18,6 +30,7 @@ class GangMember:
     rank: int  # members are placed in this order on neighbouring nodes
     nodes: frozenset[str] | None = None  # nodes on which kube-scheduler may run the pod; None: all
     excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler refused for the pod
+    limit: NodeLimit | None = None  # members of one kind share one limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from extender.allocation import Snapshot
 from extender.model import Pod
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
-from extender.scheduling.gang_plan import GangMember, GangProblem
+from extender.scheduling.gang_plan import GangMember, GangProblem, NodeLimit
 from extender.scheduling.pod_requirements import (
     Pending,
     PodRequirements,
@@ -67,13 +67,15 @@ def gang_problem(
     policy: Policy,
     nodes: Mapping[str, frozenset[str]] = MappingProxyType({}),
     excluded: Mapping[str, Collection[str]] = _NONE,
+    limits: Mapping[str, NodeLimit] = MappingProxyType({}),
 ) -> GangProblem:
     """The problem of these members of a gang.
 
-    `nodes` and `excluded` are, by UID, the only nodes that a member may use, and nodes that it must not use.
+    By UID: `nodes` are the only ones that a member may use, and it must not use those `excluded`; for `limits` see
+    GangMember.
     """
     wanted = tuple(
-        GangMember(pod.uid, found, rank, nodes.get(pod.uid), frozenset(excluded.get(pod.uid, ())))
+        GangMember(pod.uid, found, rank, nodes.get(pod.uid), frozenset(excluded.get(pod.uid, ())), limits.get(pod.uid))
         for rank, pod in enumerate(members.pods)
         if (found := members.requirements.get(pod.uid)) is not None
     )

@@ -93,6 +93,7 @@ class GangSearch:
         else:
             # Units of one class are equal, so each goes to the node of the one before, or to a later node.
             first = self._chosen[-rooms.members_per_unit][0] if unit else 0
+            first += self._is_full(class_, unit, first)
             nodes = self._distinct(class_, first, self._wanted[class_] - unit)
         key = (position, tuple(nodes[:1]), self._trial.key())
         if key in self._failed:
@@ -105,6 +106,13 @@ class GangSearch:
                 self._chosen.pop()
                 self._trial.undo()
         self._failed.add(key)
+
+    def _is_full(self, class_: int, unit: int, node: int) -> bool:
+        """Whether the units before this one in its class use all the room of a node."""
+        each = self._classes[class_].members_per_unit
+        before = self._chosen[-each * unit :: each] if unit else []
+        most = self._classes[class_].most[self._names[class_][node]] if before else 1
+        return sum(chosen == node for chosen, _ in before) >= most
 
     def _distinct(self, class_: int, first: int, left: int) -> list[int]:
         """The nodes to try for a unit. Of equal nodes that the trial does not use, only the first."""
@@ -122,7 +130,9 @@ class GangSearch:
         """What the classes see of a node that the trial does not use; None if the node is used, or shares a pool."""
         if name not in self._local or not self._trial.is_fresh(name):
             return None
-        return tuple(rooms.class_number(name) if name in rooms.most else None for rooms in self._classes)
+        return tuple(
+            (rooms.class_number(name), rooms.most[name]) if name in rooms.most else None for rooms in self._classes
+        )
 
     def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
         """Every choice of devices for a member on a node, the preferred one first.

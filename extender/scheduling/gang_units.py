@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation import Pick, Solution
 from extender.model import DeviceRequest, Node, NodeSelector
-from extender.scheduling.gang_plan import GangMember
+from extender.scheduling.gang_plan import GangMember, NodeLimit
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 
@@ -39,6 +39,7 @@ class UnitClass:
     nodes: tuple[frozenset[str], ...]  # a node must be in all of them
     excluded: frozenset[str]
     selectors: tuple[NodeSelector, ...]  # a node must match all of them
+    limit: NodeLimit | None = None  # of units with one member
     units: list[Unit] = field(default_factory=list)
 
     @property
@@ -70,9 +71,10 @@ def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
         selectors = tuple(
             dict.fromkeys(selector for member in unit.members for selector in member.requirements.node_selectors)
         )
-        key = (tuple(step.key for step in steps), frozenset(nodes), excluded, selectors)
+        limit = unit.members[0].limit if len(unit.members) == 1 else None
+        key = (tuple(step.key for step in steps), frozenset(nodes), excluded, selectors, id(limit))
         if key not in found:
-            found[key] = UnitClass(steps, nodes, excluded, selectors)
+            found[key] = UnitClass(steps, nodes, excluded, selectors, limit)
         found[key].units.append(unit)
     return sorted(found.values(), key=lambda one: (-one.size, _order(one.units[0].members[0])))
 

@@ -112,6 +112,9 @@ class NodeRooms:
                     self.most.update(dict.fromkeys(own, bound.most))
                     self.score.update(dict.fromkeys(own, score))
                     self._exact &= bool(bound.each)
+        if class_.limit is not None:
+            limit = class_.limit
+            self.most = {name: least for name, most in self.most.items() if (least := min(most, limit.left(name)))}
 
     def _bound(self, name: str) -> _Bound:
         key = (self._number, "bound", self.class_number(name))
@@ -168,9 +171,9 @@ class NodeRooms:
         fresh = trial.is_fresh(name)
         if bound.each:
             free = bound.free if fresh else bound.free & ~trial.taken_bits(name)
-            return min(free.bit_count() // bound.each, wanted)
+            return min(free.bit_count() // bound.each, most)
         if fresh:
-            return min(len(self._run(name, most, variant).placements), wanted)
+            return min(len(self._run(name, most, variant).placements), most)
         before = len(trial)
         found = len(self._place_next(trial, name, most, variant))
         trial.undo_to(before)

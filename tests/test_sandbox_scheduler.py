@@ -1,0 +1,117 @@
+"""The sandbox's scheduler treats an extender as kube-scheduler does, where gangs depend on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from extender.sandbox import Cluster, Scheduler, carried_machines, listening
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.eventually import eventually
+from tests.running_berth import claim, pod
+
+CLASSES = RESOURCES["resource.k8s.io", "deviceclasses"]
+
+
+class Extender:
+    """Accepts and binds pods.
+
+    `feasible` says whether a pod fits. No bind ends before `wanted_binds` binds have arrived. `filtered` has the pod of
+    each filter request.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.feasible: Callable[[str], bool] = lambda _: True
+        self.wanted_binds = 1
+        self.filtered: list[str] = []
+        self._arrived = 0
+        self._all_arrived = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body = orjson.loads(await request.body())
+        await (await self._answer(request.url.path, body))(scope, receive, send)
+
+    async def _answer(self, path: str, body: dict) -> Response:
+        if path == "/filter":
+            name = body["Pod"]["metadata"]["name"]
+            self.filtered.append(name)
+            names = body["NodeNames"] if self.feasible(name) else []
+            return JSONResponse({"NodeNames": names, "FailedNodes": {}, "Error": ""})
+        if path == "/prioritize":
+            return JSONResponse([])
+        self._arrived += 1
+        if self._arrived == self.wanted_binds:
+            self._all_arrived.set()
+        await self._all_arrived.wait()
+        target = {"metadata": {"uid": body["PodUID"]}, "target": {"name": body["Node"]}}
+        self._cluster.api.registry.bind((body["PodNamespace"], body["PodName"]), target)
+        return JSONResponse({"Error": ""})
+
+
+@asynccontextmanager
+async def scheduling(cluster: Cluster, extender: Extender) -> AsyncIterator[Scheduler]:
+    async with listening(extender, "127.0.0.1", 0) as url:
+        scheduler = Scheduler(cluster.store, url)
+        task = asyncio.create_task(scheduler.run())
+        try:
+            yield scheduler
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def cluster_with(pods: int) -> Cluster:
+    cluster = Cluster()
+    cluster.add_node("n", carried_machines()["t4-4"])
+    for i in range(pods):
+        cluster.apply(claim(f"p{i}"))
+        cluster.apply(pod(f"p{i}", f"p{i}"))
+    return cluster
+
+
+def bound(cluster: Cluster) -> int:
+    return sum(bool(p["spec"].get("nodeName")) for p in cluster.store.all("pods"))
+
+
+async def test_binds_of_different_pods_run_beside_each_other() -> None:
+    """The bind of a gang's member ends only after the binds of the others began."""
+    cluster = cluster_with(4)
+    extender = Extender(cluster)
+    extender.wanted_binds = 4
+    async with scheduling(cluster, extender) as scheduler:
+        await eventually(lambda: bound(cluster) == 4, "all pods are bound")
+        assert not scheduler.last_errors
+
+
+async def test_an_event_during_the_filter_request_requeues_the_pod() -> None:
+    """The last member of a gang may appear, and Berth requeue the others, while one of them is being rejected."""
+    cluster = cluster_with(1)
+    extender = Extender(cluster)
+
+    def reject_once(name: str) -> bool:
+        if extender.filtered.count(name) > 1:
+            return True
+        change = {"metadata": {"annotations": {"berth.dev/wake": "1"}}}
+        cluster.api.registry.patch(CLASSES, ("", "berth.dev"), change, "", strategic=False)
+        return False
+
+    extender.feasible = reject_once
+    async with scheduling(cluster, extender):
+        await eventually(lambda: bound(cluster) == 1, "the pod is retried and bound")
+
+
+async def test_a_rejected_pod_waits_for_an_event() -> None:
+    cluster = cluster_with(2)
+    extender = Extender(cluster)
+    extender.feasible = lambda name: name != "p0" or bound(cluster) > 0
+    async with scheduling(cluster, extender):
+        await eventually(lambda: bound(cluster) == 2, "the bound pod requeues the rejected one")
+        assert extender.filtered.count("p0") == 2
