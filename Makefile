@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,9 @@ bench-cel: $(STAMP) ## measure CEL: speed against cel-python, masks of 40,000 de
 
 bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the published traces
 	$(BIN)/python -m benchmarks.quality $(if $(TRACES),--traces $(TRACES))
+
+bench-gang-quality: $(STAMP) ## measure gangs on a mixed trace: pod by pod, and by the gang planner
+	$(BIN)/python -m benchmarks.gang_quality
 
 bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH_KUBE_BIN: folder of control plane binaries)
 	$(BIN)/python -m benchmarks.end_to_end
