@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
@@ -11,33 +11,18 @@ from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
     Gang,
-    GangMember,
+    GangMembers,
     GangMemory,
     GangPlan,
     GangProblem,
     GangShortage,
     Pending,
-    PodRequirements,
-    UnschedulableAndUnresolvable,
+    UnreadyMember,
+    gang_members,
+    gang_problem,
     plan_gang,
-    requirements_of,
+    plan_sizes,
 )
-
-_DEFAULT_TOPOLOGY = "preferred"
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """The members of one plan."""
-
-    pods: tuple[Pod, ...]
-    requirements: dict[str, PodRequirements]  # by UID; only of members that need devices
-
-    def first(self, count: int, kept: frozenset[str]) -> _Members:
-        """The members of `kept`, and then the first ones in rank order, up to `count`."""
-        ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)
-        pods = tuple(sorted(ordered[:count], key=self.pods.index))
-        return _Members(pods, {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements})
 
 
 class GangPlanning:
@@ -67,7 +52,7 @@ class GangPlanning:
             return members
         kept = frozenset(before.arrived if before is not None else ())
         shortage = None
-        for count in dict.fromkeys((len(members.pods), max(gang.missing, len(kept)))):
+        for count in plan_sizes(gang, members, len(kept)):
             found = self._plan(gang, members.first(count, kept), pod, names, others, before)
             if isinstance(found, (PlannedGang, Reason)):
                 return found
@@ -97,23 +82,18 @@ class GangPlanning:
         except CallBudgetSpent:
             return True
 
-    def _members(self, gang: Gang) -> _Members | Reason:
-        snapshot, policy = self._cache.snapshot(), self._filter_service.policy
-        requirements = {}
-        for member in gang.waiting:
-            match found := requirements_of(member, snapshot, policy):
-                case PodRequirements():
-                    requirements[member.uid] = found
-                case Pending():
-                    return Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
-                case UnschedulableAndUnresolvable():
-                    return Reason(Code.INVALID, (f"pod {member.key} of the group: {found.reason}",))
-        return _Members(gang.waiting, requirements)
+    def _members(self, gang: Gang) -> GangMembers | Reason:
+        found = gang_members(gang, self._cache.snapshot(), self._filter_service.policy)
+        if not isinstance(found, UnreadyMember):
+            return found
+        if isinstance(found.why, Pending):
+            return Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
+        return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
     def _plan(
         self,
         gang: Gang,
-        members: _Members,
+        members: GangMembers,
         pod: Pod,
         names: Sequence[str] | None,
         others: Sequence[FormingGang],
@@ -136,25 +116,17 @@ class GangPlanning:
         return PlannedGang(found, members.requirements, without, told)
 
     def _problem(
-        self, gang: Gang, members: _Members, pod: Pod, names: Sequence[str] | None, before: FormingGang | None
+        self, gang: Gang, members: GangMembers, pod: Pod, names: Sequence[str] | None, before: FormingGang | None
     ) -> GangProblem:
-        asked = members.requirements.get(pod.uid)
-        offered = frozenset(names) if names is not None else None
-        wanted = []
-        for rank, member in enumerate(members.pods):
-            requirements = members.requirements.get(member.uid)
-            if requirements is None:
-                continue
-            nodes = offered if asked is not None and requirements.key == asked.key else None
-            excluded: Iterable[str] = ()
-            if before is not None:
-                excluded = before.excluded.get(member.uid, ())
-                if member.uid in before.arrived:  # kube-scheduler has assumed the pod on this node
-                    nodes = frozenset({before.planned.plan.placements[member.uid][0]})
-            wanted.append(GangMember(member.uid, requirements, rank, nodes, frozenset(excluded)))
-        levels = self._filter_service.policy.group_levels
-        topology = gang.topology or _DEFAULT_TOPOLOGY
-        return GangProblem(tuple(wanted), levels, topology, gang.topology_label, gang.placed)
+        asked, nodes = members.requirements.get(pod.uid), dict[str, frozenset[str]]()
+        if names is not None and asked is not None:
+            offered = frozenset(names)
+            nodes = {uid: offered for uid, found in members.requirements.items() if found.key == asked.key}
+        if before is None:
+            return gang_problem(gang, members, self._filter_service.policy, nodes)
+        for uid in members.requirements.keys() & before.arrived:  # kube-scheduler has assumed the pod on this node
+            nodes[uid] = frozenset({before.planned.plan.placements[uid][0]})
+        return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded)
 
     def _solve(self, gang: Gang, problem: GangProblem) -> GangPlan | GangShortage:
         """Raises CallBudgetSpent."""

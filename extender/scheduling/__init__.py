@@ -12,6 +12,7 @@ from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete,
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_planner import plan_gang
+from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, plan_sizes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -36,6 +37,7 @@ __all__ = [
     "FilterStatus",
     "Gang",
     "GangMember",
+    "GangMembers",
     "GangMemory",
     "GangPlan",
     "GangProblem",
@@ -50,11 +52,14 @@ __all__ = [
     "ScoredNode",
     "Skip",
     "StatusGroup",
+    "UnreadyMember",
     "Unschedulable",
     "UnschedulableAndUnresolvable",
     "evaluate",
+    "gang_members",
     "gang_minimum",
     "gang_of",
+    "gang_problem",
     "held_by_claim",
     "held_results",
     "ignores_identity",
@@ -63,6 +68,7 @@ __all__ = [
     "placed_members",
     "plan",
     "plan_gang",
+    "plan_sizes",
     "problem_for",
     "proximity_of",
     "readiness",

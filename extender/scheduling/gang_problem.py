@@ -1,0 +1,81 @@
+"""Makes the problem of a gang: the requirements of its members, and the domains that they may use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from extender.allocation import Snapshot
+from extender.model import Pod
+from extender.policy import Policy
+from extender.scheduling.gang import Gang
+from extender.scheduling.gang_plan import GangMember, GangProblem
+from extender.scheduling.pod_requirements import (
+    Pending,
+    PodRequirements,
+    UnschedulableAndUnresolvable,
+    requirements_of,
+)
+
+_DEFAULT_TOPOLOGY = "preferred"
+_NONE: Mapping[str, Collection[str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class GangMembers:
+    """The members of one plan."""
+
+    pods: tuple[Pod, ...]  # in rank order
+    requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
+
+    def first(self, count: int, kept: Collection[str] = ()) -> GangMembers:
+        """The members of `kept`, and then the first ones in rank order, up to `count`."""
+        ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)
+        pods = tuple(sorted(ordered[:count], key=self.pods.index))
+        return GangMembers(pods, {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements})
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadyMember:
+    """A member without requirements. No member is planned before all have them."""
+
+    pod: Pod
+    why: Pending | UnschedulableAndUnresolvable
+
+
+def gang_members(gang: Gang, snapshot: Snapshot, policy: Policy) -> GangMembers | UnreadyMember:
+    """The waiting members with their requirements, or the first one that has none."""
+    requirements = {}
+    for member in gang.waiting:
+        match found := requirements_of(member, snapshot, policy):
+            case PodRequirements():
+                requirements[member.uid] = found
+            case Pending() | UnschedulableAndUnresolvable():
+                return UnreadyMember(member, found)
+    return GangMembers(gang.waiting, requirements)
+
+
+def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
+    """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least."""
+    return tuple(dict.fromkeys((len(members.pods), max(gang.missing, kept))))
+
+
+def gang_problem(
+    gang: Gang,
+    members: GangMembers,
+    policy: Policy,
+    nodes: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    excluded: Mapping[str, Collection[str]] = _NONE,
+) -> GangProblem:
+    """The problem of these members of a gang.
+
+    `nodes` and `excluded` are, by UID, the only nodes that a member may use, and nodes that it must not use.
+    """
+    wanted = tuple(
+        GangMember(pod.uid, found, rank, nodes.get(pod.uid), frozenset(excluded.get(pod.uid, ())))
+        for rank, pod in enumerate(members.pods)
+        if (found := members.requirements.get(pod.uid)) is not None
+    )
+    topology = gang.topology or _DEFAULT_TOPOLOGY
+    return GangProblem(wanted, policy.group_levels, topology, gang.topology_label, gang.placed)
