@@ -5,6 +5,7 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 
 from extender.scheduling.binding_conditions import Readiness, readiness
 from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_node
+from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
@@ -30,8 +31,11 @@ from extender.scheduling.shortlist import held_by_claim, held_results, plan, sco
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
+    "NODE",
     "Attempt",
     "Decision",
+    "Domain",
+    "Domains",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -65,6 +69,7 @@ __all__ = [
     "ignores_identity",
     "is_incomplete",
     "leftover_claim",
+    "natural",
     "placed_members",
     "plan",
     "plan_gang",
