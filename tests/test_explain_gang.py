@@ -62,6 +62,10 @@ def explained(
     return explain_gang(group, pods, snapshot, POLICY, context, caches, attempts or {})
 
 
+def sentences(found: GangExplanation) -> tuple[str, ...]:
+    return tuple(miss.sentence for miss in found.misses)
+
+
 def racks(world: GangWorld, *nodes: str) -> None:
     """Nodes a1, a2, b1, ... of 8 GPUs: the letter is the rack."""
     for name in nodes:
@@ -116,14 +120,14 @@ def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None
     found = explained(world)
     assert found.outcome == "refused"
     assert found.room == 1
-    assert found.misses == (
+    assert sentences(found) == (
         "fits with topology preferred instead of required, across the cluster",
         f"fits in {CLIQUE}=clique-b without default/large (8 devices on b2)",
         f"fits in {CLIQUE}=clique-a without default/middle (4 devices on a2) and default/small (1 device on a2)",
     )
     assert found.sentence == (
         "group default/job fits nowhere: no domain has room for 2 pods together; "
-        f"the most room is in {CLIQUE}=clique-a, for 1; it {found.misses[0]}"
+        f"the most room is in {CLIQUE}=clique-a, for 1; it {sentences(found)[0]}"
     )
     assert not found.cut_short
     assert [(one.node, one.devices, one.pods, one.state) for one in found.holders] == [
@@ -139,6 +143,27 @@ def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None
     assert explained(world).domain == "clique-a"
 
 
+def test_all_pods_of_several_nodes_must_end() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "a3")
+    for node in ("a1", "a2", "a3"):
+        occupy(world, f"first-{node}", node, 0, 4)
+        occupy(world, f"second-{node}", node, 4, 4)
+    members(world, 6, gpus=4)
+    found = explained(world)
+    (miss,) = found.misses
+    assert (miss.pods, miss.devices) == (6, 24)
+    assert miss.sentence.endswith("and default/first-a2 (4 devices on a2) and 2 more"), miss.sentence
+    assert {pod for holder in miss.holders for pod in holder.pods} == {
+        f"default/{which}-{node}" for which in ("first", "second") for node in ("a1", "a2", "a3")
+    }
+    for holder in miss.holders:
+        for name in holder.pods:
+            assert explained(world).outcome == "refused"
+            free(world, name.removeprefix("default/"))
+    assert explained(world).outcome == "fits"
+
+
 def test_one_large_pod_is_named_rather_than_two() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
@@ -150,7 +175,7 @@ def test_one_large_pod_is_named_rather_than_two() -> None:
     world.add_claim(claim("p9", 2))
     apply(world, "p9", "p9", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
     found = explained(world)
-    assert [miss for miss in found.misses if "without" in miss] == [
+    assert [miss for miss in sentences(found) if "without" in miss] == [
         "fits on node a1 without default/large (6 devices on a1)"
     ]
 
@@ -161,7 +186,7 @@ def test_a_smaller_minimum_that_fits() -> None:
     members(world, 5)
     found = explained(world)
     assert (found.room, found.level, found.domain) == (3, "", "")
-    assert found.misses == ("fits with a minimum of 3 instead of 5 members",)
+    assert sentences(found) == ("fits with a minimum of 3 instead of 5 members",)
     assert "the most room is across the cluster, for 3" in found.sentence
     members(world, 5, minimum=3)
     assert explained(world).outcome == "fits"
@@ -171,7 +196,7 @@ def test_a_minimum_of_one_is_not_proposed() -> None:
     world = GangWorld()
     racks(world, "a1")
     members(world, 2)
-    assert explained(world).misses == ()
+    assert sentences(explained(world)) == ()
 
 
 def test_a_constraint_to_one_value_of_a_label() -> None:
@@ -185,7 +210,7 @@ def test_a_constraint_to_one_value_of_a_label() -> None:
     world.cache.apply_group_policy(membership.policy_key, GroupPolicy(2, RACK))
     found = explained(world)
     assert (found.source, found.topology_label) == ("spec.schedulingGroup", RACK)
-    assert found.misses == (f"fits without the constraint to one value of {RACK}, across the cluster",)
+    assert sentences(found) == (f"fits without the constraint to one value of {RACK}, across the cluster",)
 
 
 def test_what_is_held_for_another_gang() -> None:
@@ -197,7 +222,7 @@ def test_what_is_held_for_another_gang() -> None:
     apply(world, "r0", "r0", annotations=notes)
     hold(world, "r0", "a1", 8)
     found = explained(world)
-    assert found.misses == (f"fits in {CLIQUE}=clique-a without default/r0 (8 devices on a1, held, group rival)",)
+    assert sentences(found) == (f"fits in {CLIQUE}=clique-a without default/r0 (8 devices on a1, held, group rival)",)
     assert [(one.pods, one.state, one.group) for one in found.holders] == [(("default/r0",), "held", "rival")]
 
 
@@ -264,6 +289,21 @@ def test_groups_that_are_no_gang_or_invalid() -> None:
     found = explained(world)
     assert found.outcome == "waiting"
     assert "claim default/p1 is not known yet" in found.sentence
+
+
+def test_a_planner_that_gave_up_does_not_say_that_the_gang_is_impossible() -> None:
+    """More different members than the planner compares."""
+    world = GangWorld()
+    racks(world, *(f"a{i}" for i in range(9)))
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "65"}
+    for i in range(65):
+        world.add_claim(claim(f"p{i}", 1, f"device.driver == '{GPU}' && {i} == {i}"))
+        apply(world, f"p{i}", f"p{i}", annotations=notes)
+    found = explained(world)
+    assert found.outcome == "gave-up"
+    assert found.sentence == (
+        "group default/job: the planner gave up, because its claims allow too many combinations: a plan may exist"
+    )
 
 
 def test_two_groups_of_one_name() -> None:

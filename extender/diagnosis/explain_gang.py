@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import Holder, uses_by_node
-from extender.diagnosis.gang_near_misses import GangQuestion, best_domain, gang_near_misses, where
+from extender.diagnosis.gang_near_misses import GangNearMiss, GangQuestion, best_domain, gang_near_misses, where
 from extender.model import SCHEDULER, CallBudgetSpent, GroupKey, Pod
 from extender.policy import Policy
 from extender.scheduling import (
@@ -81,7 +81,7 @@ class GangExplanation:
     domain: str = ""
     room: int = 0  # members that fit there
     plan: tuple[PlannedMember, ...] = ()
-    misses: tuple[str, ...] = ()  # changes that would make it fit, the cheapest first
+    misses: tuple[GangNearMiss, ...] = ()  # changes that would make it fit, the cheapest first
     cut_short: str = ""  # why not all changes were tried
     holders: tuple[Holder, ...] = ()  # of devices in the domain with the most room, the most devices first
     more_holders: int = 0
@@ -318,7 +318,7 @@ def _without_room(found: GangExplanation, question: GangQuestion, shortage: Gang
         level=shortage.level,
         domain=shortage.domain,
         room=shortage.room,
-        misses=tuple(one.sentence for one in near.found),
+        misses=near.found,
         cut_short=near.cut_short,
     )
     return _with_holders(found, question, shortage)

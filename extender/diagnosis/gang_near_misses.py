@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, Holder, uses_by_node
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
-from extender.model import CallBudgetSpent, Result
+from extender.model import CallBudget, CallBudgetSpent, Result
 from extender.policy import Policy
 from extender.scheduling import (
     NODE,
@@ -34,10 +34,11 @@ from extender.scheduling import (
     plan_gang,
 )
 
-_DOMAINS = 3  # in which a release is tried
-_NODES = 24  # of a domain, on which a release is tried
+_DOMAINS = 8  # in which a release is tried
+_FOUND = 5  # the cheapest near misses, in one explanation
+_NODES = 64  # of a domain, on which a release is tried
 _USES = 8  # of a node
-_ROOMS = 160  # plans for one node per explanation
+_ROOMS = 480  # plans for one node per explanation
 _ROOM_STEPS = 100  # of such a plan
 _SIZES = 3  # smaller minimums that are tried
 _MORE = 2  # releases that are added one by one if the first choice does not suffice
@@ -73,6 +74,7 @@ class GangNearMiss:
     pods: int  # that would not run: others whose devices are needed, or members that are left out
     devices: int  # of these pods
     sentence: str
+    holders: tuple[Holder, ...] = ()  # the others whose devices are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def gang_near_misses(question: GangQuestion, shortage: GangShortage) -> GangNear
     except CallBudgetSpent:
         cut_short = "the work limit of an explanation ended the search for changes: ask again"
     ordered = sorted(found, key=lambda one: (one.pods, one.devices, one.sentence))
-    return GangNearMisses(tuple(ordered), cut_short)
+    return GangNearMisses(tuple(ordered[:_FOUND]), cut_short)
 
 
 def best_domain(question: GangQuestion, problem: GangProblem, shortage: GangShortage) -> Domain | None:
@@ -163,6 +165,12 @@ class _Release(NamedTuple):
         return sum(use.holder.devices for use in self.uses)
 
 
+class _Choice(NamedTuple):
+    pods: int
+    devices: int
+    releases: tuple[_Release, ...]
+
+
 class _Releases:
     """Near misses by the end of other pods, at most one in each domain."""
 
@@ -187,13 +195,13 @@ class _Releases:
 
     def _in(self, domain: Domain) -> GangNearMiss | None:
         """The end of the fewest pods in a domain that was found, if the gang then has a plan."""
-        question, snapshot = self._question, self._question.snapshot
+        question, snapshot, budget = self._question, self._question.snapshot, self._question.context.budget
         node_infos = (snapshot.node_infos[name] for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, self._own, question.context.budget)
+        uses = uses_by_node(node_infos, snapshot, question.gang.key, self._own, budget)
         names = sorted(uses, key=lambda name: (len(uses[name]), _held(uses[name]), natural(name)))
         needed = len(self._problem.members) - self._room_in(domain)
         offers = [one for name in names[:_NODES] for one in self._offers(name, uses[name], needed)]
-        chosen = _choose(offers, needed)
+        chosen = _choose(offers, needed, budget)
         if len(names) > _NODES or self._rooms_left <= 0:
             self.cut_short = _LIMITS
         for _ in range(_MORE + 1):
@@ -201,11 +209,12 @@ class _Releases:
                 return None
             found = self._plan_without(chosen)
             if isinstance(found, GangPlan):
-                holders = [use.holder for one in chosen for use in one.uses]
+                holders = tuple(use.holder for one in chosen for use in one.uses)
                 sentence = f"fits {where(found.level, found.domain)} without {_named(holders)}"
-                return GangNearMiss(sum(one.pods for one in chosen), sum(one.devices for one in chosen), sentence)
+                pods, devices = sum(one.pods for one in chosen), sum(one.devices for one in chosen)
+                return GangNearMiss(pods, devices, sentence, holders)
             rest = [one for one in offers if all(one.node != other.node for other in chosen)]
-            more = _choose(rest, 1)
+            more = _choose(rest, 1, budget)
             chosen = [*chosen, *more] if more else []
         return None
 
@@ -257,19 +266,22 @@ def _held(uses: Iterable[DeviceUse]) -> int:
     return sum(use.holder.devices for use in uses)
 
 
-def _choose(offers: Iterable[_Release], needed: int) -> list[_Release]:
-    """Releases of different nodes with room for so many members, the fewest pods first; none if all do not suffice."""
-    left, chosen, rest = needed, list[_Release](), list(offers)
-    while left > 0 and rest:
-        best = min(rest, key=lambda one: (one.pods / min(one.gain, left), one.devices, natural(one.node)))
-        chosen.append(best)
-        left -= best.gain
-        rest = [one for one in rest if one.node != best.node]
-    for one in list(chosen):
-        if left + one.gain <= 0:
-            chosen.remove(one)
-            left += one.gain
-    return chosen if left <= 0 else []
+def _choose(offers: Iterable[_Release], needed: int, budget: CallBudget) -> list[_Release]:
+    """At most one release of each node with room for so many members together, the fewest pods, then devices.
+
+    None if all do not suffice. Raises CallBudgetSpent.
+    """
+    cheapest: dict[int, _Choice] = {0: _Choice(0, 0, ())}  # by members, at most `needed`
+    for _, group in groupby(offers, key=lambda one: one.node):
+        own, before = list(group), list(cheapest.items())
+        budget.check()
+        for gained, choice in before:
+            for one in own:
+                total = min(gained + one.gain, needed)
+                new = _Choice(choice.pods + one.pods, choice.devices + one.devices, (*choice.releases, one))
+                if total not in cheapest or new[:2] < cheapest[total][:2]:
+                    cheapest[total] = new
+    return list(cheapest[needed].releases) if needed in cheapest else []
 
 
 def _named(holders: Sequence[Holder]) -> str:
