@@ -154,8 +154,8 @@ class Snapshot:
     )  # (namespace, UID) of the pod to claim
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID
     nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
-    # (namespace, group) to {claim: node}
-    pod_groups: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
+    # (namespace, GroupKey.on_claims) to {claim: node}
+    group_claims: Mapping[tuple[str, str], Mapping[ObjectKey, str]] = field(default_factory=dict)
     states: Mapping[int, NodeState] = field(default_factory=dict)  # by number; only states that some node is in
     claims_on: Callable[[PoolKey], Iterable[Claim]] = lambda _: ()  # claims with devices of a pool
     # Members of each group that have no node yet, by UID; without pods that are deleted or have scheduling gates.
@@ -163,6 +163,10 @@ class Snapshot:
     group_policies: Mapping[GroupKey, GroupPolicy] = field(default_factory=dict)
     # UID to node of bound members, as of a recent read; only of groups whose bound members have too few claims.
     bound_members: Mapping[GroupKey, Mapping[str, str]] = field(default_factory=dict)
+
+    def claims_of_group(self, group: GroupKey) -> Mapping[ObjectKey, str]:
+        """The claims that the group's pods have devices in, each with its node."""
+        return self.group_claims.get((group.namespace, group.on_claims), {})
 
     def changed_since(self, version: int) -> list[str] | None:
         """Names of nodes whose NodeInfo changed after `version`; None if that is not known."""

@@ -38,7 +38,8 @@ class ObjectIndex:
         self.refused_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were refused, by node
         self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
         self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old for its memory data
-        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}  # namespace and group to claims with nodes
+        # (namespace, GroupKey.on_claims) to claims with their node.
+        self.groups: dict[tuple[str, str], dict[ObjectKey, str]] = {}
         self.nodes_version = 0
         self._by_label: dict[str, tuple[int, Mapping[str, frozenset[str]]]] = {}
         self.classes: dict[str, DeviceClass] = {}

@@ -43,7 +43,7 @@ class ClaimWrites:
 
         Returns all claims of the pod: as this bind wrote them, or as it knew them if it only added a reservation.
         """
-        group = requirements.group[1] if requirements.group is not None else ""
+        group = requirements.group.on_claims if requirements.group is not None else ""
         claims = []
         for claim, allocation in planned:
             stamped = replace(allocation, timestamp=self._now())

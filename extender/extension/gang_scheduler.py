@@ -1,14 +1,13 @@
 """Answers filter requests of gang members: no member gets a node before all of them have one.
 
 The first filter request after the gang is complete plans all members on one snapshot and holds all their devices. Each
-member's filter request then gets exactly its planned node. No function here awaits, except the background task.
+member's filter request then gets exactly its planned node. No function here awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 import structlog
@@ -19,7 +18,7 @@ from extender.extension.bound_members import BoundMembers
 from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
+from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
@@ -28,6 +27,7 @@ from extender.wire import has_all
 _REPLANS = 3  # new plans after kube-scheduler refused a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
+_DOUBTFUL_SECONDS = 5.0  # until the first bind must have arrived, if an earlier plan failed
 
 
 class GangScheduler:
@@ -58,7 +58,7 @@ class GangScheduler:
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
-        self._rescheduled = asyncio.Event()
+        self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
 
     # -- filter ----------------------------------------------------------------------------------------------
 
@@ -89,14 +89,14 @@ class GangScheduler:
             return None
         if is_incomplete(membership, minimum, snapshot):
             if placed_members(key, snapshot) and self._bound_members.want(key):
-                self._rescheduled.set()
+                self.rescheduled.set()
             return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
         waiting = self.waiting.get(key)
         if waiting is not None and self._clock() < waiting.retry_at:
             waiting.note(pod.uid)
             if not waiting.asked_early:
                 waiting.asked_early = True
-                self._rescheduled.set()
+                self.rescheduled.set()
             return self._rejected(pod, names, waiting.reason)
         return self._plan(pod, membership, names)
 
@@ -186,15 +186,18 @@ class GangScheduler:
         now, forming, waiting = self._clock(), before, self.waiting.pop(gang.key)
         if forming is None:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
-            seconds = gang.timeout_seconds or self._filter_service.policy.gang_seconds
-            deadline = now + seconds + _MEMBER_SECONDS * len(planned.members)
-            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline)
+            members = _MEMBER_SECONDS * len(planned.members)
+            deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
+            # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
+            doubtful = self.waiting.failures(gang.key) > 0 or gang.key.source is GroupSource.CORE
+            first_bind_by = min(now + members + _DOUBTFUL_SECONDS, deadline) if doubtful else deadline
+            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, first_bind_by)
             self.forming[gang.key] = forming
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
         self._hold(forming)
         self.counts.plans += 1
-        self._rescheduled.set()
+        self.rescheduled.set()
         if waiting is not None and waiting.rejected - {pod.uid}:
             self._sink.fits()  # kube-scheduler must ask again about the members that were rejected
         self._changed()
@@ -282,7 +285,7 @@ class GangScheduler:
         """A member is bound. After the last one, the plan is done."""
         forming.bound.add(uid)
         self._cache.member_bound(forming.key, uid)
-        self.waiting.pop(forming.key)
+        self.waiting.succeeded(forming.key)
         if len(forming.bound) == forming.quorum:
             self.counts.bound += 1
             self.counts.seconds += self._clock() - forming.complete_since
@@ -294,100 +297,17 @@ class GangScheduler:
             if kept is None or uid not in kept.arrived:
                 self._cache.release(uid)
 
-    # -- events and time -------------------------------------------------------------------------------------
-
-    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Iterable[GroupKey]) -> None:
-        """Pods of the groups `changed` changed, by UID. The groups `resized` have other members or another minimum."""
-        for key, uids in changed.items():
-            forming, waiting = self.forming.get(key), self.waiting.get(key)
-            if forming is not None and not forming.committed:
-                self._check_members(forming, uids)
-            if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
-                self._check_complete(key, waiting)
-        for key in resized:
-            waiting = self.waiting.get(key)
-            if waiting is not None:
-                waiting.retry_at = -inf
-                if key not in changed and waiting.reason.code is Code.GANG_INCOMPLETE:
-                    self._check_complete(key, waiting)
-
-    def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
-        """End the plan if a member was deleted, or if kube-scheduler found no node for it."""
-        for uid in uids:
-            if uid not in forming.planned.told:
-                continue
-            pod = self._cache.store.pods.get(uid)
-            if pod is None or pod.deleting:
-                self.end(forming, f"a pod of group {forming.key.name} was deleted")
-                return
-            # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave.
-            own = f"group {forming.key.name}"
-            if pod.unschedulable not in ("", forming.planned.told[uid]) and own not in pod.unschedulable:
-                self.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}")
-                return
-
-    def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
-        """If enough members exist now, let kube-scheduler ask again about those that were rejected."""
-        snapshot = self._cache.snapshot()
-        member = next(iter(snapshot.members.get(key, {}).values()), None)
-        if member is None:
-            self.waiting.pop(key)
-        elif member.membership is not None:
-            minimum = gang_minimum(member.membership, snapshot)
-            if not is_incomplete(member.membership, minimum, snapshot):
-                waiting.retry_at = -inf
-                self._sink.fits()
-
     def expire(self) -> None:
-        """End the plans whose deadline passed, and requeue gangs that kube-scheduler asked about during a pause."""
+        """End the plans whose deadline passed."""
         now = self._clock()
-        for forming in [forming for forming in self.forming.values() if forming.deadline <= now]:
+        for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
             members, name = forming.planned.members, forming.key.name
             absent = len(members - forming.arrived)
             self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
             if forming.committed:
                 self.end(forming, "")
-        if self.waiting.requeue_due():
-            self._sink.fits()
-        self._bound_members.expire()
 
     @property
     def next_deadline(self) -> float:
-        """The earliest time at which `expire` can have work; infinite if there is none."""
-        ends = [forming.deadline for forming in self.forming.values()]
-        return min(self.waiting.next_deadline, self._bound_members.next_deadline, *ends)
-
-    async def run(self) -> None:
-        """Run `expire` at every deadline, and count bound members, until cancelled."""
-        while True:
-            self._rescheduled.clear()
-            self.expire()
-            await self._bound_members.read_wanted(self._members_read)
-            seconds = self.next_deadline - self._clock()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
-                    await self._rescheduled.wait()
-
-    def _members_read(self, key: GroupKey) -> None:
-        waiting = self.waiting.get(key)
-        if waiting is not None:
-            self._check_complete(key, waiting)
-
-    def find_schedulable(self) -> Iterator[bool]:
-        """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.
-
-        Yields True, as the last value, if a gang fits now.
-        """
-        for key in self.waiting.without_room(self._cache.snapshot().version):
-            member = next(iter(self._cache.store.members.get(key, {}).values()), None)
-            waiting, snapshot = self.waiting.get(key), self._cache.snapshot()
-            if member is None or member.membership is None:
-                self.waiting.pop(key)
-            elif waiting is not None:
-                if self._planning.fits(gang_of(member, member.membership, snapshot), member):
-                    waiting.version, waiting.retry_at = -1, -inf
-                    yield True
-                    return
-                waiting.version = snapshot.version
-            yield False
-        yield False
+        """The earliest time at which `expire` has work; infinite if there is none."""
+        return min((forming.ends_at for forming in self.forming.values()), default=inf)

@@ -46,6 +46,7 @@ class FormingGang:
     complete_since: float  # when a filter request first found that enough members exist
     since: float  # the time of the first plan
     deadline: float
+    first_bind_by: float  # when the plan ends if no bind request came: earlier than `deadline` after a failed plan
     excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler refused
     replans: int = 0
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
@@ -55,6 +56,11 @@ class FormingGang:
     committed: bool = False
     ended: str = ""  # why the plan ended before the gang was committed; '' if it did not
 
+    @property
+    def ends_at(self) -> float:
+        """When the plan ends if no other bind request comes."""
+        return self.deadline if self.arrived else self.first_bind_by
+
 
 @dataclass(slots=True, eq=False)
 class WaitingGang:
@@ -63,7 +69,6 @@ class WaitingGang:
     reason: Reason
     complete_since: float = inf  # when a filter request first found that enough members exist
     version: int = -1  # of the snapshot without room for the gang; -1 if the gang waits for something else
-    failures: int = 0  # plans that failed one after the other
     retry_at: float = -inf  # no filter request plans the gang before this time
     asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected

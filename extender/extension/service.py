@@ -21,6 +21,7 @@ from extender.extension.decisions import ReservationSink, ServeSink
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_barrier import GangBarrier
+from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
@@ -76,15 +77,10 @@ class Service:
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
-        self.gangs = GangScheduler(
-            self.cache,
-            self.filter_service,
-            GangPlanning(self.cache, self.filter_service),
-            BoundMembers(self.cache, writer.read_bound_members, clock),
-            sink,
-            clock,
-            progress.notify,
-        )
+        planning = GangPlanning(self.cache, self.filter_service)
+        bound = BoundMembers(self.cache, writer.read_bound_members, clock)
+        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, clock, progress.notify)
+        self.gang_monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, clock)
         self.binder = Binder(
             self.cache,
             self.filter_service,
@@ -99,7 +95,7 @@ class Service:
         self.informers.start()
         start = self.supervisor.start
         start("requeue", partial(self.requeuer.run, self._find_schedulable))
-        start("gangs", self.gangs.run)
+        start("gangs", self.gang_monitor.run)
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
         start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
@@ -142,13 +138,13 @@ class Service:
         self.filter_service.forget_deleted()
         changed, resized = self.cache.store.take_changed_groups()
         if changed or resized:
-            self.gangs.pods_changed(changed, resized)
+            self.gang_monitor.pods_changed(changed, resized)
         if kind in _SUPPLY:
             self.requeuer.supply_changed()
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
-        for look in (self.filter_service.queueing_hints.find_schedulable, self.gangs.find_schedulable):
+        for look in (self.filter_service.queueing_hints.find_schedulable, self.gang_monitor.find_schedulable):
             for fits in look():
                 yield fits
                 if fits:

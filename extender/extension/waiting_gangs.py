@@ -20,6 +20,7 @@ class WaitingGangs:
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
         self._gangs: LRUCache[GroupKey, WaitingGang] = LRUCache(limit)
+        self._failures: LRUCache[GroupKey, int] = LRUCache(limit)  # plans that failed since a member was bound
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -32,6 +33,15 @@ class WaitingGangs:
         """Remove and return the gang, if it waits."""
         found: WaitingGang | None = self._gangs.pop(key, None)
         return found
+
+    def failures(self, key: GroupKey) -> int:
+        """How many plans of the gang failed since a member was bound."""
+        return int(self._failures.get(key, 0))
+
+    def succeeded(self, key: GroupKey) -> None:
+        """A member is bound: the gang does not wait any more, and its failures are forgotten."""
+        self._gangs.pop(key, None)
+        self._failures.pop(key, None)
 
     def without_room(self, version: int) -> list[GroupKey]:
         """The gangs for which an older snapshot than this version had no room, the least recently used first."""
@@ -52,11 +62,11 @@ class WaitingGangs:
 
         `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices.
         """
-        before = self._gangs.get(key)
-        failures = before.failures + 1 if before is not None else 1
-        pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE)
-        since = min(before.complete_since if before is not None else inf, self._clock())
-        gang = self._gangs[key] = WaitingGang(reason, since, version, failures, self._clock() + pause)
+        before, now = self._gangs.get(key), self._clock()
+        failures = self._failures[key] = self.failures(key) + 1
+        seconds = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 16), _LONGEST_PAUSE)
+        since = min(before.complete_since if before is not None else inf, now)
+        gang = self._gangs[key] = WaitingGang(reason, since, version, now + seconds)
         if uid:
             gang.note(uid)
 

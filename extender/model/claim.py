@@ -18,7 +18,7 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
-GROUP_ANNOTATION = "berth.dev/group"  # on pods to place near each other; Berth copies it to their claims
+GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 _GENERATED_PREFIX = 58  # characters of metadata.generateName that the API server keeps
@@ -166,7 +166,7 @@ class Claim:
     owner_pod_uid: str = ""
     owner_group: Consumer | None = None  # the PodGroup that controls the claim, as status.reservedFor names it
     writer: str = ""  # the Berth process that allocated it or took it over; '' for other allocators
-    group: str = ""  # group of the pod for which Berth allocated it
+    group: str = ""  # group of the pod for which Berth allocated it, as GroupKey.on_claims
     extended: bool = False  # whether it is the special claim of a pod with extended resources
     problem: str = ""  # why Berth cannot use the object, with the field; '' if it can
 

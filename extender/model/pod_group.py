@@ -33,6 +33,11 @@ class GroupKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def on_claims(self) -> str:
+        """How the annotation `berth.dev/group` of a claim names the group of its pod."""
+        return self.name if self.source is GroupSource.BERTH else f"{self.source.value}={self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:

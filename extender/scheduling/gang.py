@@ -47,7 +47,7 @@ def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> b
     missing = minimum - len(snapshot.members.get(key, ()))
     if missing <= 0:
         return False
-    claims, bound = snapshot.pod_groups.get((key.namespace, key.name), {}), snapshot.bound_members.get(key, {})
+    claims, bound = snapshot.claims_of_group(key), snapshot.bound_members.get(key, {})
     return len(claims) + len(bound) < missing or len(placed_members(key, snapshot)) < missing
 
 
@@ -58,7 +58,7 @@ def placed_members(key: GroupKey, snapshot: Snapshot) -> dict[str, str]:
     """
     waiting = snapshot.members.get(key, {})
     found = {uid: node for uid, node in snapshot.bound_members.get(key, {}).items() if uid not in waiting}
-    for claim_key, node in snapshot.pod_groups.get((key.namespace, key.name), {}).items():
+    for claim_key, node in snapshot.claims_of_group(key).items():
         claim = snapshot.claims.get(claim_key)
         for consumer in claim.reserved_for if claim is not None else ():
             if consumer.resource == "pods" and consumer.uid not in waiting:

@@ -7,11 +7,9 @@ adds it to the few placements of one answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
-from extender.model import ObjectKey
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scoring import ScorePart, total
@@ -59,11 +57,10 @@ class PodGroupProximity:
 
 def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupProximity | None:
     """The proximity to the pod's group; None for a pod without a group and for a group without placed pods."""
-    members: Mapping[ObjectKey, str] = (
-        snapshot.pod_groups.get(requirements.group, {}) if requirements.group is not None else {}
-    )
-    nodes = [name for name in members.values() if name in snapshot.node_infos]
-    if requirements.group is None or not nodes:
+    if requirements.group is None:
+        return None
+    nodes = [name for name in snapshot.claims_of_group(requirements.group).values() if name in snapshot.node_infos]
+    if not nodes:
         return None
     levels = []
     for label in requirements.policy.group_levels:
@@ -71,5 +68,5 @@ def proximity_of(requirements: PodRequirements, snapshot: Snapshot) -> PodGroupP
         if values:
             levels.append((label, min(values, key=lambda value: (-values[value], value))))
     return PodGroupProximity(
-        requirements.group[1], len(nodes), frozenset(nodes), tuple(levels), len(requirements.policy.group_levels)
+        requirements.group.name, len(nodes), frozenset(nodes), tuple(levels), len(requirements.policy.group_levels)
     )

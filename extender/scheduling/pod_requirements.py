@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
 from extender.model import (
-    GROUP_ANNOTATION,
     IMPLICIT_RESOURCE_PREFIX,
     MAX_RESERVATIONS,
     Allocation,
@@ -19,6 +18,7 @@ from extender.model import (
     ClaimSpec,
     Code,
     DeviceClass,
+    GroupKey,
     Node,
     NodeSelector,
     ObjectKey,
@@ -117,7 +117,7 @@ class PodRequirements:
     key: tuple[object, ...]  # equal keys give equal statuses on every node
     policy: Policy  # with the overrides for this pod
     expected_bytes: int = 0  # bytes of memory per GPU, by the pod's annotation; 0 for no minimum
-    group: tuple[str, str] | None = None  # namespace and name of the pod group
+    group: GroupKey | None = None
     extended: ExtendedResources | None = None
     mappings: tuple[RequestMapping, ...] = ()  # of the special claim
 
@@ -303,8 +303,6 @@ def _requirements(
     contents = tuple(spec.content for spec in specs)
     key = (names, contents, snapshot.classes_version, topology, min_gbps, expected, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
-    name = pod.annotations.get(GROUP_ANNOTATION) or pod.group
-    group = (pod.key.namespace, name) if name else None
     return PodRequirements(
         pending,
         allocated,
@@ -317,7 +315,7 @@ def _requirements(
         key,
         policy,
         expected,
-        group,
+        pod.membership.key if pod.membership is not None else None,
         extended=resources,
     )
 

@@ -33,9 +33,9 @@ _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-_MAY_BE_GANGS = frozenset(
-    source.value for source in (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
-)
+_LABELS = (GroupSource.SCHEDULER_PLUGINS, GroupSource.KUEUE, GroupSource.LEADER_WORKER_SET)
+_JOBS = (GroupSource.JOB_SET, GroupSource.JOB)
+_MAY_BE_GANGS = frozenset(source.value for source in _LABELS)
 
 
 def may_be_in_gang(pod: Json) -> bool:
@@ -81,11 +81,13 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
 
 
 def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) -> tuple[GroupSource, str] | None:
-    for source in GroupSource:
-        if source is GroupSource.CORE:
-            name: object = core
-        else:
-            name = (notes if source is GroupSource.BERTH else labels).get(source.value)
+    named: dict[GroupSource, object] = {GroupSource.BERTH: notes.get(GroupSource.BERTH.value), GroupSource.CORE: core}
+    named |= {source: labels.get(source.value) for source in _LABELS}
+    if any(
+        key in notes for key in _OWN
+    ):  # other Jobs may be work queues, whose pods have nothing to do with each other
+        named |= {source: labels.get(source.value) for source in _JOBS}
+    for source, name in named.items():
         if type(name) is str and name:
             return source, name[:_MOST_NAME]
     return None

@@ -1,0 +1,127 @@
+"""Watches gangs between filter requests: the events of their members, the deadlines of their plans, and new room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from math import inf
+
+from extender.cache import ClusterCache
+from extender.extension.bound_members import BoundMembers
+from extender.extension.decisions import FilterSink
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.gang_state import FormingGang, WaitingGang
+from extender.model import Code, GroupKey, GroupSource
+from extender.scheduling import gang_minimum, gang_of, is_incomplete
+
+
+class GangMonitor:
+    """Ends plans that cannot succeed any more, and lets kube-scheduler ask again about gangs that can run.
+
+    `run` is the background task `gangs`. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        gangs: GangScheduler,
+        cache: ClusterCache,
+        planning: GangPlanning,
+        bound_members: BoundMembers,
+        sink: FilterSink,
+        clock: Callable[[], float],
+    ) -> None:
+        self._gangs = gangs
+        self._waiting = gangs.waiting
+        self._cache = cache
+        self._planning = planning
+        self._bound_members = bound_members
+        self._sink = sink
+        self._clock = clock
+
+    def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Iterable[GroupKey]) -> None:
+        """Pods of the groups `changed` changed, by UID. The groups `resized` have other members or another minimum."""
+        for key, uids in changed.items():
+            forming, waiting = self._gangs.forming.get(key), self._waiting.get(key)
+            if forming is not None and not forming.committed:
+                self._check_members(forming, uids)
+            if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
+                self._check_complete(key, waiting)
+        for key in resized:
+            waiting = self._waiting.get(key)
+            if waiting is not None:
+                waiting.retry_at = -inf
+                if key not in changed and waiting.reason.code is Code.GANG_INCOMPLETE:
+                    self._check_complete(key, waiting)
+
+    def find_schedulable(self) -> Iterator[bool]:
+        """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.
+
+        Yields True, as the last value, if a gang fits now.
+        """
+        for key in self._waiting.without_room(self._cache.snapshot().version):
+            member = next(iter(self._cache.store.members.get(key, {}).values()), None)
+            waiting, snapshot = self._waiting.get(key), self._cache.snapshot()
+            if member is None or member.membership is None:
+                self._waiting.pop(key)
+            elif waiting is not None:
+                if self._planning.fits(gang_of(member, member.membership, snapshot), member):
+                    waiting.version, waiting.retry_at = -1, -inf
+                    yield True
+                    return
+                waiting.version = snapshot.version
+            yield False
+        yield False
+
+    async def run(self) -> None:
+        """End plans and pauses at their deadlines, and read bound members, until cancelled."""
+        while True:
+            self._gangs.rescheduled.clear()
+            self._gangs.expire()
+            self._bound_members.expire()
+            if self._waiting.requeue_due():
+                self._sink.fits()
+            await self._bound_members.read_wanted(self._members_read)
+            seconds = self._next_deadline() - self._clock()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
+                    await self._gangs.rescheduled.wait()
+
+    def _next_deadline(self) -> float:
+        return min(self._gangs.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
+
+    def _members_read(self, key: GroupKey) -> None:
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            self._check_complete(key, waiting)
+
+    def _check_members(self, forming: FormingGang, uids: Iterable[str]) -> None:
+        """End the plan if a member was deleted, or if kube-scheduler found no node for it."""
+        for uid in uids:
+            if uid not in forming.planned.told:
+                continue
+            pod = self._cache.store.pods.get(uid)
+            if pod is None or pod.deleting:
+                self._gangs.end(forming, f"a pod of group {forming.key.name} was deleted")
+                return
+            # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave. The
+            # in-tree gang scheduling reports each round with a text that says nothing of the pod.
+            if forming.key.source is GroupSource.CORE:
+                continue
+            own = f"group {forming.key.name}"
+            if pod.unschedulable not in ("", forming.planned.told[uid]) and own not in pod.unschedulable:
+                self._gangs.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}")
+                return
+
+    def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
+        """If enough members exist now, let kube-scheduler ask again about those that were rejected."""
+        snapshot = self._cache.snapshot()
+        member = next(iter(snapshot.members.get(key, {}).values()), None)
+        if member is None:
+            self._waiting.pop(key)
+        elif member.membership is not None:
+            minimum = gang_minimum(member.membership, snapshot)
+            if not is_incomplete(member.membership, minimum, snapshot):
+                waiting.retry_at = -inf
+                self._sink.fits()

@@ -1,0 +1,129 @@
+"""Gangs whose plans fail wait longer and longer, and hold devices only briefly until a first bind arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from extender.cluster import Unavailable
+from extender.extension.bound_members import BoundMembers
+from extender.extension.waiting_gangs import WaitingGangs
+from extender.model import Code, GroupKey, GroupSource, Reason
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.eventually import eventually
+from tests.running_berth import berthing, claim, pod
+from tests.test_gangs import NODES, bind_all, member, planned
+
+REFUSED = Reason(Code.GANG_REFUSED, ("job",))
+
+
+def key(name: str = "job") -> GroupKey:
+    return GroupKey("default", GroupSource.BERTH, name)
+
+
+def pause_seconds(waiting: WaitingGangs, now: list[float]) -> float:
+    waiting.pause(key(), REFUSED)
+    found = waiting.get(key())
+    assert found is not None
+    seconds = found.retry_at - now[0]
+    now[0] = found.retry_at
+    waiting.pop(key())  # the gang gets a plan
+    return seconds
+
+
+def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> None:
+    now = [0.0]
+    waiting = WaitingGangs(lambda: now[0], 4)
+    assert [pause_seconds(waiting, now) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    waiting.succeeded(key())
+    assert pause_seconds(waiting, now) == 1
+
+
+def test_a_gang_that_always_fails_never_overflows_its_pause() -> None:
+    now = [0.0]
+    waiting = WaitingGangs(lambda: now[0], 4)
+    assert {pause_seconds(waiting, now) for _ in range(3000)} == {1, 2, 4, 8, 16, 30}
+
+
+def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
+    waiting = WaitingGangs(lambda: 0.0, 4)
+    for i in range(100):
+        waiting.pause(key(f"job-{i}"), REFUSED)
+    assert len(waiting) == 4
+    assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
+
+
+async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="10m")
+        await b.settled()
+        await planned(b, "p0", "p1", "p2")
+        first = next(iter(b.app.service.gangs.forming.values()))
+        assert first.ends_at == first.deadline, "nothing speaks against the first plan"
+
+        said = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+        change = {"status": {"conditions": [said]}}
+        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "p2"), change, "status", strategic=True)
+        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+        waiting = b.app.service.gangs.waiting.get(key())
+        assert waiting is not None
+        waiting.retry_at = 0.0
+
+        nodes = await planned(b, "p0", "p1", "p2")
+        second = next(iter(b.app.service.gangs.forming.values()))
+        assert second.ends_at < second.deadline - 500, "the second plan is doubtful"
+        binds = [asyncio.create_task(b.bind("p0", nodes["p0"]))]
+        await eventually(lambda: second.arrived, "the first bind arrived")
+        assert second.ends_at == second.deadline, "kube-scheduler binds the gang: the others have all the time"
+        binds += [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p1", "p2")]
+        assert [await task for task in binds] == ["", "", ""]
+        assert not b.app.service.gangs.waiting.failures(key())
+
+
+async def test_other_pods_are_told_for_which_gang_a_device_is_held() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        b.cluster.apply(claim("alone-gpus", 8))
+        b.cluster.apply(pod("alone", "alone-gpus"))
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        told = (await b.filter("alone"))["FailedAndUnresolvableNodes"]
+        assert set(told) == set(nodes.values())
+        assert all("group job" in text for text in told.values()), told
+        assert await bind_all(b, nodes) == ["", "", ""]
+
+
+class _Reads:
+    """Answers with one bound member per group, or fails."""
+
+    def __init__(self) -> None:
+        self.keys: list[GroupKey] = []
+        self.fails = False
+
+    async def __call__(self, found: GroupKey) -> Mapping[str, str]:
+        self.keys.append(found)
+        if self.fails:
+            raise Unavailable("no answer")
+        return {f"uid-{found.name}": "n0"}
+
+
+async def test_bound_members_are_read_once_in_a_while_and_forgotten() -> None:
+    now = [0.0]
+    async with berthing(NODES) as b:
+        cache, reads = b.app.service.cache, _Reads()
+        bound = BoundMembers(cache, reads, lambda: now[0], seconds=30.0)
+        done: list[GroupKey] = []
+        assert bound.want(key())
+        await bound.read_wanted(done.append)
+        assert cache.snapshot().bound_members[key()] == {"uid-job": "n0"}
+        assert not bound.want(key()), "it was read a moment ago"
+        now[0] = 30.0
+        bound.expire()
+        assert key() not in cache.snapshot().bound_members
+        reads.fails = True
+        assert bound.want(key())
+        await bound.read_wanted(done.append)
+        assert not cache.snapshot().bound_members.get(key())
+        assert done == reads.keys == [key(), key()]
