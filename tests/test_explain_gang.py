@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from extender.diagnosis import GangExplanation, PlannerCaches, explain_bound_group, explain_gang, groups_named
+from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
 from extender.model import UNLIMITED, CallBudget, GroupPolicy, Result
 from extender.scheduling import Attempt
 from extender.wire import decode_pod
@@ -55,8 +55,6 @@ def explained(
 ) -> GangExplanation:
     snapshot = world.cache.snapshot()
     ((group, pods),) = groups_named(snapshot, "default", "job").items()
-    if group is None:
-        return explain_bound_group("default", "job", snapshot)
     context = world.evaluator.evaluation_context(snapshot, budget)
     caches = PlannerCaches(world.rankings, world.memory)
     return explain_gang(group, pods, snapshot, POLICY, context, caches, attempts or {})
@@ -271,7 +269,7 @@ def test_a_gang_whose_minimum_runs_and_one_that_is_bound() -> None:
     ]
     world.cache.apply_pod("p2", None)
     found = explained(world)
-    assert (found.outcome, found.source, found.bound) == ("runs", "", 2)
+    assert (found.outcome, found.source, found.bound) == ("runs", "berth.dev/group", 2)
     assert found.sentence == "group default/job: 2 pods with devices bound, and no pod waits"
 
 
@@ -311,7 +309,7 @@ def test_two_groups_of_one_name() -> None:
     members(world, 2)
     apply(world, "c0", **CORE)
     found = groups_named(world.cache.snapshot(), "default", "job")
-    assert {group.source.value: len(pods) for group, pods in found.items() if group is not None} == {
+    assert {group.source.value: len(pods) for group, pods in found.items()} == {
         "berth.dev/group": 2,
         "spec.schedulingGroup": 1,
     }

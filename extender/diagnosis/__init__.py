@@ -9,7 +9,6 @@ from extender.diagnosis.explain import Explanation, explain
 from extender.diagnosis.explain_gang import (
     GangExplanation,
     PlannerCaches,
-    explain_bound_group,
     explain_gang,
     groups_named,
 )
@@ -32,7 +31,6 @@ __all__ = [
     "claims_on",
     "devices_of",
     "explain",
-    "explain_bound_group",
     "explain_gang",
     "fleet_stats",
     "groups_named",

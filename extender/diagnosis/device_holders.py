@@ -20,7 +20,7 @@ class Holder:
     pods: tuple[str, ...]  # several pods share a claim; empty if no pod uses the claim
     claims: tuple[str, ...]  # empty for a reservation
     state: str  # 'allocated', 'held' or 'binding'
-    group: str  # the group of the pods; '' if there is none
+    group: str  # of the pods, as GroupKey.on_claims; '' without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def uses_by_node(
         name, pools = node_info.node.name, [pool.key for pool in node_info.inventory.pools]
         uses: dict[object, DeviceUse] = {}
         for claim in {claim.uid: claim for pool in pools for claim in snapshot.claims_on(pool)}.values():
-            is_own = (claim.key.namespace, claim.group) == (gang.namespace, gang.name)
+            is_own = (claim.key.namespace, claim.group) == (gang.namespace, gang.on_claims)
             if not is_own and not any(consumer.uid in own for consumer in claim.reserved_for):
                 _add(uses, _of_claim(name, claim, pools))
         for reservation in reserved.get(name, ()):
@@ -83,6 +83,6 @@ def _of_claim(node: str, claim: Claim, pools: Collection[PoolKey]) -> DeviceUse:
 def _of_reservation(reservation: Reservation, snapshot: Snapshot) -> DeviceUse:
     pod = snapshot.pods.get(reservation.pod_uid)
     pods = (str(pod.key) if pod is not None else reservation.pod_uid,)
-    group = pod.membership.key.name if pod is not None and pod.membership is not None else ""
+    group = pod.membership.key.on_claims if pod is not None and pod.membership is not None else ""
     results = tuple(result for result in reservation.results if not result.admin_access)
     return DeviceUse(Holder(reservation.node, len(results), pods, (), reservation.state.value, group), results)

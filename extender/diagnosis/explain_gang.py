@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import Holder, uses_by_node
 from extender.diagnosis.gang_near_misses import GangNearMiss, GangQuestion, best_domain, gang_near_misses, where
-from extender.model import SCHEDULER, CallBudgetSpent, GroupKey, Pod
+from extender.model import SCHEDULER, CallBudgetSpent, GroupKey, GroupSource, Pod
 from extender.policy import Policy
 from extender.scheduling import (
     Attempt,
@@ -67,7 +67,7 @@ class GangExplanation:
     """
 
     group: str
-    source: str  # how its pods name it; '' if only claims of bound pods show the group
+    source: str  # the field, label or annotation by which its pods name it
     outcome: str
     sentence: str
     minimum: int = 0
@@ -95,26 +95,15 @@ class PlannerCaches:
     memory: GangMemory
 
 
-def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey | None, list[Pod]]:
-    """The pods of each group of this name that the cache has: they have no node yet.
-
-    The key None stands for a group that only the claims of bound pods show.
-    """
-    found: dict[GroupKey | None, list[Pod]] = {}
+def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
+    """The groups of this name, with those of their pods that the cache has: they have no node yet."""
+    keys = [GroupKey(namespace, source, name) for source in GroupSource]
+    found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
     for pod in snapshot.pods.values():
         membership = pod.membership
         if membership is not None and (membership.key.namespace, membership.key.name) == (namespace, name):
             found.setdefault(membership.key, []).append(pod)
-    if not found and (namespace, name) in snapshot.pod_groups:
-        found[None] = []
     return found
-
-
-def explain_bound_group(namespace: str, name: str, snapshot: Snapshot) -> GangExplanation:
-    """The explanation of a group that only the claims of its bound pods show."""
-    members = _bound(namespace, name, snapshot)
-    sentence = f"group {namespace}/{name}: {_pods(len(members))} with devices bound, and no pod waits"
-    return GangExplanation(f"{namespace}/{name}", "", "runs", sentence, bound=len(members), members=members)
 
 
 def explain_gang(
@@ -126,11 +115,12 @@ def explain_gang(
     caches: PlannerCaches,
     attempts: Attempts,
 ) -> GangExplanation:
-    """The explanation of a group with pods that have no node. `pods` are all of them, as `groups_named` gives them."""
+    """The explanation of a group. `pods` are those without a node, as `groups_named` gives them."""
+    if not pods:
+        return _all_bound(key, snapshot)
     asking = min(pods, key=lambda pod: (not pod.is_waiting, pod.scheduler != SCHEDULER, pod.key))
     assert asking.membership is not None
     gang = gang_of(asking, asking.membership, snapshot)
-    placed = placed_members(key, snapshot)
     waiting = tuple(pod for pod in gang.waiting if pod.is_waiting)
     gang = replace(gang, waiting=waiting)
     found = GangExplanation(
@@ -143,7 +133,7 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*_bound(key.namespace, key.name, snapshot, placed), *_members(gang, pods, snapshot, attempts)),
+        (*_bound(key, snapshot), *_members(gang, pods, snapshot, attempts)),
         _first_attempt(waiting, attempts),
     )
     if asking.membership.problem:
@@ -191,18 +181,21 @@ def _explain(
 # -- members -------------------------------------------------------------------------------------------------------
 
 
-def _bound(
-    namespace: str, name: str, snapshot: Snapshot, placed: Mapping[str, str] | None = None
-) -> tuple[ExplainedMember, ...]:
-    """The bound members, `placed` by UID, with their names; by default all pods that have a claim of the group."""
-    names, nodes = dict[str, str](), dict[str, str]()
-    for claim_key, node in snapshot.pod_groups.get((namespace, name), {}).items():
+def _all_bound(key: GroupKey, snapshot: Snapshot) -> GangExplanation:
+    members = _bound(key, snapshot)
+    sentence = f"group {key}: {_pods(len(members))} with devices bound, and no pod waits"
+    return GangExplanation(str(key), key.source.value, "runs", sentence, bound=len(members), members=members)
+
+
+def _bound(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
+    """The bound members by name. The name of a member without devices is not known: its UID stands for it."""
+    names = dict[str, str]()
+    for claim_key in snapshot.claims_of_group(key):
         claim = snapshot.claims.get(claim_key)
         for consumer in claim.reserved_for if claim is not None else ():
-            if consumer.resource == "pods":
-                names[consumer.uid], nodes[consumer.uid] = f"{namespace}/{consumer.name}", node
-    bound = nodes if placed is None else placed
-    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in bound.items()]
+            names[consumer.uid] = f"{key.namespace}/{consumer.name}"
+    placed = placed_members(key, snapshot)
+    found = [ExplainedMember(names.get(uid, uid), "bound", node) for uid, node in placed.items()]
     return tuple(sorted(found, key=lambda member: member.pod))
 
 
