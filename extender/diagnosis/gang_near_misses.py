@@ -102,7 +102,7 @@ def gang_near_misses(question: GangQuestion, shortage: GangShortage) -> GangNear
         cut_short = releases.cut_short
     except CallBudgetSpent:
         cut_short = "the work limit of an explanation ended the search for changes: ask again"
-    ordered = sorted(found, key=lambda one: (one.pods, one.devices, one.sentence))
+    ordered = sorted(found, key=lambda one: (one.pods, one.devices))  # of equal ones, the gang's own changes first
     return GangNearMisses(tuple(ordered[:_FOUND]), cut_short)
 
 
