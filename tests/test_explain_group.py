@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from extender.cli.cluster_dump import take_dump
+from extender.entry.console_process import application
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
@@ -178,3 +179,15 @@ async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
         found = await explained(b)
         assert found["sentence"] == "group default/job: 3 pods with devices bound, and no pod waits"
         assert {one["node"] for one in found["members"]} == set(NODES)
+
+
+async def test_a_console_keeps_no_list_of_changed_groups() -> None:
+    """Only serve reads that list; in a console it would grow with every pod that names a group."""
+    async with berthing(NODES) as b, application(b.api) as other:
+        store = other.console.cache.store
+        await eventually(lambda: not other.console.informers.not_ready)
+        for i in range(3):
+            member(b, f"p{i}")
+        await eventually(lambda: len(store.pods) == 3, "the console sees the members")
+        assert not store.changed_members
+        assert not store.resized_groups
