@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 from typing import Any
 
 import pytest
 
 from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
+from extender.diagnosis.gang_near_misses import where
 from extender.model import UNLIMITED, CallBudget, GroupPolicy, Result
 from extender.scheduling import Attempt
 from extender.wire import decode_pod
@@ -33,17 +35,32 @@ def apply(world: GangWorld, name: str, *claims: str, **fields: Any) -> None:
     world.cache.apply_pod(name, decode_pod(obj))
 
 
-def occupy(world: GangWorld, name: str, node: str, first: int, count: int = 1, group: str = "") -> None:
-    """A pod of this name with devices of a node, from `first` on."""
-    obj = claim(f"{name}-gpus", count)
+def occupy(
+    world: GangWorld,
+    name: str,
+    node: str,
+    first: int,
+    count: int = 1,
+    group: str = "",
+    pods: tuple[str, ...] = (),
+    claim_name: str = "",
+) -> None:
+    """A pod of this name, or `pods` that share a claim, with devices of a node, from `first` on."""
+    obj = claim(claim_name or f"{name}-gpus", count)
     obj["metadata"]["annotations"] = {"berth.dev/group": group} if group else {}
     devices = [f"gpu-{i}" for i in range(first, first + count)]
     results = [{"request": "gpu", "driver": GPU, "pool": node, "device": device} for device in devices]
     obj["status"] = {
         "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": name, "uid": name}],
+        "reservedFor": [{"resource": "pods", "name": one, "uid": one} for one in pods or (name,)],
     }
     world.add_claim(obj)
+
+
+def hold(world: GangWorld, name: str, node: str, count: int, first: int = 0) -> None:
+    """Hold devices of a node for the claim and pod of this name."""
+    places = world.cache.snapshot().node_infos[node].inventory.places[first : first + count]
+    world.cache.hold(name, name, node, tuple(Result("gpu", place.id) for place in places), inf)
 
 
 def free(world: GangWorld, name: str) -> None:
@@ -224,13 +241,6 @@ def test_what_is_held_for_another_gang() -> None:
     assert [(one.pods, one.state, one.group) for one in found.holders] == [(("default/r0",), "held", "rival")]
 
 
-def hold(world: GangWorld, name: str, node: str, count: int) -> None:
-    """Hold the first devices of a node for the claim and pod of this name."""
-    snapshot = world.cache.snapshot()
-    results = tuple(Result("gpu", place.id) for place in snapshot.node_infos[node].inventory.places[:count])
-    world.cache.hold(name, name, node, results, inf)
-
-
 def test_a_plan_of_serve_is_told_with_its_begin() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
@@ -331,3 +341,70 @@ def test_a_budget_that_ends_leaves_what_was_found(steps: int) -> None:
     if found.outcome == "refused" and found.misses != whole.misses:
         assert found.cut_short
     assert len(found.members) == 2
+
+
+class RandomWorld:
+    """A cluster and a gang, made again by each call of `build`."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def build(self, topology: str = "", minimum: int = 0) -> GangWorld:
+        rng, world = random.Random(self._seed), GangWorld()
+        nodes = [f"{rack}{i}" for rack in "ab" for i in range(rng.randint(1, 3))]
+        racks(world, *nodes)
+        for node in nodes:
+            first = 0
+            while first < 8:
+                count = min(rng.choice((1, 2, 4, 8)), 8 - first)
+                if rng.random() < 0.8:
+                    self._use(world, rng, node, first, count)
+                first += count
+        sizes = [rng.choice((1, 4, 4, 8)) for _ in range(rng.randint(2, 5))]
+        wanted = topology or rng.choice(("required", "preferred", "none"))
+        notes = {"group": "job", "group-min": str(minimum or len(sizes)), "group-topology": wanted}
+        for i, gpus in enumerate(sizes):
+            world.add_claim(claim(f"p{i}", gpus))
+            apply(world, f"p{i}", f"p{i}", annotations={f"berth.dev/{name}": text for name, text in notes.items()})
+        return world
+
+    def _use(self, world: GangWorld, rng: random.Random, node: str, first: int, count: int) -> None:
+        name = f"{node}-{first}"
+        kind = rng.choice(("one", "one", "two claims", "shared", "held"))
+        if kind == "held":
+            world.add_claim(claim(name, count))
+            apply(world, name, name)
+            hold(world, name, node, count, first)
+        elif kind == "two claims" and count > 1:
+            occupy(world, name, node, first, 1)
+            occupy(world, name, node, first + 1, count - 1, claim_name=f"{name}-more")
+        else:
+            occupy(world, name, node, first, count, pods=(name, f"{name}-too") if kind == "shared" else ())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_change_makes_a_random_gang_fit(seed: int) -> None:
+    """In the cluster itself, and not only in the planner's copy of it."""
+    made = RandomWorld(seed)
+    found = explained(made.build())
+    assert found.outcome in ("fits", "refused")
+    assert [(miss.pods, miss.devices) for miss in found.misses] == sorted(
+        (miss.pods, miss.devices) for miss in found.misses
+    )
+    for miss in found.misses:
+        if "minimum" in miss.sentence:
+            changed = made.build(minimum=int(miss.sentence.split()[5]))
+        elif "preferred" in miss.sentence:
+            changed = made.build(topology="preferred")
+        else:
+            changed = made.build()
+            pods = [pod for holder in miss.holders for pod in (holder.pods or ("",))]
+            assert len(pods) == miss.pods
+            for holder in miss.holders:
+                for name in holder.claims:
+                    changed.cache.apply_claim(key(name.removeprefix("default/")), None)
+                for name in holder.pods if holder.state == "held" else ():
+                    changed.cache.release(name.removeprefix("default/"))
+        after = explained(changed)
+        assert after.outcome == "fits", miss.sentence
+        assert where(after.level, after.domain) in miss.sentence or "minimum" in miss.sentence
