@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.diagnosis import GangExplanation, PlannerCaches, explain_gang, groups_named
-from extender.diagnosis.gang_near_misses import where
+from extender.diagnosis.gang_question import where
 from extender.model import UNLIMITED, CallBudget, GroupPolicy, Result
 from extender.scheduling import Attempt
 from extender.wire import decode_pod
@@ -177,6 +177,23 @@ def test_all_pods_of_several_nodes_must_end() -> None:
             assert explained(world).outcome == "refused"
             free(world, name.removeprefix("default/"))
     assert explained(world).outcome == "fits"
+
+
+def test_members_of_different_sizes_need_different_nodes() -> None:
+    """The room of each node for some member says too little: the large member needs a whole node."""
+    world = GangWorld()
+    racks(world, "a1", "b1", "b2")
+    occupy(world, "half", "a1", 0, 4)
+    for node in ("b1", "b2"):
+        occupy(world, f"first-{node}", node, 0, 4)
+        occupy(world, f"second-{node}", node, 4, 4)
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", "berth.dev/group-topology": "required"}
+    for name, gpus in (("p0", 4), ("p1", 8)):
+        world.add_claim(claim(name, gpus))
+        apply(world, name, name, annotations=notes)
+    miss = next(miss for miss in explained(world).misses if miss.holders)
+    assert (miss.pods, miss.devices) == (3, 12)
+    assert {holder.node for holder in miss.holders} == {"b1", "b2"}
 
 
 def test_one_large_pod_is_named_rather_than_two() -> None:

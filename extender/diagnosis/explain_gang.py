@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import Holder, uses_by_node
-from extender.diagnosis.gang_near_misses import GangNearMiss, GangQuestion, best_domain, gang_near_misses, where
+from extender.diagnosis.gang_near_misses import gang_near_misses
+from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.model import SCHEDULER, CallBudgetSpent, GroupKey, GroupSource, Pod
 from extender.policy import Policy
 from extender.scheduling import (
@@ -321,11 +322,9 @@ def _with_holders(found: GangExplanation, question: GangQuestion, shortage: Gang
     """Without the holders if the budget ends first."""
     snapshot, budget = question.snapshot, question.context.budget
     try:
-        domain = best_domain(question, question.problem(question.gang.missing), shortage)
-        if domain is None:
-            return found
+        domains = widest_domains(question, shortage)
         own = {pod.uid for pod in question.gang.waiting}
-        node_infos = (snapshot.node_infos[name] for name in domain.nodes)
+        node_infos = (snapshot.node_infos[name] for domain in domains[:1] for name in domain.nodes)
         uses = uses_by_node(node_infos, snapshot, question.gang.key, own, budget)
     except CallBudgetSpent:
         return found

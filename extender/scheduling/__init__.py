@@ -14,6 +14,7 @@ from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, plan_sizes
+from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -31,6 +32,7 @@ from extender.scheduling.shortlist import held_by_claim, held_results, plan, sco
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
+    "MAX_STEPS",
     "NODE",
     "Attempt",
     "Decision",
