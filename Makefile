@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality bench-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,9 @@ bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the pub
 
 bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH_KUBE_BIN: folder of control plane binaries)
 	$(BIN)/python -m benchmarks.end_to_end
+
+bench-gangs-e2e: $(STAMP) ## measure the seconds to bind a gang of 64 pods against the in-tree gang scheduling (BERTH_KUBE_BIN)
+	$(BIN)/python -m benchmarks.gang_end_to_end
 
 bench-hostile: $(STAMP) ## measure normal pods per second with and without a hundred hostile pods
 	$(BIN)/python -m benchmarks.hostile

@@ -192,7 +192,7 @@ def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subpr
             }
         )
     )
-    process = plane.start("kube-scheduler", f"--config={path}", "--secure-port=0")
+    process = plane.start("kube-scheduler", f"--config={path}", "--secure-port=0", *plane.gates)
     try:
         yield process
     finally:

@@ -19,11 +19,12 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.processes import Bench, Berth, Http, body_for, pods_of
 from benchmarks.servers import TOKEN
-from benchmarks.serving import Bench, Berth, Http, body_for, free_port, pods_of
 from extender.cli.console_command import AUDIENCE, SENDER
 from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
+from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 
 NAMESPACE = "hostile"

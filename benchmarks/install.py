@@ -16,7 +16,8 @@ from pathlib import Path
 
 import yaml
 
-from tests.e2e.control_plane import ROOT, ControlPlane, free_port, missing
+from tests.e2e.control_plane import ROOT, ControlPlane, missing
+from tests.process_worlds import free_port
 
 OVERLAY = "manifests/overlays/trial"
 EXAMPLE = f"{OVERLAY}/example.yaml"

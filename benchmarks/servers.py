@@ -136,6 +136,7 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
 
     async def churn_when_told() -> None:
         await churning.wait()
+        print("churning", flush=True)
         await churn(cluster, count)
 
     async with listening(slow, "127.0.0.1", port):

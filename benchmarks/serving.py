@@ -7,16 +7,11 @@ comparable; their ratios are.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import math
 import os
 import platform
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -26,16 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import requeue
-from benchmarks.servers import BIND_PODS, COLD_PODS, TOKEN
-
-ROOT = Path(__file__).resolve().parents[1]
-START_SECONDS = 120  # the longest that a process may take to listen
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from benchmarks.processes import ROOT, START_SECONDS, Bench, Berth, Http, body_for, cpu_seconds, pods_of, resident_mib
+from benchmarks.servers import BIND_PODS, COLD_PODS
+from benchmarks.serving_report import growth, show
+from tests.process_worlds import free_port
 
 
 class Effort(NamedTuple):
@@ -47,63 +36,10 @@ class Effort(NamedTuple):
     binds: int = BIND_PODS
 
 
-class Berth(NamedTuple):
-    """`berth serve` and `berth console`, both ready."""
-
-    process: subprocess.Popen
-    port: int
-    ready_s: float  # from the start of serve
-    console: subprocess.Popen
-    console_port: int
-
-
-def resident_mib(process: subprocess.Popen) -> float:
-    """What is resident of a process."""
-    (line,) = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024
-
-
 def summary(times: list[float]) -> tuple[float, float]:
     """(median, 99th percentile)."""
     times = sorted(times)
     return (statistics.median(times), times[int(len(times) * 0.99)]) if times else (0.0, 0.0)
-
-
-def connected(port: int) -> socket.socket:
-    """A connection to a process that may still be starting."""
-    end = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.01)
-
-
-class Http:
-    """One keep-alive connection, bytes in and bytes out."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = connected(port)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.buffer = b""
-
-    def post(self, path: str, body: bytes) -> bytes:
-        head = (
-            f"POST /{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self.socket.sendall(head.encode() + body)
-        while b"\r\n\r\n" not in self.buffer:
-            self.buffer += self.socket.recv(1 << 20)
-        header, _, rest = self.buffer.partition(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1]) for line in header.split(b"\r\n") if line.lower().startswith(b"content-length")
-        )
-        while len(rest) < length:
-            rest += self.socket.recv(1 << 20)
-        self.buffer = rest[length:]
-        return rest[:length]
 
 
 def measure(http: Http, path: str, body: bytes, effort: Effort) -> tuple[float, float]:
@@ -130,113 +66,6 @@ def timed(http: Http, path: str, body: bytes, calls: int) -> list[float]:
         http.post(path, body)
         times.append((time.perf_counter_ns() - start) / 1000)
     return times
-
-
-class Bench:
-    """Starts what a measurement needs and ends it by pid."""
-
-    def __init__(self) -> None:
-        self.children: list[subprocess.Popen] = []
-        self.connections: list[Http] = []
-
-    def start(self, *args: str, wait_line: bool = False) -> subprocess.Popen:
-        child = subprocess.Popen(
-            [sys.executable, "-m", *args],
-            cwd=ROOT,
-            stdout=subprocess.PIPE if wait_line else subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        self.children.append(child)
-        if child.stdout is not None:
-            child.stdout.readline()
-        return child
-
-    def connect(self, port: int) -> Http:
-        self.connections.append(Http(port))
-        return self.connections[-1]
-
-    def stop(self) -> None:
-        for one in self.connections:
-            one.socket.close()
-        for child in self.children:
-            child.terminate()
-        for child in self.children:
-            child.wait(20)
-            if child.stdout:
-                child.stdout.close()
-        self.children.clear()
-
-    def berth(self, api_port: int, folder: Path) -> Berth:
-        """Serve and console for an API server, once both are ready."""
-        config, token = folder / "kubeconfig", folder / "token"
-        token.write_text(TOKEN)
-        config.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "b",
-                    "clusters": [{"name": "b", "cluster": {"server": f"http://127.0.0.1:{api_port}"}}],
-                    "users": [{"name": "b", "user": {}}],
-                    "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
-                }
-            )
-        )
-        port, pages, records = free_port(), free_port(), free_port()
-        begin = time.monotonic()
-        serve = self.start(
-            "extender",
-            "serve",
-            "--kubeconfig",
-            str(config),
-            "--listen",
-            f"127.0.0.1:{port}",
-            "--records",
-            f"http://127.0.0.1:{records}",
-            "--records-token-file",
-            str(token),
-        )
-        ready(port)
-        ready_s = time.monotonic() - begin
-        console = self.start(
-            "extender",
-            "console",
-            "--kubeconfig",
-            str(config),
-            "--listen",
-            f"127.0.0.1:{pages}",
-            "--records",
-            f"127.0.0.1:{records}",
-        )
-        ready(pages)
-        return Berth(serve, port, ready_s, console, pages)
-
-
-def ready(port: int) -> None:
-    """Return once /readyz answers 200."""
-    end = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz"):
-                return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.02)
-
-
-def pods_of(api_port: int) -> dict[str, dict]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{api_port}/api/v1/pods") as reply:
-        return {p["metadata"]["name"]: p for p in json.loads(reply.read())["items"]}
-
-
-def body_for(pod: dict, names: list[str]) -> bytes:
-    """As Go writes it; about 10 KB of pod, as real training pods weigh."""
-    metadata = dict(pod["metadata"])
-    metadata = {name: metadata.pop(name) for name in ("name", "namespace", "uid", "resourceVersion")} | metadata
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), "padding": "x" * 9000}
-    sent = {"metadata": metadata, "spec": pod["spec"], "status": pod.get("status", {})}
-    return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
 USUAL = Effort()
@@ -288,7 +117,8 @@ def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = USUAL) -> di
             result |= beside_console(bench, berth, http, body_for(pods["one"], names), effort)
             if mix != "mig":
                 fleet.send_signal(signal.SIGUSR1)
-                time.sleep(0.5)
+                assert fleet.stdout is not None
+                assert fleet.stdout.readline() == b"churning\n"
                 result["filter_one_churn_us"] = measure(http, "filter", body_for(pods["one"], names), effort)
             bound, result["bind_us"] = binding(http, [pods[f"bind-{i}"] for i in range(effort.binds)], names)
             result["bound"] = len(bound)
@@ -350,11 +180,6 @@ def decided(port: int, pod: str) -> bool:
     return False
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def scraping(port: int) -> float:
     """Median milliseconds of GET /metrics."""
     took = []
@@ -384,59 +209,6 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[list[str], 
         assert not answer["Error"], answer
         bound.append(meta["name"])
     return bound, summary(times)
-
-
-def show(result: dict) -> None:
-    floor = result["noop_us"][0]
-    print(
-        f"\n{result['nodes']} nodes x 8 GPUs, {result['mix']}, {result['occupancy']} % held: "
-        f"ready {result['ready_s']} s after start, {result['memory_mib']} MiB resident, "
-        f"console {result['console_mib']} MiB, {result['cpu_us_per_filter']:.0f} us of CPU a filter"
-    )
-    print(f"  {'no-op handler, same body':32} {floor:9.0f} us   1.00x")
-    passing = result["noop_pass_us"][0]
-    print(
-        f"  {'no-op handler that passes all':32} {passing:9.0f} us {passing / floor:6.2f}x   a pod that is not ours "
-        f"takes {result['filter_plain_us'][0] / passing:.2f} times that"
-    )
-    for key in ("filter_plain", "filter_one", "filter_four", "filter_never", "prioritize", "filter_one_churn", "bind"):
-        if f"{key}_us" in result:
-            median, tail = result[f"{key}_us"]
-            print(
-                f"  {key.replace('_', ' '):32} {median:9.0f} us {median / floor:6.2f}x   "
-                f"p99/p50 {tail / (median or 1):.1f}"
-            )
-    cold, worst = result["cold_us"]
-    print(
-        f"  {'a shape never seen':32} {cold:9.0f} us {cold / floor:6.2f}x   "
-        f"{(cold - result['filter_one_us'][0]) / 1000:.1f} ms more than one seen before, {worst / 1000:.1f} ms at worst"
-    )
-    (quiet, quiet_tail), (beside, tail) = result["quiet_us"], result["beside_us"]
-    print(
-        f"  beside {result['questions']} questions to the console: p50 {beside / (quiet or 1):.2f} of what it takes "
-        f"without ({beside:.0f} us), p99 {tail / (quiet_tail or 1):.2f} ({tail:.0f} us)"
-    )
-    for name, text in (("explain_known_ms", "of a known shape"), ("explain_fresh_ms", "of a shape never asked for")):
-        print(f"  an explanation {text} takes {result[name][0]:.1f} ms, {result[name][1]:.1f} ms at worst")
-    if result["visible_ms"] is not None:
-        print(f"  the console shows a decision {result['visible_ms']:.0f} ms after the bind's answer")
-    print(f"  a scrape takes {result['scrape_ms']:.1f} ms", flush=True)
-
-
-def growth(results: list[dict]) -> None:
-    """How figures grow with the fleet: 1 would be in step with it, 0 not at all."""
-    sizes = sorted((r for r in results if r["mix"] == "mixed" and not r["occupancy"]), key=lambda r: r["nodes"])
-    for small, large in itertools.pairwise(sizes):
-        steps = math.log(large["nodes"] / small["nodes"])
-        slopes = {
-            key: math.log(large[key][0] / small[key][0]) / steps
-            for key in ("noop_us", "filter_one_us", "filter_four_us", "bind_us")
-            if small[key][0] and large[key][0]
-        }
-        print(
-            f"growth from {small['nodes']} to {large['nodes']} nodes: "
-            + ", ".join(f"{key.removesuffix('_us')} {slope:.2f}" for key, slope in slopes.items())
-        )
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 from extender.sandbox import Cluster, Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.chaos_world import Berths, Faults, chaotic, free_port, settled
+from tests.chaos_world import Berths, Faults, chaotic, settled
 from tests.eventually import eventually
+from tests.process_worlds import free_port
 from tests.running_berth import claim, pod
 
 Json = dict[str, Any]

@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -247,9 +246,3 @@ async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
         await asyncio.sleep(0.05)
     return wrong
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cel, mixed, openb, quality, requeue, serving, soak
+from benchmarks import cel, mixed, openb, quality, requeue, serving, serving_report, soak
 from benchmarks.serving import Effort
 from extender.model import RequestShape
 from extender.policy import Policy
@@ -63,7 +63,7 @@ def test_serving_a_fleet_of_four(capsys: pytest.CaptureFixture[str]) -> None:
     """The processes of `make bench`, with a few calls of each kind: pods fit where they should, are bound, and the
     console tells of it."""
     found = serving.one_size(4, "uniform", 0, Effort(warm_up=1, calls=2, rounds=1, binds=2))
-    serving.show(found)
+    serving_report.show(found)
     assert found["passed"] == {"one": 4, "four": 4, "never": 0}
     assert found["bound"] == 2
     assert found["visible_ms"] is not None

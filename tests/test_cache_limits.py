@@ -1,38 +1,27 @@
-"""Every cache has an end: each limit is reached here through the parameter that sets it."""
+"""Caches of nodes, rankings, pods and demand have bounds: each test reaches one through the parameter that sets it."""
 
 from __future__ import annotations
 
 import gc
-import importlib
 import itertools
-import pkgutil
 import platform
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import extender
 from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.cel.dra import Dialect, Masks, compile_selector
-from extender.console import DecisionHistory
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
-from extender.fabric import Graphs, ranked
-from extender.fabric.sets import Measures, RankedSets
 from extender.model import (
     BINARY_SI,
-    DEFAULT_MIX,
     NANO,
     Claim,
     ClaimSpec,
     DeviceRequest,
-    Graph,
     Node,
     NodeSelection,
     ObjectKey,
@@ -43,13 +32,8 @@ from extender.model import (
 )
 from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
-from extender.records import Attempted, Bound
 from extender.runtime.gc_policy import give_back_memory
-from extender.scheduling import Attempt, Decision, NodeRanking, RankingCache, ScoredNode
-from extender.scoring import ScorePart
-from extender.wire import NameOffsets, SliceDecoder
-from extender.wire.node_names import NodeNames
-from extender.wire.resource_claims import SpecCache
+from extender.scheduling import NodeRanking, RankingCache
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -201,210 +185,12 @@ def test_shortlists_and_rejected_pods_are_bounded() -> None:
     assert fleet.judge.unschedulable_pods() == ["waits-2", "waits-3", "waits-4"]
 
 
-def test_masks_are_bounded_as_a_product_by_bytes() -> None:
-    fleet = Fleet("mixed")
-    slices = [SliceDecoder().decode(fleet.slices(f"n{number}", number)[0]) for number in range(10)]
-    masks = Masks(selector_bytes=5 * 4200, mask_bytes=20 * 300)
-    for expression in range(8):
-        for one in slices:
-            assert masks.of(f"'{expression}' != ''", one).match
-    found = masks.remembered()
-    assert found["selectors"] <= 5
-    assert 10 <= found["masks"] <= 23
-    assert found["mask_bytes"] <= 20 * 300
-    assert masks.of("x" * 30_000, slices[0]).error, "an expression too large to be remembered is still judged"
-    for one in slices:
-        masks.forget(one.name)
-    assert masks.remembered()["masks"] == masks.remembered()["mask_bytes"] == 0
-
-
-def candidate(text: str) -> ScoredNode:
-    return ScoredNode("n", 1.0, (text,), 0.0, 0.0, "", (ScorePart("link", 1.0, text),))
-
-
-def refused(name: str, uid: str, reason: str) -> Attempted:
-    return Attempted(ObjectKey("x", name), uid, Attempt("", 0, 1, ((reason, 1),)))
-
-
-def test_the_decision_history_is_bounded_by_pods_and_by_bytes() -> None:
-    few = DecisionHistory(pods=3)
-    for number in range(5):
-        few.record_attempt(refused(f"p{number}", f"u{number}", "why"))
-    assert [entry.uid for entry in few.recent(9)] == ["u4", "u3", "u2"]
-    assert few.newest(ObjectKey("x", "p1")) is None
-    small = DecisionHistory(limit_bytes=100_000)
-    for number in range(20):
-        for attempt in range(10):
-            small.record_attempt(refused(f"p{number}", f"u{number}", f"{attempt}" * 1000))
-        small.record_decision(Bound(ObjectKey("x", f"p{number}"), f"u{number}", Decision("", candidate("y" * 500))))
-    kept = small.recent(99)
-    assert 5 <= len(kept) <= 9
-    assert sum(entry.size for entry in kept) <= 100_000
-    assert {len(entry.attempts) for entry in kept} == {8}
-    small.record_attempt(refused("large", "large", "z" * 200_000))
-    assert [entry.uid for entry in small.recent(9)] == ["large"], "the newest stays, however large"
-
-
-def test_a_pod_uid_has_one_name_in_the_decision_history() -> None:
-    history = DecisionHistory()
-    for number in range(5):
-        history.record_attempt(refused(f"p{number}", "uid", "why"))
-    assert [number for number in range(5) if history.newest(ObjectKey("x", f"p{number}"))] == [4]
-
-
-def test_the_decision_history_counts_objects_and_wide_characters() -> None:
-    history = DecisionHistory()
-    devices = tuple("%02x" % (number % 256) for number in range(1000))
-    parts = tuple(ScorePart("é" * 20, 1.0, "\N{GRINNING FACE}" * 1000) for _ in range(10))
-    for name, chosen in (
-        ("devices", ScoredNode("n", 1.0, devices, 0.0, 0.0, "", ())),
-        ("parts", ScoredNode("n", 1.0, (), 0.0, 0.0, "", parts)),
-    ):
-        history.record_decision(Bound(ObjectKey("x", name), name, Decision("", chosen)))
-    sizes = {entry.uid: entry.size for entry in history.recent(9)}
-    assert sizes["devices"] >= 1000 * 51, "a text of two letters is an object of 51 bytes"
-    assert sizes["parts"] >= 10 * 4000, "four bytes per character"
-
-
-def graph(size: int, gbps: float = 20.0) -> Graph:
-    links = tuple(tuple(int(i != j) for j in range(size)) for i in range(size))
-    return Graph(links, (0,) * size, gbps, 10.0, links, (0,) * size)
-
-
-def test_graphs_are_bounded_and_equal_ones_are_one() -> None:
-    graphs = Graphs(limit=2)
-    first = graphs.intern(graph(4))
-    assert graphs.intern(graph(4)) is first
-    graphs.intern(graph(5))
-    graphs.intern(graph(6))
-    assert graphs.intern(graph(4)) is not first
-    assert graphs.intern(graph(4)) == first
-
-
 def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
     """However many graphs are forgotten meanwhile: a key made of addresses would one day be equal."""
     fleet = Fleet("mixed")
     fleet.fill(5, 0.0)
     states = {node_info.state.allocation_class for node_info in fleet.mirror.snapshot().node_infos.values()}
     assert len(states) == 4, "five machines, two of which are alike"
-
-
-def test_ranked_sets_are_bounded_by_bytes() -> None:
-    sets = RankedSets(limit_bytes=5000)
-    for free in range(1, 256):
-        assert sets.of(graph(8), free, 1) == ranked(graph(8), free, 1)
-    assert 1 < len(sets) <= 5000 // 256
-    assert len(RankedSets(limit_bytes=100).of(graph(8), 255, 4)) == 70, (
-        "a result too large to be remembered is still given"
-    )
-
-
-def test_what_the_decoder_shares_goes_with_the_slices() -> None:
-    decoder = SliceDecoder(orders=2)
-
-    def decode(number: int) -> Slice:
-        device = {
-            "name": "d",
-            "attributes": {f"a{number}": {"int": 1}},
-            "capacity": {"memory": {"value": f"{number + 1}Gi"}},
-        }
-        return decoder.decode(
-            {
-                "metadata": {"name": "s"},
-                "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]},
-            }
-        )
-
-    kept = [decode(number) for number in range(4)]
-    assert all(one.devices[0].capacity is one.devices[1].capacity for one in kept)
-    assert decode(0).devices[0].capacity is kept[0].devices[0].capacity
-    assert decoder.interned() == {"schemas": 4, "capacities": 4, "orders": 2}
-    kept.clear()
-    gc.collect()
-    assert decoder.interned() == {"schemas": 0, "capacities": 0, "orders": 2}
-
-
-def test_specs_are_bounded_by_their_bytes() -> None:
-    """Sixty claims of 640 KB once left 74 MB behind."""
-    cache = SpecCache(limit_bytes=100_000)
-
-    def content(number: int, size: int) -> bytes:
-        return b'{"devices":{"config":[{"opaque":{"driver":"d","parameters":{"a":"%s"}}}]},"n":%d}' % (
-            b"x" * size,
-            number,
-        )
-
-    assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
-    for number in range(60):
-        assert cache.decode(content(number, 10_000)).config
-    assert 1 < len(cache) <= 5
-    assert cache.content_bytes <= 50_000
-    before = len(cache)
-    assert cache.decode(content(1, 640_000)).config, "too large to be remembered"
-    assert len(cache) == before, "too large to be remembered"
-
-
-# -- functions that remember --------------------------------------------------------------------------------------
-
-SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
-# Arguments of every one of them, different for every number.
-REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
-    "_compiled": lambda i: (f"device.driver == '{i}'",),
-    "environment_of": lambda i: (Dialect((1, i)),),
-    "_in_order": lambda i: (tuple(range(i)),),
-    "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
-    "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
-    "_stranded": lambda i: ((i,), DEFAULT_MIX),
-    "best_gbps": lambda i: (SMALL, i, 0),
-    "flat_graph": lambda i: (f"product {i}", 2),
-    "natural": lambda i: (f"n{i}",),
-    "parse_quantity": lambda i: (str(i),),
-    "parse_semver": lambda i: (f"{i}.0.0",),
-    "regex": lambda i: (f"x{i}",),
-    "split_terms": lambda i: (f"true && {i} == 1",),
-    "usual_graph": lambda i: (f"H100 {i}", 2),
-}
-ONCE = {"carried_machines"}  # takes no argument
-BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
-
-
-def remembering() -> dict[str, Any]:
-    """Every function with an lru_cache, by its name."""
-    names = (module.name for module in pkgutil.walk_packages(extender.__path__, "extender."))
-    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
-    values = [value for module in modules for value in vars(module).values()]
-    wrapped = (value for value in values if callable(getattr(value, "cache_info", None)))
-    found = {id(value): value for value in wrapped if value.__module__.startswith("extender.")}
-    by_name = {value.__name__: value for value in found.values()}
-    assert len(by_name) == len(found), "each has a name of its own"
-    return by_name
-
-
-def test_every_function_that_remembers_is_listed_here() -> None:
-    assert set(remembering()) == REMEMBER.keys() | ONCE | BY_PARAMETER
-
-
-@pytest.mark.parametrize("name", REMEMBER)
-def test_a_function_remembers_no_more_than_its_bound(name: str) -> None:
-    function = remembering()[name]
-    most = function.cache_parameters()["maxsize"]
-    function.cache_clear()
-    for number in range(most + 3):
-        function(*REMEMBER[name](number))
-    assert function.cache_info().currsize == most
-    assert function.cache_info().misses >= most + 3
-    function.cache_clear()
-
-
-def test_measures_of_sets_are_bounded() -> None:
-    measures, known = Measures(remembered=5), Measures()
-    for mask in range(1, 64):
-        assert measures.quality(graph(6), mask, 63) == known.quality(graph(6), mask, 63)
-    for table in (measures.bandwidth, measures.links_inside, measures.quality):
-        assert table.cache_info().currsize == 5
-
-
-# -- the rest ---------------------------------------------------------------------------------------------------
 
 
 def test_a_policy_remembers_few_sets_of_overrides() -> None:
@@ -415,16 +201,6 @@ def test_a_policy_remembers_few_sets_of_overrides() -> None:
     assert policy.effective("n", subsets[-1]) is found[-1], "the last is remembered"
     assert policy.effective("n", subsets[0]) is not found[0]
     assert policy.effective("n", subsets[0]) == found[0]
-
-
-def test_names_whose_place_is_remembered_are_bounded() -> None:
-    offsets = NameOffsets(most=3)
-    text = b'["a","b","c","d","e"]'
-    names = NodeNames(text, slice(0, len(text)), offsets)
-    for _ in range(2):
-        for name in "abcde":
-            assert names.has_all([name])
-            assert 1 <= len(offsets) <= 3
 
 
 def asked(count: int, eighths: int = 0) -> ClaimSpec:
@@ -457,19 +233,6 @@ def test_unfinished_demands_are_bounded_by_their_pods() -> None:
     for number in range(5):
         unfinished.add(fleet.demand(fleet.pod(f"u{number}", number, 1)), f"u{number}")
     assert len(unfinished) == 3
-
-
-def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
-    """More different values than are remembered, twice: what was forgotten is looked for again."""
-    decoder, selector = SliceDecoder(), compile_selector("device.attributes['d'].v.matches('^[0-9]*7$')")
-
-    def device(number: int) -> Any:
-        one = {"name": "d", "attributes": {"v": {"string": str(number)}}}
-        spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [one]}
-        return decoder.decode({"metadata": {"name": "s"}, "spec": spec}).devices[0]
-
-    for number in (*range(200), *range(200)):
-        assert selector.match(device(number), "d") == (number % 10 == 7)
 
 
 def resident_bytes() -> int:

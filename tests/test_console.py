@@ -24,8 +24,8 @@ from extender.sandbox import Cluster, carried_machines, listening
 from extender.sandbox.apiserver.tokens import TokenUser
 from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.process_worlds import free_port, process, write_kubeconfig
 from tests.running_berth import claim, pod
-from tests.test_serve import free_port, process, write_kubeconfig
 
 Json = dict[str, Any]
 BERTH = "system:serviceaccount:berth-system:berth"

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from extender.web.http_limits import HttpLimits
 from tests.eventually import HANG_SECONDS, eventually
 from tests.fuzzing import mutated, profile
+from tests.http_worlds import LIMITS, berth, connected, hang_up
 from tests.test_fuzz_wire import BODIES
-from tests.test_hostile_http import LIMITS, berth, connected, hang_up
 
 BODY = orjson.dumps(BODIES["a pod with claims"]["body"])
 HEAD = b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -1,112 +1,31 @@
-"""Over real sockets: nothing that a client sends, or does not send, takes memory, a connection or a log line without
-a limit."""
+"""Over real sockets: every client meets a limit in memory, connections and log lines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from extender.entry.listening import server
-from extender.sockets import listen_on
-from extender.web.access_control import Access
-from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import HttpLimits, RefusalLog
-from extender.web.serve_app import Probes, ServeApp
 from tests.eventually import HANG_SECONDS, eventually
-from tests.running_berth import AtOneAddress, berthing
+from tests.http_worlds import (
+    EXPLAIN,
+    FILTER,
+    HEAD,
+    JSON,
+    LIMITS,
+    SOON,
+    berth,
+    connected,
+    hang_up,
+    left,
+    listening,
+    status,
+)
 
-LIMITS = HttpLimits(head_bytes=4096)
-SOON = 0.2  # seconds; a limit that a test waits for
-JSON = b"Content-Type: application/json\r\n"
-FILTER = b"POST /filter HTTP/1.1\r\nHost: localhost\r\n" + JSON
-EXPLAIN = b"POST /v1/explain HTTP/1.1\r\nHost: localhost\r\n" + JSON
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@asynccontextmanager
-async def listening(app: Any, limits: HttpLimits) -> AsyncIterator[tuple[Any, int]]:
-    """(the server, its port)."""
-    web = server(app, ("127.0.0.1", 0), limits)
-    serving = web._serve(listen_on("--listen", "127.0.0.1", 0))  # noqa: SLF001 - serve() would catch the signals
-    task = asyncio.create_task(serving)
-    await eventually(lambda: web.started or task.done())
-    try:
-        yield web, web.servers[0].sockets[0].getsockname()[1]
-    finally:
-        web.should_exit = web.force_exit = True
-        await task
-
-
-@asynccontextmanager
-async def berth(limits: HttpLimits = LIMITS, access: Access | None = None) -> AsyncIterator[int]:
-    """The port of a Berth whose verbs and pages have these limits: pages are what serve does not answer."""
-    async with berthing({"n1": "t4-4"}) as b:
-        verbs = ServeApp(b.app.service, Probes(b.app.service), limits=limits)
-        async with listening(AtOneAddress(verbs, ConsoleApp(b.console, access, limits)), limits) as (_, port):
-            yield port
-
-
-@asynccontextmanager
-async def pages(access: Access | None = None) -> AsyncIterator[int]:
-    """The port of a console."""
-    async with berthing({"n1": "t4-4"}) as b, listening(ConsoleApp(b.console, access), LIMITS) as (_, port):
-        yield port
-
-
-async def connected(port: int, data: bytes = b"") -> Connection:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(data)
-    await writer.drain()
-    return reader, writer
-
-
-async def hang_up(*connections: Connection) -> None:
-    for _, writer in connections:
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-async def left(connection: Connection, again: bytes = b"") -> bytes:
-    """All that the server sends until it closes; meanwhile `again` is sent again and again."""
-    reader, writer = connection
-
-    async def send() -> None:
-        while again:
-            writer.write(again)
-            await writer.drain()
-            await asyncio.sleep(0)
-
-    sending = asyncio.create_task(send())
-    try:
-        return await asyncio.wait_for(reader.read(), HANG_SECONDS)
-    except ConnectionError:
-        return b""
-    finally:
-        sending.cancel()
-        await asyncio.gather(sending, return_exceptions=True)
-        await hang_up(connection)
-
-
-async def status(port: int, data: bytes) -> int:
-    """Of the answer to a request; 0 where there is none."""
-    connection = await connected(port, data)
-    try:
-        line = await asyncio.wait_for(connection[0].readline(), HANG_SECONDS)
-        return int(line.split()[1]) if line else 0
-    finally:
-        await hang_up(connection)
-
-
-HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
 ENDLESS = {
     "a header without end": (HEAD + b"X: ", b"x" * 1024),
     "headers without end": (HEAD, b"x: y\r\n" * 100),
@@ -230,7 +149,7 @@ async def test_the_sum_of_bodies_is_limited(request_: bytes) -> None:
         first = await connected(port, head + b" " * 900_000)
         second = await connected(port, head + b" " * 900_000)
         answers = {asyncio.create_task(one[0].readline()): one for one in (first, second)}
-        done, _ = await asyncio.wait(answers, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(answers, timeout=HANG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         (refused,) = done
         assert b"503" in refused.result()
         other = next(task for task in answers if task is not refused)
@@ -298,107 +217,6 @@ async def test_the_verbs_are_for_kube_scheduler(verb: bytes) -> None:
         for headers, wanted in FOREIGN:
             request = b"POST /" + verb + b" HTTP/1.1\r\nHost: localhost\r\n" + headers + b"Content-Length: 1\r\n\r\n["
             assert await status(port, request) == wanted, headers
-
-
-HOSTS = [
-    ("127.0.0.1", (), "127.0.0.1:8888", True),
-    ("127.0.0.1", (), "localhost:9", True),
-    ("127.0.0.1", (), "LOCALHOST", True),
-    ("127.0.0.1", (), "[::1]:8888", True),
-    ("127.0.0.1", (), "evil.example", False),
-    ("127.0.0.1", (), "10.1.2.3", False),
-    ("127.0.0.1", (), "", False),
-    ("127.0.0.1", (), "127.0.0.1.evil.example", False),
-    ("127.0.0.1", (), "localhost.evil", False),
-    ("10.1.2.3", (), "10.1.2.3:80", True),
-    ("10.1.2.3", (), "10.1.2.4", False),
-    ("::1", (), "[::1]", True),
-    ("0.0.0.0", (), "10.1.2.3:8889", True),
-    ("::", (), "[fd00::7]:8889", True),
-    ("0.0.0.0", (), "berth.berth-system.svc", False),
-    ("0.0.0.0", ("Berth.berth-system.svc",), "berth.berth-system.svc:80", True),
-    ("desk", (), "desk:8888", True),
-]
-
-
-@pytest.mark.parametrize(("listens", "names", "host", "ours"), HOSTS)
-def test_pages_know_their_names(listens: str, names: tuple[str, ...], host: str, ours: bool) -> None:
-    scope = {"method": "GET", "headers": [(b"host", host.encode())]}
-    refused = Access(listens, names).refusal(scope, open_to_all=True)
-    assert refused is None if ours else refused is not None and refused.status == 403 and b"--page-host" in refused.body
-
-
-def test_a_request_with_two_hosts_is_refused() -> None:
-    scope = {"method": "GET", "headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}
-    refused = Access("127.0.0.1", ()).refusal(scope, open_to_all=True)
-    assert refused is not None
-    assert refused.status == 403
-
-
-PAGES = [
-    ("GET", "/v1/fleet", {}, 200),
-    ("GET", "/metrics", {}, 200),
-    ("GET", "/", {}, 200),
-    ("GET", "/v1/fleet", {"Host": "evil.example"}, 403),
-    ("GET", "/", {"Host": "evil.example"}, 403),
-    ("GET", "/metrics", {"Host": "evil.example"}, 403),
-    ("GET", "/livez", {"Host": "any.example"}, 200),
-    ("GET", "/readyz", {"Host": "any.example"}, 200),
-    ("GET", "/v1/fleet", {"Origin": "http://evil.example"}, 403),
-    ("GET", "/v1/fleet", {"Origin": "null"}, 403),
-    ("POST", "/v1/explain", {"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
-    ("POST", "/v1/explain", {"Content-Type": "text/plain"}, 415),
-    ("POST", "/v1/explain", {}, 415),
-    ("GET", "/nothing", {}, 404),
-    ("DELETE", "/v1/fleet", {}, 405),
-]
-
-
-async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types() -> None:
-    async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        for method, path, headers, wanted in PAGES:
-            reply = await client.request(method, path, headers=headers)
-            assert reply.status_code == wanted, (method, path, headers, reply.text)
-            assert reply.headers.get_list("x-content-type-options") == ["nosniff"], path
-        own = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
-        assert "does not wait" in (await client.post("/v1/explain", headers=own, content=b'{"pod": "x/y"}')).text
-
-
-async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path: Path) -> None:
-    """As kubelet mounts an optional Secret: the file comes later, and may change."""
-    token = tmp_path / "token"
-    async with (
-        pages(Access("0.0.0.0", (), token)) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-    ):
-
-        async def asked(**headers: str) -> int:
-            return (await client.get("/v1/fleet", headers=headers)).status_code
-
-        assert [
-            (await client.get(path)).status_code for path in ("/livez", "/readyz", "/metrics", "/version", "/")
-        ] == [200] * 5
-        assert await asked() == 403
-        assert await asked(Authorization="Bearer") == 403
-        token.write_text("")
-        assert await asked(Authorization="Bearer") == 403, "an empty file is no token"
-        token.write_text("s3cret\n")
-        assert await asked() == 401
-        assert await asked(Authorization="Bearer other") == 401
-        assert await asked(Authorization="Bearer s3cret") == 200
-        token.write_text("next\n")
-        assert await asked(Authorization="Bearer s3cret") == 401
-        assert await asked(Authorization="Bearer next") == 200
-
-
-@pytest.mark.parametrize(
-    ("host", "needed"),
-    [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True), ("desk", True)],
-)
-def test_loopback_needs_no_token(host: str, needed: bool) -> None:
-    scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
-    refused = Access(host).refusal(scope, open_to_all=False)
-    assert (refused is not None and refused.status == 403) is needed
 
 
 def test_refusals_are_logged_at_a_limited_rate() -> None:

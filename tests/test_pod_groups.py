@@ -11,10 +11,10 @@ from extender.cluster import Writer
 from extender.model import ObjectKey
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import CONDITIONAL, asks, custom, report
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import Json, Serving, berthing, claim, pod
-from tests.test_dra import CONDITIONAL, asks, custom, report
 
 NODES = {"n1": "t4-4", "n2": "t4-4"}
 THREE = {**NODES, "n3": "t4-4"}

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.replicas import replicas
-from tests.running_berth import berthing, pod
-
-
-def extended(name: str) -> dict:
-    resources = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
-    return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}])
+from tests.running_berth import berthing
 
 
 async def test_two_replicas_that_bind_one_pod_leave_one_claim() -> None:

@@ -16,8 +16,8 @@ from extender.model import BerthError
 from extender.sandbox import listening
 from extender.web.asgi import Receive, Scope, Send
 from tests.eventually import HANG_SECONDS
+from tests.process_worlds import filtered, served
 from tests.running_berth import claim, pod
-from tests.test_serve import filtered, served
 
 
 class Collector:

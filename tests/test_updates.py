@@ -13,8 +13,8 @@ from extender.sandbox import carried_machines
 from extender.web.console.console_app import ConsoleApp
 from extender.web.http_limits import PAGES
 from tests.eventually import HANG_SECONDS, eventually
+from tests.http_worlds import SOON, listening, status
 from tests.running_berth import berthing
-from tests.test_hostile_http import SOON, listening, status
 
 UPDATES = b"GET /v1/updates HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

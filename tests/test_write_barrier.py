@@ -7,17 +7,12 @@ from collections import Counter
 
 import pytest
 
+from tests.dra_worlds import asks, custom, extended, mig
 from tests.eventually import eventually
 from tests.replicas import Gate, replicas
 from tests.running_berth import Serving, claim, pod
-from tests.test_dra import asks, custom, mig
 
 WHOLE_NODE = 4  # GPUs of the only node
-
-
-def extended(name: str, count: int) -> dict:
-    resources = {"limits": {"nvidia.com/gpu": str(count)}, "requests": {"nvidia.com/gpu": str(count)}}
-    return pod(name, containers=[{"name": "main", "image": "pause", "resources": resources}])
 
 
 def allocated(b: Serving) -> int:

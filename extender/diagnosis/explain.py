@@ -34,7 +34,6 @@ from extender.scheduling import (
 
 _EXAMPLES = 3  # node names per group
 _BEST = 5
-_ELSEWHERE = Unschedulable(Reason(Code.ELSEWHERE))
 Views = Mapping[str, NodeInfo]
 
 
@@ -173,7 +172,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
         if allowed is None or node in allowed
     }
     unschedulable, nodes = UnschedulableNodes(), 0
-    for group in _status_groups(ranking, snapshot, allowed, statuses):
+    for group in _status_groups(requirements, ranking, snapshot, allowed, statuses):
         nodes += group.nodes
         if isinstance(group.status, Unschedulable):
             first = group.first[0]
@@ -220,14 +219,21 @@ def _best(
 
 
 def _status_groups(
-    ranking: NodeRanking, snapshot: Snapshot, allowed: set[str] | None, own: Mapping[str, FilterStatus]
+    requirements: PodRequirements,
+    ranking: NodeRanking,
+    snapshot: Snapshot,
+    allowed: set[str] | None,
+    own: Mapping[str, FilterStatus],
 ) -> Iterator[StatusGroup]:
-    """All nodes by status. Nodes outside `allowed` are one group: an allocated claim excludes them."""
+    """All nodes by status. Nodes outside `allowed` are grouped by what excludes them."""
     yield from (StatusGroup(status, 1, [name]) for name, status in own.items())
-    if allowed is not None:
-        elsewhere = nsmallest(_EXAMPLES, snapshot.node_infos.keys() - allowed)
-        if elsewhere:
-            yield StatusGroup(_ELSEWHERE, len(snapshot.node_infos) - len(allowed), elsewhere)
+    excluded: dict[Code, list[str]] = {}
+    for name in snapshot.node_infos.keys() - allowed if allowed is not None else ():
+        code = requirements.mismatch(snapshot.node_infos[name].node)
+        if code is not None:
+            excluded.setdefault(code, []).append(name)
+    for code, names in excluded.items():
+        yield StatusGroup(Unschedulable(Reason(code)), len(names), nsmallest(_EXAMPLES, names))
     yield from ranking.status_groups(allowed, own)
 
 
@@ -247,12 +253,8 @@ def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
 
 
 def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:
-    """The nodes that all allocated and promised claims allow."""
-    return {
-        n
-        for n, v in snapshot.node_infos.items()
-        if all(selector.matches(n, v.node.labels) for selector in requirements.node_selectors)
-    }
+    """The nodes that all allocated and promised claims, and the ComputeDomain, allow."""
+    return {name for name, found in snapshot.node_infos.items() if requirements.mismatch(found.node) is None}
 
 
 def _groups(

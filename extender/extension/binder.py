@@ -301,8 +301,9 @@ class Binder:
         if isinstance(status, Unschedulable):
             raise BindError(f"node {node}: {status.reason}")
         node_info = snapshot.node_infos[node]
-        if not all(pin.matches(node_info.node.name, node_info.node.labels) for pin in requirements.node_selectors):
-            raise BindError(f"node {node}: claim is allocated for other nodes")
+        mismatch = requirements.mismatch(node_info.node)
+        if mismatch is not None:
+            raise BindError(f"node {node}: {Reason(mismatch)}")
         requirements = requirements.for_node(node_info.node)
         planned = plan(
             node_info,

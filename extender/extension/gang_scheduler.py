@@ -227,7 +227,7 @@ class GangScheduler:
         return self._rejected(pod, names, reason)
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP)
+        may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP)
         self.waiting.pause(key, reason, self._cache.snapshot().version if may_fit_later else -1, pod.uid)
         return self._rejected(pod, names, reason)
 

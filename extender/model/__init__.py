@@ -8,6 +8,8 @@ from extender.model.berth_errors import BerthError, InvalidClaim, OutOfBudget, W
 from extender.model.bits import lowest, members, union
 from extender.model.call_budget import UNLIMITED, CallBudget, CallBudgetSpent
 from extender.model.claim import (
+    COMPUTE_DOMAIN_DRIVER,
+    COMPUTE_DOMAIN_LABEL,
     DECISION_ANNOTATION,
     EXTENDED_CLAIM_ANNOTATION,
     FINALIZER,
@@ -60,7 +62,7 @@ from extender.model.device import (
     is_identity,
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
-from extender.model.node_selector import NodeSelector, Requirement, Term, only_node
+from extender.model.node_selector import NodeSelector, Requirement, Term, lacks_label_or_has, only_node
 from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.model.quantity import (
     BINARY_SI,
@@ -81,6 +83,8 @@ from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, one_line, 
 
 __all__ = [
     "BINARY_SI",
+    "COMPUTE_DOMAIN_DRIVER",
+    "COMPUTE_DOMAIN_LABEL",
     "DECISION_ANNOTATION",
     "DEFAULT_MIX",
     "DISTANCES",
@@ -165,6 +169,7 @@ __all__ = [
     "cut",
     "from_int",
     "is_identity",
+    "lacks_label_or_has",
     "lowest",
     "members",
     "one_line",

@@ -18,6 +18,8 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 OURS_ANNOTATION = "berth.dev/allocator"  # on a claim: the Berth process that allocated it; written with the finalizer
 SCHEDULER = "berth-scheduler"  # the schedulerName of the pods that Berth places
 DECISION_ANNOTATION = "berth.dev/decision"  # on a pod: written with its Binding
+COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
+COMPUTE_DOMAIN_LABEL = "resource.nvidia.com/computeDomain"  # on a node: the UID of the only domain that can use it
 GROUP_ANNOTATION = "berth.dev/group"  # names a pod's group; Berth writes it to the claims of all groups' pods
 EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 IMPLICIT_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -103,6 +105,7 @@ class ClaimSpec:
     requests: tuple[Request, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     config: tuple[Config, ...] = ()
+    compute_domain: str = ""  # UID of the ComputeDomain whose channel the claim requests; '' for none
     content: bytes = b""
 
 

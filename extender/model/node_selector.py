@@ -39,6 +39,11 @@ def only_node(name: str) -> NodeSelector:
     return NodeSelector((Term(fields=(Requirement("metadata.name", "In", (name,)),)),))
 
 
+def lacks_label_or_has(key: str, value: str) -> NodeSelector:
+    """A selector for the nodes without a label, or with this value of it."""
+    return NodeSelector((Term((Requirement(key, "DoesNotExist"),)), Term((Requirement(key, "In", (value,)),))))
+
+
 def _term_matches(term: Term, name: str, labels: Mapping[str, str]) -> bool:
     if not term.expressions and not term.fields:
         return False

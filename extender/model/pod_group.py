@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 
 class GroupSource(Enum):
-    """The field, label or annotation by which a pod names its group. The first one that a pod has counts."""
+    """The field, label or annotation by which a pod names its group. The first one that a pod has counts.
+
+    The last one is the driver of a claim with a `domainID`: such a group has no minimum.
+    """
 
     BERTH = "berth.dev/group"
     CORE = "spec.schedulingGroup"
@@ -21,6 +24,7 @@ class GroupSource(Enum):
     LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/group-key"
     JOB_SET = "jobset.sigs.k8s.io/jobset-name"
     JOB = "batch.kubernetes.io/job-name"
+    COMPUTE_DOMAIN = "compute-domain.nvidia.com"
 
 
 class GroupKey(NamedTuple):

@@ -32,6 +32,7 @@ class Code(Enum):
     POOL_UPDATING = "resource pool is being updated"
     POOL_INVALID = "resource pool is invalid: {0}"
     ELSEWHERE = "claim is allocated for other nodes"
+    COMPUTE_DOMAIN = "node is in another ComputeDomain"
     OUT_OF_BUDGET = "gave up searching: the claims allow too many combinations"
     UNFINISHED = "evaluated {0} of {1} nodes within one call; Berth evaluates the rest while the pod exists: retry"
     INVALID = "{0}"
@@ -44,6 +45,7 @@ class Code(Enum):
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
     GANG_INCOMPLETE = "waits until all pods of group {0} exist"
     GANG_NO_ROOM = "no domain has room for all pods of group {0} together"
+    GANG_NO_DOMAIN = "no node has the label {1} that group {0} needs"
     GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
     GANG_FORMING = "waits until the minimum of group {0} is bound"
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
@@ -71,6 +73,7 @@ DESCRIPTIONS = {
     Code.POOL_UPDATING: "Some ResourceSlices of the pool's newest generation are still missing.",
     Code.POOL_INVALID: "The driver's ResourceSlices contradict each other. The text names the fault.",
     Code.ELSEWHERE: "A claim of the pod is already allocated, and this node cannot use its devices.",
+    Code.COMPUTE_DOMAIN: "The pod's channel claim is of another ComputeDomain than the node's label says.",
     Code.OUT_OF_BUDGET: "The search used up its steps. Berth does not know whether a solution exists.",
     Code.UNFINISHED: "The call used up `evaluation_seconds`. This is the error of a filter call, not of a node.",
     Code.INVALID: "The claim, class or slice is not valid. The text names the object and the field.",
@@ -82,6 +85,7 @@ DESCRIPTIONS = {
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
     Code.GANG_INCOMPLETE: "Fewer pods of the group exist than its minimum. They are requeued when the last appears.",
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
+    Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that no node has. See `group_levels`.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from extender.allocation import Snapshot
 from extender.model import (
+    COMPUTE_DOMAIN_LABEL,
     IMPLICIT_RESOURCE_PREFIX,
     MAX_RESERVATIONS,
     Allocation,
@@ -19,6 +20,7 @@ from extender.model import (
     Code,
     DeviceClass,
     GroupKey,
+    GroupSource,
     Node,
     NodeSelector,
     ObjectKey,
@@ -27,6 +29,7 @@ from extender.model import (
     Reservation,
     ReservationState,
     cut,
+    lacks_label_or_has,
     only_node,
     parse_quantity,
     shown,
@@ -118,6 +121,7 @@ class PodRequirements:
     policy: Policy  # with the overrides for this pod
     expected_bytes: int = 0  # bytes of memory per GPU, by the pod's annotation; 0 for no minimum
     group: GroupKey | None = None
+    compute_domain: str = ""  # UID of the ComputeDomain whose channel the pod's claims request; '' for none
     extended: ExtendedResources | None = None
     mappings: tuple[RequestMapping, ...] = ()  # of the special claim
 
@@ -157,10 +161,25 @@ class PodRequirements:
 
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
-        """The node selectors of the allocated and promised claims. A node must match all of them."""
+        """The node selectors of the allocated and promised claims, and of the ComputeDomain. A node must match all."""
+        return (*self._claim_selectors(), *self._domain_selectors())
+
+    def mismatch(self, node: Node) -> Code | None:
+        """Why the node does not match `node_selectors`; None if it does."""
+        if not all(selector.matches(node.name, node.labels) for selector in self._claim_selectors()):
+            return Code.ELSEWHERE
+        if not all(selector.matches(node.name, node.labels) for selector in self._domain_selectors()):
+            return Code.COMPUTE_DOMAIN
+        return None
+
+    def _claim_selectors(self) -> tuple[NodeSelector, ...]:
         shared = (*self.allocated_claims, *self.promised_claims)
         found = (claim.allocation.node_selector for claim in shared if claim.allocation is not None)
         return tuple(selector for selector in found if selector is not None)
+
+    def _domain_selectors(self) -> tuple[NodeSelector, ...]:
+        """NVIDIA's driver does not prepare a channel on a node that is labelled for another ComputeDomain."""
+        return (lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain),) if self.compute_domain else ()
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements
@@ -303,6 +322,7 @@ def _requirements(
     contents = tuple(spec.content for spec in specs)
     key = (names, contents, snapshot.classes_version, topology, min_gbps, expected, IdentityKey(policy), asked)
     resources = ExtendedResources(pod, extended) if extended else None
+    domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
     return PodRequirements(
         pending,
         allocated,
@@ -315,9 +335,16 @@ def _requirements(
         key,
         policy,
         expected,
-        pod.membership.key if pod.membership is not None else None,
-        extended=resources,
+        _group(pod, domain),
+        domain,
+        resources,
     )
+
+
+def _group(pod: Pod, compute_domain: str) -> GroupKey | None:
+    if pod.membership is not None:
+        return pod.membership.key
+    return GroupKey(pod.key.namespace, GroupSource.COMPUTE_DOMAIN, compute_domain) if compute_domain else None
 
 
 def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -> Claim | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot, allocations
-from extender.model import Allocation, Claim, Code, Node, Reason, Result
+from extender.model import Allocation, Claim, Code, Reason, Result
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
@@ -82,19 +82,16 @@ def _reasons(
 ) -> dict[str, str]:
     known, unknown = ranking.reasons(), str(Reason(Code.NODE_UNKNOWN))
     found = {name: known.get(name, unknown) for name in names}
-    if requirements.node_selectors:
-        elsewhere = str(Reason(Code.ELSEWHERE))
-        node_infos = snapshot.node_infos
-        found |= {n: elsewhere for n in names if n in node_infos and not _allows(requirements, node_infos[n].node)}
+    for name in names if requirements.node_selectors else ():
+        node_info = snapshot.node_infos.get(name)
+        code = requirements.mismatch(node_info.node) if node_info is not None else None
+        if code is not None:
+            found[name] = str(Reason(code))
     return found
 
 
 def _is_allowed(requirements: PodRequirements, node_info: NodeInfo | None) -> bool:
-    return node_info is not None and _allows(requirements, node_info.node)
-
-
-def _allows(requirements: PodRequirements, node: Node) -> bool:
-    return all(selector.matches(node.name, node.labels) for selector in requirements.node_selectors)
+    return node_info is not None and requirements.mismatch(node_info.node) is None
 
 
 def scores(placements: Mapping[str, float], names: Sequence[str]) -> list[tuple[str, int]]:

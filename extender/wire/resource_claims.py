@@ -11,6 +11,7 @@ import orjson
 from cachetools import LRUCache
 
 from extender.model import (
+    COMPUTE_DOMAIN_DRIVER,
     EXTENDED_CLAIM_ANNOTATION,
     GROUP_ANNOTATION,
     OURS_ANNOTATION,
@@ -180,7 +181,20 @@ def decode_claim_spec(spec: Json, path: str) -> ClaimSpec:
         requests=many(devices, "requests", where, _request),
         constraints=many(devices, "constraints", where, _constraint),
         config=many(devices, "config", where, _config),
+        compute_domain=_compute_domain(devices.get("config")),
     )
+
+
+def _compute_domain(config: object) -> str:
+    """The `domainID` that NVIDIA's driver reads from the parameters of a channel claim. Other drivers' are ignored."""
+    for entry in config if type(config) is list else ():
+        opaque = entry.get("opaque") if type(entry) is dict else None
+        if type(opaque) is dict and opaque.get("driver") == COMPUTE_DOMAIN_DRIVER:
+            parameters = opaque.get("parameters")
+            found = parameters.get("domainID") if type(parameters) is dict else None
+            if type(found) is str and found:
+                return cut(found)
+    return ""
 
 
 def _request(obj: Json, path: str) -> Request:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import ssl
 import subprocess
 import time
@@ -19,6 +18,7 @@ import pytest
 import yaml
 
 from extender.wire import lenient_loads
+from tests.process_worlds import free_port
 
 TOKEN = "e2e-admin"
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -49,12 +49,6 @@ def missing(*more: str) -> str:
     return f"BERTH_KUBE_BIN={folder} lacks {' '.join(absent)}" if absent else ""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Console(NamedTuple):
     """A console that runs: its process, and the URLs of its pages and of its records."""
 
@@ -74,9 +68,9 @@ class ControlPlane:
     """Start with `with`; every process is ended by its own pid."""
 
     def __init__(self, folder: Path, *api_args: str, gates: str = "") -> None:
-        """`gates` are feature gates of all components."""
-        self._gates = (f"--feature-gates={gates}",) if gates else ()
-        self._api_args = (*self._gates, *api_args)
+        """`gates` are feature gates of all Kubernetes components."""
+        self.gates = (f"--feature-gates={gates}",) if gates else ()
+        self._api_args = (*self.gates, *api_args)
         self.bin = Path(os.environ["BERTH_KUBE_BIN"])
         self.folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -148,7 +142,7 @@ class ControlPlane:
             f"--root-ca-file={self.folder / 'certs' / 'apiserver.crt'}",
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
-            *self._gates,
+            *self.gates,
         )
 
     def __exit__(self, *_: object) -> None:
@@ -195,11 +189,20 @@ class ControlPlane:
             extender["urlPrefix"] = f"http://127.0.0.1:{berth_port}"
         path = self.folder / "scheduler.yaml"
         path.write_text(yaml.safe_dump(loaded))
-        self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self._gates)
+        self.start("kube-scheduler", f"--config={path}", "--secure-port=0", *self.gates)
 
-    def start_berth(self, python: str, console: str = "") -> int:
+    def kill(self, *programs: str) -> None:
+        """End programs by SIGKILL, all at the same time: `extender` or the name of a Kubernetes program."""
+        found = [p for p in self.processes if any(Path(arg).name in programs for arg in list(p.args)[:3])]  # type: ignore[arg-type] # `spawn` passes lists
+        for process in found:
+            process.kill()
+        for process in found:
+            process.wait()
+            self.processes.remove(process)
+
+    def start_berth(self, python: str, console: str = "", port: int = 0) -> int:
         """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
-        port = free_port()
+        port = port or free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
         self.spawn(
             [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import random
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,6 +16,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
+from tests.process_worlds import free_port
 
 pytestmark = [
     needs(),
@@ -25,6 +28,7 @@ pytestmark = [
 Json = dict
 NODES, SIZE = 5, 3  # each gang needs 3 of 5 nodes: two gangs fit one after the other only
 ROUNDS = int(os.environ.get("BERTH_E2E_ROUNDS", "3"))
+PORT = free_port()
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 
@@ -46,7 +50,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             spec = {"spec": {"devices": {"requests": [request]}}}
             template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "spec": spec}
             started.create({**template, "metadata": {"name": name}})
-        started.start_scheduler(started.start_berth(sys.executable))
+        started.start_scheduler(started.start_berth(sys.executable, port=PORT))
         yield started
 
 
@@ -81,12 +85,13 @@ def delete(plane: ControlPlane, group: str) -> None:
         plane.request("DELETE", f"{PODS}/{group}-{i}?gracePeriodSeconds=0", {}, "application/json")
 
 
-def run_both(plane: ControlPlane, template: str, cpu: str) -> None:
+def run_both(plane: ControlPlane, template: str, cpu: str, disturb: Callable[[], None] = lambda: None) -> None:
     """Create two gangs with their pods interleaved; one runs, and the other runs after it has ended."""
     with concurrent.futures.ThreadPoolExecutor(2 * SIZE) as pool:
         made = [pool.submit(plane.create, pod(group, i, template, cpu)) for i in range(SIZE) for group in ("a", "b")]
         for one in made:
             one.result()
+    disturb()
     plane.wait(lambda: SIZE in bound(plane).values(), 120)
     (first,) = (group for group, count in bound(plane).items() if count == SIZE)
     second = "b" if first == "a" else "a"
@@ -103,3 +108,23 @@ def test_two_gangs_that_do_not_fit_together_run_one_after_the_other(
 ) -> None:
     for _ in range(ROUNDS):
         run_both(plane, template, cpu)
+
+
+KILLED = (("extender",), ("kube-scheduler",), ("extender", "kube-scheduler"))
+
+
+@pytest.mark.parametrize("programs", KILLED, ids=["berth", "kube-scheduler", "both"])
+def test_gangs_run_whole_after_kills(plane: ControlPlane, programs: tuple[str, ...]) -> None:
+    """SIGKILL at a random moment while two gangs are being bound."""
+    moments = random.Random(len(programs[0]) + len(programs))
+
+    def kill() -> None:
+        time.sleep(moments.uniform(0.0, 0.6))
+        plane.kill(*programs)
+        if "extender" in programs:
+            plane.start_berth(sys.executable, port=PORT)
+        if "kube-scheduler" in programs:
+            plane.start_scheduler(PORT)
+
+    for _ in range(ROUNDS):
+        run_both(plane, "all", "100m", kill)

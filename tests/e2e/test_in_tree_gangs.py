@@ -6,8 +6,10 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -15,6 +17,7 @@ from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ControlPlane, needs
+from tests.process_worlds import free_port
 
 pytestmark = [
     needs(),
@@ -27,7 +30,18 @@ Json = dict
 RACKS, TRAYS, SIZE = ("r1", "r2"), 3, 3  # a gang of three whole nodes fits into one rack
 ROUNDS = int(os.environ.get("BERTH_E2E_ROUNDS", "2"))
 RACK = "topology.kubernetes.io/rack"
-GATES = "GenericWorkload=true,GangScheduling=true,TopologyAwareWorkloadScheduling=true,DRAWorkloadResourceClaims=true"
+GATES = ",".join(
+    f"{gate}=true"
+    for gate in (
+        "GenericWorkload",
+        "GangScheduling",
+        "TopologyAwareWorkloadScheduling",
+        "WorkloadAwarePreemption",
+        "DRAWorkloadResourceClaims",
+    )
+)
+PORT = free_port()
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
@@ -60,24 +74,30 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "all"},
             "spec": spec,
         })  # fmt: skip
-        started.start_scheduler(started.start_berth(sys.executable))
+        for name, value in (("low", 10), ("high", 1000)):
+            started.request("POST", PRIORITIES, {"metadata": {"name": name}, "value": value})
+        started.start_scheduler(started.start_berth(sys.executable, port=PORT))
         yield started
 
 
-def create_gang(plane: ControlPlane, group: str, minimum: int = SIZE, *, rack: bool = False) -> None:
+def create_gang(
+    plane: ControlPlane, group: str, minimum: int = SIZE, *, rack: bool = False, cpu: str = "100m", priority: str = ""
+) -> None:
     spec: Json = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+    if priority:
+        spec["priorityClassName"] = priority
     if rack:
         spec["schedulingConstraints"] = {"topology": [{"key": RACK}]}
     plane.create({
         "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": group}, "spec": spec,
     })  # fmt: skip
     with concurrent.futures.ThreadPoolExecutor(minimum) as pool:
-        for one in [pool.submit(plane.create, pod(group, i)) for i in range(minimum)]:
+        for one in [pool.submit(plane.create, pod(group, i, cpu, priority)) for i in range(minimum)]:
             one.result()
 
 
-def pod(group: str, index: int) -> Json:
-    resources = {"requests": {"cpu": "100m"}, "claims": [{"name": "gpu"}]}
+def pod(group: str, index: int, cpu: str, priority: str) -> Json:
+    resources = {"requests": {"cpu": cpu}, "claims": [{"name": "gpu"}]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -87,6 +107,7 @@ def pod(group: str, index: int) -> Json:
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,
             "schedulingGroup": {"podGroupName": group},
+            "priorityClassName": priority,
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "all"}],
             "containers": [{"name": "c", "image": "pause", "resources": resources}],
         },
@@ -147,3 +168,33 @@ def test_gangs_that_do_not_fit_together_run_one_after_the_other(plane: ControlPl
         plane.wait(lambda second=second: len(nodes(plane, second)) == size, 180)
         delete(plane, second, size)
         plane.wait(lambda: nothing_left(plane), 60)
+
+
+def test_preemption_for_a_gang_leaks_no_hold(plane: ControlPlane) -> None:
+    """Workload-aware preemption asks Berth about nodes whose victims are gone in the scheduler's mind only."""
+    victims = [f"{rack}-{tray}" for rack in RACKS for tray in range(TRAYS)]
+    for node in victims:  # 6 of 8 CPUs of each node, no device
+        container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": "6"}}}
+        plane.create({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"victim-{node}"},
+            "spec": {
+                "nodeName": node, "priorityClassName": "low", "terminationGracePeriodSeconds": 0,
+                "automountServiceAccountToken": False, "containers": [container],
+            },
+        })  # fmt: skip
+    create_gang(plane, "urgent", cpu="4", priority="high")
+    plane.wait(lambda: len(nodes(plane, "urgent")) == SIZE, 180)
+    assert len(nodes(plane, "victim")) < len(victims), "victims made room"
+    plane.wait(lambda: holds() == 0, 60)
+    delete(plane, "urgent")
+    for node in victims:
+        with suppress(OSError):  # a victim is gone
+            plane.request("DELETE", f"{PODS}/victim-{node}?gracePeriodSeconds=0", {})
+    plane.wait(lambda: nothing_left(plane), 60)
+
+
+def holds() -> int:
+    """Pods for which Berth holds devices, by its metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics") as response:
+        (line,) = (line for line in response.read().decode().splitlines() if line.startswith("berth_holds "))
+    return int(float(line.split()[1]))

@@ -53,6 +53,18 @@ def make_fleet(plane: ControlPlane, count: int) -> None:
         list(pool.map(one, range(count)))
 
 
+def unbound(plane: ControlPlane, prefix: str) -> list[str]:
+    """Pods without a node whose names begin so."""
+    found = plane.get("/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3D")["items"]
+    return [name for name in (one["metadata"]["name"] for one in found) if name.startswith(prefix)]
+
+
+def conditions(plane: ControlPlane, name: str) -> str:
+    """The messages of a pod's conditions."""
+    found = plane.get(f"/api/v1/namespaces/default/pods/{name}")
+    return "".join(one.get("message", "") for one in found.get("status", {}).get("conditions", []))
+
+
 def pod(name: str, template: str) -> dict:
     return {
         "apiVersion": "v1",
@@ -90,11 +102,7 @@ def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> Non
     plane.start_scheduler(port)
     start = time.monotonic()
 
-    def unbound() -> list:
-        items = plane.get("/api/v1/namespaces/default/pods?fieldSelector=spec.nodeName%3D")["items"]
-        return [p for p in items if p["metadata"]["name"].startswith("job-")]
-
-    plane.wait(lambda: not unbound(), 60 + PODS / 5)
+    plane.wait(lambda: not unbound(plane, "job-"), 60 + PODS / 5)
     print(f"\n{PODS} pods on {NODES} nodes bound in {time.monotonic() - start:.1f} s")
     claims = plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]
     pods = {p["metadata"]["uid"]: p for p in plane.get("/api/v1/pods")["items"]}
@@ -152,11 +160,7 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
     plane.create(node)
     plane.create(pod("waits", "t4"))
 
-    def condition() -> str:
-        found = plane.get("/api/v1/namespaces/default/pods/waits")
-        return "".join(c.get("message", "") for c in found.get("status", {}).get("conditions", []))
-
-    plane.wait(lambda: "no device matches request gpu" in condition(), 30)
+    plane.wait(lambda: "no device matches request gpu" in conditions(plane, "waits"), 30)
 
     def told() -> list[str]:
         events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
@@ -167,7 +171,6 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
         ]
 
     plane.wait(lambda: len(told()) == 1 and "Tesla T4" in told()[0], 30)
-    time.sleep(3)
     slice_ = gpu_slice("late-node", machine)
     plane.create(slice_)
     start = time.monotonic()
@@ -256,14 +259,10 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
     for i in range(3):
         plane.create(pod(f"share-{i}", "share"))
 
-    def bound() -> int:
-        return sum(
-            bool(plane.get(f"/api/v1/namespaces/default/pods/share-{i}")["spec"].get("nodeName")) for i in range(3)
-        )
-
-    plane.wait(lambda: bound() == 2, 30)
-    time.sleep(2)
-    assert bound() == 2
+    plane.wait(lambda: len(unbound(plane, "share-")) == 1, 30)
+    (third,) = unbound(plane, "share-")
+    plane.wait(lambda: "not enough capacity left for request gpu" in conditions(plane, third), 30)
+    assert unbound(plane, "share-") == [third]
     results = [
         r
         for c in plane.get("/apis/resource.k8s.io/v1/resourceclaims")["items"]

@@ -1,0 +1,103 @@
+"""A filter service on a cache filled by hand, whose time is counted work, and pods that cost much or little."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from extender.allocation import Features
+from extender.cache import ClusterCache
+from extender.extension.decisions import FilterSink, NoSink
+from extender.extension.evaluation_throttle import EvaluationLimits
+from extender.extension.filter_service import FilterService
+from extender.model import ObjectKey, Pod, PodClaim
+from extender.policy import Policy
+from extender.sandbox import carried_machines
+from extender.sandbox.machines import gpu_slice, node_object
+from extender.scheduling import Evaluator
+from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
+from tests.running_berth import claim
+
+MACHINES = [carried_machines()[name] for name in ("t4-4", "dgx1-v100", "a100-pcie-8-bridged")]
+TICK = 0.0001  # seconds that each look at the clock takes: a piece of work looks at it once
+
+
+@dataclass
+class Clock:
+    """Time as counted work."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        self.now += TICK
+        return self.now
+
+
+class Told(NoSink):
+    """Notes which of the filter service's tasks have work."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def unfinished(self) -> None:
+        self.told.append("unfinished")
+
+    def fits(self) -> None:
+        self.told.append("fits")
+
+
+@dataclass
+class Fleet:
+    """A judge on a cache filled by hand."""
+
+    nodes: int = 12
+    policy: Policy = field(default_factory=Policy)
+    limits: EvaluationLimits = field(default_factory=EvaluationLimits)
+    kinds: int = 3
+    sink: FilterSink = field(default_factory=NoSink)
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock, self.mirror, decoder = Clock(), ClusterCache(), SliceDecoder()
+        self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+        for i in range(self.nodes):
+            self.mirror.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
+            self.mirror.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
+        self.judge = FilterService(
+            self.mirror, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return [f"n{i}" for i in range(self.nodes)]
+
+    def pod(self, namespace: str, *selectors: str, constraint: str = "", count: int = 1) -> Pod:
+        """A pod with a claim, both known to the cache."""
+        self.made += 1
+        name = f"p{self.made}"
+        asked = claim(name, count)
+        asked["metadata"] |= {"namespace": namespace, "uid": f"claim-{name}"}
+        devices = asked["spec"]["devices"]
+        devices["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": text}} for text in selectors]
+        if constraint:
+            devices["constraints"] = [{"matchAttribute": constraint}]
+        decoded = decode_claim(asked)
+        self.mirror.apply_claim(decoded.key, decoded)
+        found = Pod(ObjectKey(namespace, name), f"uid-{name}", (PodClaim("g", name),))
+        self.mirror.apply_pod(found.uid, found)
+        return found
+
+    def hostile(self, selectors: int = 8) -> Pod:
+        """Every selector reads the UUID, so no two nodes look alike, and none is like that of another pod."""
+        number = self.made
+        texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{number}-{i}"' for i in range(selectors)]
+        return self.pod("hostile", *texts)
+
+    def error(self, pod: Pod) -> str:
+        return self.judge.filter(pod, self.names).error
+
+    def gone(self, pod: Pod) -> None:
+        self.mirror.apply_pod(pod.uid, None)
+        self.judge.forget_deleted()
+
+
+GPU = 'device.attributes["gpu.nvidia.com"]'

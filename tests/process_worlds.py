@@ -1,0 +1,89 @@
+"""`berth` as a process before a sandbox cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import yaml
+
+from extender.sandbox import Cluster, carried_machines
+from tests.eventually import answers, eventually
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_kubeconfig(folder: Path, api: str) -> Path:
+    """A kubeconfig for an API server without credentials."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": api}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+        "users": [{"name": "u", "user": {}}],
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return folder / "kubeconfig"
+
+
+@asynccontextmanager
+async def process(folder: Path, *words: str) -> AsyncIterator[None]:
+    """A process of berth, which ends well when it is told to."""
+    command = [sys.executable, "-m", "extender", *words, "--kubeconfig", str(folder / "kubeconfig")]
+    running = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        running.terminate()
+        assert await running.wait() == 0
+
+
+@asynccontextmanager
+async def sandbox(folder: Path) -> AsyncIterator[Cluster]:
+    """Two nodes, and a kubeconfig in the folder."""
+    cluster = Cluster()
+    for name in ("n1", "n2"):
+        cluster.add_node(name, carried_machines()["t4-4"])
+    async with cluster.serving() as api:
+        write_kubeconfig(folder, api)
+        yield cluster
+
+
+@asynccontextmanager
+async def served(folder: Path, *options: str, probes: bool = True) -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the probes, perhaps the same) of a berth serve that is ready."""
+    verbs, other = free_port(), free_port()
+    more = ("--probes", f"127.0.0.1:{other}") if probes else ()
+    async with sandbox(folder), process(folder, "serve", "--listen", f"127.0.0.1:{verbs}", *more, *options):
+        await answers(f"http://127.0.0.1:{other if probes else verbs}/readyz", 200)
+        yield verbs, other if probes else verbs
+
+
+@asynccontextmanager
+async def served_with_console(folder: Path, *options: str, host: str = "127.0.0.1") -> AsyncIterator[tuple[int, int]]:
+    """(port of the verbs, port of the console) of a berth serve with the console in its process."""
+    pages = free_port()
+    async with served(folder, "--console", f"{host}:{pages}", *options, probes=False) as (verbs, _):
+        await answers(f"http://127.0.0.1:{pages}/readyz", 200)
+        yield verbs, pages
+
+
+async def filtered(client: httpx.AsyncClient, port: int, body: dict) -> dict:
+    """The first answer without an error: the watch may not show the claim yet."""
+
+    async def judged() -> dict | None:
+        found = (await client.post(f"http://127.0.0.1:{port}/filter", json=body)).json()
+        return None if found["Error"] else found
+
+    return await eventually(judged, "a filter without an error")

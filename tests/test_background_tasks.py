@@ -1,0 +1,218 @@
+"""Every background task of every program fails and starts again; a program ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from extender.cluster import Credentials
+from extender.entry import console_process as console_entry
+from extender.entry.console_process import Pages, Policies, RecordsFrom
+from extender.entry.desk import both
+from extender.entry.listening import ServerEnded, Tls, serve_all, server
+from extender.entry.serve_process import Desk, Listen, RecordsTo, run
+from extender.runtime import Supervisor
+from extender.sandbox import Cluster, carried_machines
+from extender.sockets import listen_on
+from extender.web.http_limits import VERBS
+from tests.certificates import NEEDS_OPENSSL, certificate
+from tests.eventually import HANG_SECONDS, eventually
+from tests.process_worlds import free_port
+from tests.supervised_worlds import Breakable, client_of, composed
+
+# -- every task of the running service, by name ----------------------------------------------------------------
+
+WATCHES = {
+    f"watch-{kind}"
+    for kind in (
+        *("resourceslices", "devicetaintrules", "deviceclasses", "resourceclaims", "nodes", "namespaces", "pods"),
+        *("podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"),
+    )
+}
+INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
+SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "background-evaluation"}
+PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
+SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
+CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
+DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}
+
+
+async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.AsyncClient, probes: str) -> None:
+    """Raise in every task that runs, one after the other. `probes` is the URL with /readyz and /metrics."""
+    for name in supervisor.names:
+        before = supervisor.runs[name]
+        with capture_logs() as lines:
+            supervisor.break_(name)
+            await eventually(lambda name=name, before=before: supervisor.runs[name] > before)
+        told = [line for line in lines if line.get("task") == name]
+        assert told
+        assert told[0]["event"] == "task failed"
+        assert told[0]["problem"] == f"RuntimeError: a bug in {name}"
+        assert told[0]["exc_info"].__traceback__ is not None
+        assert supervisor.failures[name] == 1
+    wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
+
+    async def shown() -> bool:
+        return wanted <= set((await client.get(f"{probes}/metrics")).text.splitlines())
+
+    await eventually(shown, "the metrics tell of every failure")
+    assert (await client.get(f"{probes}/readyz")).text == "ok", "one failure is no reason to be taken out of service"
+
+
+async def test_every_task_of_the_service_fails_and_starts_again() -> None:
+    supervisor = Breakable()
+    async with composed(supervisor) as (cluster, app, client):
+        assert set(supervisor.names) == SERVICE, "a new task belongs into this list, one that is gone out of it"
+        await each_fails_and_starts_again(supervisor, client, "")
+        reflectors = app.service.informers.reflectors
+        await eventually(lambda: all(r.relists == 2 for r in reflectors.values() if r.version))
+        cluster.add_node("late", carried_machines()["t4-4"])
+        await eventually(lambda: "late" in app.service.cache.store.nodes)
+
+
+async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> None:
+    supervisor = Breakable()
+    cluster = Cluster(bookmark_seconds=0.5)
+    async with (
+        cluster.serving() as api,
+        both(api, supervisor=supervisor) as (app, console),
+        client_of(console) as client,
+    ):
+        await eventually(lambda: not app.service.informers.not_ready)
+        assert set(supervisor.names) == SERVICE | PEOPLE | {"records"}
+        await each_fails_and_starts_again(supervisor, client, "")
+
+
+@asynccontextmanager
+async def ends_on_sigterm(serving: asyncio.Task[None]) -> AsyncIterator[None]:
+    """The servers that run in a task end when the process is told to."""
+    try:
+        yield
+    finally:
+        if not serving.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+
+
+@NEEDS_OPENSSL
+async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("candidates: 1")
+    supervisor, cluster, probes = Breakable(), Cluster(), free_port()
+    cluster.add_node("n1", carried_machines()["t4-4"])
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
+    listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        credentials = Credentials(api, None, lambda: None)
+        nobody = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
+        serving = asyncio.create_task(run(credentials, listen, policy, nobody, supervisor=supervisor))
+        url = f"http://127.0.0.1:{probes}"
+        async with ends_on_sigterm(serving):
+            await answers(client, f"{url}/readyz", "ok", serving)
+            assert set(supervisor.names) == SERVE, "a new task belongs into this list, one that is gone out of it"
+            await each_fails_and_starts_again(supervisor, client, url)
+            await answers(client, f"{url}/metrics", "berth_policy_generation 1.0", serving)
+            policy.write_text("candidates: 2")
+            await answers(client, f"{url}/metrics", "berth_policy_generation 2.0", serving)
+
+
+@NEEDS_OPENSSL
+async def test_every_task_of_berth_console_fails_and_starts_again(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    policy, candidate = tmp_path / "policy.yaml", tmp_path / "candidate.yaml"
+    policy.write_text("candidates: 1")
+    supervisor, cluster, port = Breakable(), Cluster(), free_port()
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client:
+        serving = asyncio.create_task(console_entry.run(
+            Credentials(api, None, lambda: None), Pages(("127.0.0.1", port), tls=tls),
+            RecordsFrom(("127.0.0.1", free_port()), "a", frozenset({"u"})), Policies(policy, candidate), supervisor,
+        ))  # fmt: skip
+        url = f"https://127.0.0.1:{port}"
+        async with ends_on_sigterm(serving):
+            await answers(client, f"{url}/readyz", "ok", serving)
+            assert set(supervisor.names) == CONSOLE, "a new task belongs into this list, one that is gone out of it"
+            await each_fails_and_starts_again(supervisor, client, url)
+            await answers(client, f"{url}/v1/policy", '"generation":1', serving)
+            policy.write_text("candidates: 2")
+            await answers(client, f"{url}/v1/policy", '"generation":2', serving)
+            candidate.write_text("candidates: 3")
+            await answers(client, f"{url}/v1/policy/diff", '"candidate":true', serving)
+
+
+async def test_a_desk_has_the_tasks_of_both(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("candidates: 1")
+    supervisor, cluster, verbs, pages = Breakable(), Cluster(), free_port(), free_port()
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        listen, desk = Listen(("127.0.0.1", verbs)), Desk(("127.0.0.1", pages))
+        credentials = Credentials(api, None, lambda: None)
+        serving = asyncio.create_task(run(credentials, listen, policy, desk, supervisor=supervisor))
+        async with ends_on_sigterm(serving):
+            await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
+            assert set(supervisor.names) == DESK
+            await answers(client, f"http://127.0.0.1:{pages}/v1/policy", '"generation":1', serving)
+
+
+async def test_a_process_ends_though_a_page_is_open() -> None:
+    """kubelet would kill it after 30 s, and with it the binds in flight of a desk."""
+    cluster, pages = Cluster(), free_port()
+    async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
+        listen, desk = Listen(("127.0.0.1", free_port())), Desk(("127.0.0.1", pages))
+        serving = asyncio.create_task(run(Credentials(api, None, lambda: None), listen, console=desk))
+        async with ends_on_sigterm(serving):
+            await answers(client, f"http://127.0.0.1:{pages}/readyz", "ok", serving)
+            request = client.build_request("GET", f"http://127.0.0.1:{pages}/v1/updates")
+            reply = await client.send(request, stream=True)
+            assert reply.status_code == 200
+        assert serving.done()
+        await reply.aclose()
+
+
+async def answers(client: httpx.AsyncClient, url: str, words: str, serving: asyncio.Task[None]) -> None:
+    """Wait until the address says so, or berth serve ended."""
+
+    async def said() -> bool:
+        if serving.done():
+            await serving
+            raise AssertionError("berth serve ended")
+        try:
+            return words in (await client.get(url)).text
+        except httpx.HTTPError:
+            return False
+
+    await eventually(said, f"{url} says {words!r}")
+
+
+# -- servers ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> None:
+    async with composed(Supervisor()) as (_, app, _):
+        ports = free_port(), free_port()
+        servers = [server(app, ("127.0.0.1", port), VERBS) for port in ports]
+        bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
+        serving = asyncio.create_task(serve_all(bound))
+        await eventually(lambda: all(one.started for one in servers))
+        servers[1].should_exit = True
+        with pytest.raises(ServerEnded, match=f"the server at 127.0.0.1:{ports[1]} ended"):
+            await serving
+
+
+async def test_servers_that_are_told_to_end_are_no_error() -> None:
+    async with composed(Supervisor()) as (_, app, _):
+        servers = [server(app, ("127.0.0.1", free_port()), VERBS) for _ in range(2)]
+        bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}
+        serving = asyncio.create_task(serve_all(bound))
+        await eventually(lambda: all(one.started for one in servers))
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serving

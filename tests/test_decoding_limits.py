@@ -1,0 +1,98 @@
+"""Decoding of slices, claims, request bodies and selectors remembers no more than its bounds."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from benchmarks.fleet import Fleet
+from extender.cel.dra import Masks, compile_selector
+from extender.model import Slice
+from extender.wire import NameOffsets, SliceDecoder
+from extender.wire.node_names import NodeNames
+from extender.wire.resource_claims import SpecCache
+
+
+def test_masks_are_bounded_as_a_product_by_bytes() -> None:
+    fleet = Fleet("mixed")
+    slices = [SliceDecoder().decode(fleet.slices(f"n{number}", number)[0]) for number in range(10)]
+    masks = Masks(selector_bytes=5 * 4200, mask_bytes=20 * 300)
+    for expression in range(8):
+        for one in slices:
+            assert masks.of(f"'{expression}' != ''", one).match
+    found = masks.remembered()
+    assert found["selectors"] <= 5
+    assert 10 <= found["masks"] <= 23
+    assert found["mask_bytes"] <= 20 * 300
+    assert masks.of("x" * 30_000, slices[0]).error, "an expression too large to be remembered is still judged"
+    for one in slices:
+        masks.forget(one.name)
+    assert masks.remembered()["masks"] == masks.remembered()["mask_bytes"] == 0
+
+
+def test_what_the_decoder_shares_goes_with_the_slices() -> None:
+    decoder = SliceDecoder(orders=2)
+
+    def decode(number: int) -> Slice:
+        device = {
+            "name": "d",
+            "attributes": {f"a{number}": {"int": 1}},
+            "capacity": {"memory": {"value": f"{number + 1}Gi"}},
+        }
+        return decoder.decode(
+            {
+                "metadata": {"name": "s"},
+                "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [device, device]},
+            }
+        )
+
+    kept = [decode(number) for number in range(4)]
+    assert all(one.devices[0].capacity is one.devices[1].capacity for one in kept)
+    assert decode(0).devices[0].capacity is kept[0].devices[0].capacity
+    assert decoder.interned() == {"schemas": 4, "capacities": 4, "orders": 2}
+    kept.clear()
+    gc.collect()
+    assert decoder.interned() == {"schemas": 0, "capacities": 0, "orders": 2}
+
+
+def test_specs_are_bounded_by_their_bytes() -> None:
+    """Sixty claims of 640 KB once left 74 MB behind."""
+    cache = SpecCache(limit_bytes=100_000)
+
+    def content(number: int, size: int) -> bytes:
+        return b'{"devices":{"config":[{"opaque":{"driver":"d","parameters":{"a":"%s"}}}]},"n":%d}' % (
+            b"x" * size,
+            number,
+        )
+
+    assert cache.decode(content(0, 10)) is cache.decode(content(0, 10))
+    for number in range(60):
+        assert cache.decode(content(number, 10_000)).config
+    assert 1 < len(cache) <= 5
+    assert cache.content_bytes <= 50_000
+    before = len(cache)
+    assert cache.decode(content(1, 640_000)).config, "too large to be remembered"
+    assert len(cache) == before, "too large to be remembered"
+
+
+def test_names_whose_place_is_remembered_are_bounded() -> None:
+    offsets = NameOffsets(most=3)
+    text = b'["a","b","c","d","e"]'
+    names = NodeNames(text, slice(0, len(text)), offsets)
+    for _ in range(2):
+        for name in "abcde":
+            assert names.has_all([name])
+            assert 1 <= len(offsets) <= 3
+
+
+def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
+    """More different values than are remembered, twice: what was forgotten is looked for again."""
+    decoder, selector = SliceDecoder(), compile_selector("device.attributes['d'].v.matches('^[0-9]*7$')")
+
+    def device(number: int) -> Any:
+        one = {"name": "d", "attributes": {"v": {"string": str(number)}}}
+        spec = {"driver": "d", "nodeName": "n", "pool": {"name": "p"}, "devices": [one]}
+        return decoder.decode({"metadata": {"name": "s"}, "spec": spec}).devices[0]
+
+    for number in (*range(200), *range(200)):
+        assert selector.match(device(number), "d") == (number % 10 == 7)

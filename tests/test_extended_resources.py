@@ -1,0 +1,141 @@
+"""Pods with extended resources, over real HTTP: Berth makes the special claim and removes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.model import Container
+from extender.scheduling.extended_resources import special_claim
+from tests.dra_worlds import extended
+from tests.running_berth import berthing, claim, pod
+
+
+async def test_device_plugin_manifest_gets_a_claim() -> None:
+    """nvidia.com/gpu: 2 on a node without the device plugin: claim, mapping in the pod's status, devices, Binding."""
+    async with berthing({"n1": "a100-pcie-8-bridged"}) as b:
+        b.cluster.apply(extended("old", 2))
+        await b.settled()
+        assert (await b.filter("old"))["NodeNames"] == ["n1"]
+        assert await b.bind("old", "n1") == ""
+        (made,) = b.claims()
+        assert made["metadata"]["name"].startswith("old-extended-resources-")
+        assert made["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
+        assert made["metadata"]["ownerReferences"][0]["uid"] == b.pod("old")["metadata"]["uid"]
+        assert made["spec"]["devices"]["requests"][0]["name"] == "container-0-request-1"
+        status = b.pod("old")["status"]["extendedResourceClaimStatus"]
+        assert status == {
+            "resourceClaimName": made["metadata"]["name"],
+            "requestMappings": [
+                {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-1"}
+            ],
+        }
+        assert sorted(b.held()) in ([("n1", f"gpu-{i}"), ("n1", f"gpu-{i + 1}")] for i in (0, 2, 4, 6)), (
+            "a bridged pair"
+        )
+
+
+async def test_node_with_device_plugin_needs_no_claim() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        node = b.cluster.store["nodes", ("", "n1")]
+        b.cluster.store.put("nodes", ("", "n1"), {**node, "status": {"allocatable": {"nvidia.com/gpu": "4"}}})
+        b.cluster.apply(extended("old"))
+        await b.settled()
+        assert (await b.filter("old"))["NodeNames"] == ["n1"]
+        assert await b.bind("old", "n1") == ""
+        assert b.claims() == []
+
+
+async def test_failed_bind_removes_the_special_claim() -> None:
+    from extender.sandbox.apiserver.status_errors import ApiError
+
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("old"))
+        await b.settled()
+        await b.filter("old")
+
+        async def refuse(method: str, path: str) -> ApiError | None:
+            return ApiError(403, "Forbidden", "no") if path.endswith("/binding") else None
+
+        b.cluster.api.intercept = refuse
+        assert "no" in await b.bind("old", "n1")
+        assert b.claims() == []
+        b.cluster.api.intercept = None
+        await b.settled()
+        assert (await b.filter("old"))["NodeNames"] == ["n1"]
+        assert await b.bind("old", "n1") == ""
+
+
+async def test_empty_special_claim_of_an_earlier_attempt_stops_nothing() -> None:
+    """A crash after the claim was created and before it was allocated: it holds nothing and goes with its pod. An
+    allocated one is removed first (tests/test_tenant_special_claims.py)."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("old"))
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "old",
+            "uid": b.pod("old")["metadata"]["uid"],
+            "controller": True,
+        }
+        left = claim("old-extended-resources-abcde")
+        notes = {"resource.kubernetes.io/extended-resource-claim": "true"}
+        finalizers = ["resource.kubernetes.io/delete-protection"]
+        left["metadata"] |= {"annotations": notes, "ownerReferences": [owner], "finalizers": finalizers}
+        b.cluster.apply(left)
+        await b.settled()
+        assert await b.bind("old", (await b.filter("old"))["NodeNames"][0]) == ""
+        assert len(b.held()) == 1
+        assert len(b.claims()) == 2
+
+
+async def test_implicit_name() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        resources = {"requests": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"}}
+        b.cluster.apply(pod("p", containers=[{"name": "m", "image": "pause", "resources": resources}]))
+        await b.settled()
+        assert await b.bind("p", (await b.filter("p"))["NodeNames"][0]) == ""
+        assert len(b.held()) == 1
+
+
+def test_init_containers_reuse_later_devices() -> None:
+    """Sidecars and regular containers have requests of their own; init containers only what is missing, the largest
+    once."""
+    gpu = "nvidia.com/gpu"
+    containers = (
+        Container("init-1", ((gpu, 3),), init=True),
+        Container("side", ((gpu, 1),), init=True, sidecar=True),
+        Container("init-2", ((gpu, 4),), init=True),
+        Container("main", (("cpu", 0), (gpu, 1))),
+    )
+    spec, mappings = special_claim(containers, {gpu: "gpus"})
+    assert [(r.name, r.alternatives[0].count) for r in spec.requests] == [
+        ("container-1-request-0", 1),
+        ("container-2-request-0", 3),
+        ("container-3-request-1", 1),
+    ]
+    assert [(m.container, m.request) for m in mappings] == [
+        ("side", "container-1-request-0"),
+        ("main", "container-3-request-1"),
+        ("init-1", "container-1-request-0"),
+        ("init-1", "container-3-request-1"),
+        ("init-1", "container-2-request-0"),
+        ("init-2", "container-3-request-1"),
+        ("init-2", "container-2-request-0"),
+    ]
+
+
+async def test_a_pod_with_very_many_extended_resources_is_refused_at_once() -> None:
+    """Each of many short init containers may use each of many long-lived ones: that is a product."""
+    async with berthing({"n1": "t4-4"}) as b:
+        many = {"limits": {"nvidia.com/gpu": "1000000000"}, "requests": {"nvidia.com/gpu": "1000000000"}}
+        one = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+        spec: dict[str, Any] = {
+            "initContainers": [{"name": f"i{i}", "image": "pause", "resources": many} for i in range(500)],
+            "containers": [{"name": f"c{i}", "image": "pause", "resources": one} for i in range(500)],
+        }
+        b.cluster.apply(pod("p", **spec))
+        await b.settled()
+        reply = await b.filter("p")
+        assert "1000 requests for extended resources, more than 64" in next(
+            iter(reply["FailedAndUnresolvableNodes"].values())
+        )

@@ -1,0 +1,99 @@
+"""Every function with an lru_cache is listed here and bounded; so are the tables of graphs and of sets of devices."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import extender
+from extender.cel.dra import Dialect, compile_selector
+from extender.fabric import Graphs, ranked
+from extender.fabric.sets import Measures, RankedSets
+from extender.model import DEFAULT_MIX, Graph
+
+
+def graph(size: int, gbps: float = 20.0) -> Graph:
+    links = tuple(tuple(int(i != j) for j in range(size)) for i in range(size))
+    return Graph(links, (0,) * size, gbps, 10.0, links, (0,) * size)
+
+
+def test_graphs_are_bounded_and_equal_ones_are_one() -> None:
+    graphs = Graphs(limit=2)
+    first = graphs.intern(graph(4))
+    assert graphs.intern(graph(4)) is first
+    graphs.intern(graph(5))
+    graphs.intern(graph(6))
+    assert graphs.intern(graph(4)) is not first
+    assert graphs.intern(graph(4)) == first
+
+
+def test_ranked_sets_are_bounded_by_bytes() -> None:
+    sets = RankedSets(limit_bytes=5000)
+    for free in range(1, 256):
+        assert sets.of(graph(8), free, 1) == ranked(graph(8), free, 1)
+    assert 1 < len(sets) <= 5000 // 256
+    assert len(RankedSets(limit_bytes=100).of(graph(8), 255, 4)) == 70, (
+        "a result too large to be remembered is still given"
+    )
+
+
+SMALL = Graph(((0,),), (0,), 1.0, 1.0, ((0,),), (0,))
+# Arguments of every one of them, different for every number.
+REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "_compiled": lambda i: (f"device.driver == '{i}'",),
+    "environment_of": lambda i: (Dialect((1, i)),),
+    "_in_order": lambda i: (tuple(range(i)),),
+    "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
+    "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
+    "_stranded": lambda i: ((i,), DEFAULT_MIX),
+    "best_gbps": lambda i: (SMALL, i, 0),
+    "flat_graph": lambda i: (f"product {i}", 2),
+    "natural": lambda i: (f"n{i}",),
+    "parse_quantity": lambda i: (str(i),),
+    "parse_semver": lambda i: (f"{i}.0.0",),
+    "regex": lambda i: (f"x{i}",),
+    "split_terms": lambda i: (f"true && {i} == 1",),
+    "usual_graph": lambda i: (f"H100 {i}", 2),
+}
+ONCE = {"carried_machines"}  # takes no argument
+BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
+
+
+def remembering() -> dict[str, Any]:
+    """Every function with an lru_cache, by its name."""
+    names = (module.name for module in pkgutil.walk_packages(extender.__path__, "extender."))
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    values = [value for module in modules for value in vars(module).values()]
+    wrapped = (value for value in values if callable(getattr(value, "cache_info", None)))
+    found = {id(value): value for value in wrapped if value.__module__.startswith("extender.")}
+    by_name = {value.__name__: value for value in found.values()}
+    assert len(by_name) == len(found), "each has a name of its own"
+    return by_name
+
+
+def test_every_function_that_remembers_is_listed_here() -> None:
+    assert set(remembering()) == REMEMBER.keys() | ONCE | BY_PARAMETER
+
+
+@pytest.mark.parametrize("name", REMEMBER)
+def test_a_function_remembers_no_more_than_its_bound(name: str) -> None:
+    function = remembering()[name]
+    most = function.cache_parameters()["maxsize"]
+    function.cache_clear()
+    for number in range(most + 3):
+        function(*REMEMBER[name](number))
+    assert function.cache_info().currsize == most
+    assert function.cache_info().misses >= most + 3
+    function.cache_clear()
+
+
+def test_measures_of_sets_are_bounded() -> None:
+    measures, known = Measures(remembered=5), Measures()
+    for mask in range(1, 64):
+        assert measures.quality(graph(6), mask, 63) == known.quality(graph(6), mask, 63)
+    for table in (measures.bandwidth, measures.links_inside, measures.quality):
+        assert table.cache_info().currsize == 5

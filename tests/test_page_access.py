@@ -1,0 +1,111 @@
+"""Pages answer their own names and origin alone, and beyond loopback only with the token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from extender.web.access_control import Access
+from tests.http_worlds import pages
+
+HOSTS = [
+    ("127.0.0.1", (), "127.0.0.1:8888", True),
+    ("127.0.0.1", (), "localhost:9", True),
+    ("127.0.0.1", (), "LOCALHOST", True),
+    ("127.0.0.1", (), "[::1]:8888", True),
+    ("127.0.0.1", (), "evil.example", False),
+    ("127.0.0.1", (), "10.1.2.3", False),
+    ("127.0.0.1", (), "", False),
+    ("127.0.0.1", (), "127.0.0.1.evil.example", False),
+    ("127.0.0.1", (), "localhost.evil", False),
+    ("10.1.2.3", (), "10.1.2.3:80", True),
+    ("10.1.2.3", (), "10.1.2.4", False),
+    ("::1", (), "[::1]", True),
+    ("0.0.0.0", (), "10.1.2.3:8889", True),
+    ("::", (), "[fd00::7]:8889", True),
+    ("0.0.0.0", (), "berth.berth-system.svc", False),
+    ("0.0.0.0", ("Berth.berth-system.svc",), "berth.berth-system.svc:80", True),
+    ("desk", (), "desk:8888", True),
+]
+
+
+@pytest.mark.parametrize(("listens", "names", "host", "ours"), HOSTS)
+def test_pages_know_their_names(listens: str, names: tuple[str, ...], host: str, ours: bool) -> None:
+    scope = {"method": "GET", "headers": [(b"host", host.encode())]}
+    refused = Access(listens, names).refusal(scope, open_to_all=True)
+    assert refused is None if ours else refused is not None and refused.status == 403 and b"--page-host" in refused.body
+
+
+def test_a_request_with_two_hosts_is_refused() -> None:
+    scope = {"method": "GET", "headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}
+    refused = Access("127.0.0.1", ()).refusal(scope, open_to_all=True)
+    assert refused is not None
+    assert refused.status == 403
+
+
+PAGES = [
+    ("GET", "/v1/fleet", {}, 200),
+    ("GET", "/metrics", {}, 200),
+    ("GET", "/", {}, 200),
+    ("GET", "/v1/fleet", {"Host": "evil.example"}, 403),
+    ("GET", "/", {"Host": "evil.example"}, 403),
+    ("GET", "/metrics", {"Host": "evil.example"}, 403),
+    ("GET", "/livez", {"Host": "any.example"}, 200),
+    ("GET", "/readyz", {"Host": "any.example"}, 200),
+    ("GET", "/v1/fleet", {"Origin": "http://evil.example"}, 403),
+    ("GET", "/v1/fleet", {"Origin": "null"}, 403),
+    ("POST", "/v1/explain", {"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
+    ("POST", "/v1/explain", {"Content-Type": "text/plain"}, 415),
+    ("POST", "/v1/explain", {}, 415),
+    ("GET", "/nothing", {}, 404),
+    ("DELETE", "/v1/fleet", {}, 405),
+]
+
+
+async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types() -> None:
+    async with pages() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        for method, path, headers, wanted in PAGES:
+            reply = await client.request(method, path, headers=headers)
+            assert reply.status_code == wanted, (method, path, headers, reply.text)
+            assert reply.headers.get_list("x-content-type-options") == ["nosniff"], path
+        own = {"Origin": f"http://127.0.0.1:{port}", "Content-Type": "application/json"}
+        assert "does not wait" in (await client.post("/v1/explain", headers=own, content=b'{"pod": "x/y"}')).text
+
+
+async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path: Path) -> None:
+    """As kubelet mounts an optional Secret: the file comes later, and may change."""
+    token = tmp_path / "token"
+    async with (
+        pages(Access("0.0.0.0", (), token)) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+
+        async def asked(**headers: str) -> int:
+            return (await client.get("/v1/fleet", headers=headers)).status_code
+
+        assert [
+            (await client.get(path)).status_code for path in ("/livez", "/readyz", "/metrics", "/version", "/")
+        ] == [200] * 5
+        assert await asked() == 403
+        assert await asked(Authorization="Bearer") == 403
+        token.write_text("")
+        assert await asked(Authorization="Bearer") == 403, "an empty file is no token"
+        token.write_text("s3cret\n")
+        assert await asked() == 401
+        assert await asked(Authorization="Bearer other") == 401
+        assert await asked(Authorization="Bearer s3cret") == 200
+        token.write_text("next\n")
+        assert await asked(Authorization="Bearer s3cret") == 401
+        assert await asked(Authorization="Bearer next") == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "needed"),
+    [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True), ("desk", True)],
+)
+def test_loopback_needs_no_token(host: str, needed: bool) -> None:
+    scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
+    refused = Access(host).refusal(scope, open_to_all=False)
+    assert (refused is not None and refused.status == 403) is needed

@@ -1,0 +1,76 @@
+"""Commands reject wrong policies, options that contradict each other, and an address that is in use."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from extender.cli.main import commands
+from extender.policy import Policy, load_policy
+from tests.eventually import HANG_SECONDS
+from tests.process_worlds import ROOT, free_port, write_kubeconfig
+
+cli = commands()
+
+
+def test_policies_are_checked_offline(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("weights: {links: 3}")
+    found = CliRunner().invoke(cli, ["policy", "check", str(ROOT / "manifests" / "base" / "policy.yaml"), str(bad)])
+    assert found.exit_code == 1
+    assert "good" in found.output
+    assert "weights.links" in found.output
+    shown = CliRunner().invoke(cli, ["policy", "show", str(ROOT / "manifests" / "base" / "policy.yaml")])
+    assert load_policy(shown.output) == Policy(), "the manifest says what the default says"
+
+
+WRONG_OPTIONS = [
+    ("serve --tls-cert x", "--tls-key"), ("serve --client-ca x", "--tls-cert"),
+    ("serve --tls-cert x --tls-key y --client-name x", "--client-ca"),
+    ("serve --probes nowhere", "--probes"), ("serve --console nowhere", "--console"),
+    ("serve --candidate x", "--console"),
+    ("serve --page-token-file x", "--console"), ("serve --page-host x", "--console"),
+    ("serve --records-token-file x", "--records"),
+    ("serve --records-ca x", "--records"), ("serve --records http://c:1 --console :1", "--records"),
+    ("serve --records c:1", "--records"),
+    ("serve --records http://c:1 --records-ca x", "--records-ca: is for an https:// URL of --records"),
+    ("console --records :1 --records-from=", "--records-from: must not be empty"),
+    ("console --records :1 --records-audience=", "--records-audience: must not be empty"),
+    ("serve --records http://user@c:1", "--records"),
+    ("console --listen nowhere", "--listen"), ("console --records nowhere", "--records"),
+    ("console --records-from x", "--records"),
+    ("console --records-audience x", "--records"), ("console --tls-key y", "--tls-cert"),
+    ("console --policy-configmap x", "--policy-configmap"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), WRONG_OPTIONS)
+def test_options_that_do_not_go_together(line: str, words: str) -> None:
+    found = CliRunner().invoke(cli, line.split())
+    assert words in str(found.exception), found.output
+
+
+def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    kubeconfig = str(write_kubeconfig(tmp_path, "http://127.0.0.1:9"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [
+            sys.executable,
+            "-m",
+            "extender",
+            "serve",
+            "--kubeconfig",
+            kubeconfig,
+            "--listen",
+            f"127.0.0.1:{free_port()}",
+            "--probes",
+            address,
+        ]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    assert ended.returncode == 2
+    assert f"berth: --probes: cannot listen on {address}: Address already in use" in ended.stderr

@@ -1,0 +1,135 @@
+"""`berth serve` with TLS: it accepts the scheduler's certificate alone, and reads changed files without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from extender.cluster import load_credentials
+from extender.entry.listening import Tls
+from extender.web.http_limits import HttpLimits
+from tests.certificates import NEEDS_OPENSSL, certificate
+from tests.eventually import HANG_SECONDS, answers, eventually
+from tests.http_worlds import SOON, connected, hang_up, listening
+from tests.process_worlds import served
+from tests.running_berth import berthing
+
+
+@NEEDS_OPENSSL
+async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    tls = Tls(tmp_path / "server.crt", tmp_path / "server.key")
+    async with berthing({"n1": "t4-4"}) as b, listening(b.app, HttpLimits(head_seconds=SOON), tls) as (_, port):
+        connection = await connected(port)
+        assert await asyncio.wait_for(connection[0].read(), HANG_SECONDS) == b""
+        await hang_up(connection)
+
+
+@NEEDS_OPENSSL
+async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_again(tmp_path: Path) -> None:
+    for name in ("server", "scheduler", "stranger"):
+        certificate(tmp_path, name)
+    paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
+    async with served(
+        tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2], "--client-name", "scheduler"
+    ) as (verbs, _):
+        url = f"https://127.0.0.1:{verbs}/filter"
+        plain = ssl.create_default_context(cafile=paths[2])
+        async with httpx.AsyncClient(verify=plain) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        stranger = ssl.create_default_context(cafile=paths[2])
+        stranger.load_cert_chain(tmp_path / "stranger.crt", tmp_path / "stranger.key")
+        async with httpx.AsyncClient(verify=stranger) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        known = ssl.create_default_context(cafile=paths[2])
+        known.load_cert_chain(tmp_path / "scheduler.crt", tmp_path / "scheduler.key")
+        await answers(url, 405, verify=known)
+        first = await serial(verbs, tmp_path)
+        certificate(tmp_path, "server")
+
+        async def renewed() -> bool:
+            return await serial(verbs, tmp_path) != first
+
+        await eventually(renewed, "the new certificate is used")
+
+
+async def serial(port: int, folder: Path) -> str:
+    """The serial number of the certificate that a server shows to the scheduler."""
+
+    def asked() -> str:
+        done = subprocess.run(
+            [
+                "openssl",
+                "s_client",
+                "-connect",
+                f"127.0.0.1:{port}",
+                "-cert",
+                str(folder / "scheduler.crt"),
+                "-key",
+                str(folder / "scheduler.key"),
+            ],
+            input=b"",
+            capture_output=True,
+            check=False,
+        )
+        return subprocess.run(
+            ["openssl", "x509", "-noout", "-serial"], input=done.stdout, capture_output=True, check=True
+        ).stdout.decode()
+
+    return await asyncio.to_thread(asked)
+
+
+@NEEDS_OPENSSL
+async def test_an_authority_that_changes_is_trusted_without_a_restart(tmp_path: Path) -> None:
+    certificate(tmp_path, "server")
+    (tmp_path / "other").mkdir()
+    certificate(tmp_path / "other", "scheduler")
+    paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
+    ours = ssl.create_default_context(cafile=paths[2])
+    ours.load_cert_chain(tmp_path / "other" / "scheduler.crt", tmp_path / "other" / "scheduler.key")
+    async with served(tmp_path, "--tls-cert", paths[0], "--tls-key", paths[1], "--client-ca", paths[2]) as (verbs, _):
+        url = f"https://127.0.0.1:{verbs}/filter"
+        async with httpx.AsyncClient(verify=ours) as client:
+            with pytest.raises(httpx.HTTPError):
+                await client.get(url)
+        both = (tmp_path / "ca.crt").read_text() + (tmp_path / "other" / "ca.crt").read_text()
+        (tmp_path / "ca.crt").write_text(both)
+        await answers(url, 405, verify=ours)
+
+
+def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 verifies strictly by default and refuses an authority without the key usage extension."""
+    made = ssl.create_default_context
+
+    def strict(**kwargs: Any) -> ssl.SSLContext:
+        context = made(**kwargs)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    # Stands in for Python 3.13 on every version.
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    (tmp_path / "kubeconfig").write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "users": [{"name": "u", "user": {"token": "t"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            }
+        )
+    )
+    found = load_credentials(tmp_path / "kubeconfig").tls
+    assert found is not None
+    assert found.verify_mode is ssl.CERT_REQUIRED
+    assert not found.verify_flags & ssl.VERIFY_X509_STRICT

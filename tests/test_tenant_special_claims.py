@@ -1,0 +1,202 @@
+"""A tenant makes a claim look like the special claim of a pod with extended resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extender.model import ObjectKey
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import extended, place
+from tests.eventually import eventually
+from tests.running_berth import berthing, claim, pod
+from tests.tenant_worlds import (
+    MARK,
+    PODS,
+    allocated,
+    collector_without_grace,
+    forged,
+    in_use,
+    intercept,
+    leftover,
+    patch,
+    stored,
+    uid_of,
+)
+
+
+@pytest.mark.parametrize("name", ["loot", "p1-extended-resources-abcde"])
+async def test_a_claim_in_use_that_is_marked_as_special_stays(name: str) -> None:
+    """C1: the annotation and the owner are the tenant's to write, and so is the name."""
+    async with in_use(name) as b:
+        before = stored(b, name)["status"]
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        assert await place(b, "p1") == ""
+        assert stored(b, name)["status"] == before
+        assert len(b.held()) == len(set(b.held())) == 2
+        assert b.app.service.orphans.removed == 0
+
+
+async def test_a_claim_of_another_namespace_with_the_pods_uid_has_no_effect() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply({"kind": "Namespace", "metadata": {"name": "evil"}})
+        b.cluster.apply(extended("victim"))
+        made = claim("victim-extended-resources-abcde")
+        made["metadata"] |= {"namespace": "evil", **forged("victim", uid_of(b, "victim"), "evil.example/keep")}
+        b.cluster.apply(made)
+        assert await place(b, "victim") == ""
+        assert stored(b, made["metadata"]["name"], "evil")["metadata"].get("deletionTimestamp") is None
+
+
+@pytest.mark.parametrize("allocation", ["none", "unreserved", "of p2 and p1"])
+async def test_what_only_looks_like_a_leftover_does_not_stop_the_pod(allocation: str) -> None:
+    """Name, namespace, owner and annotation fit, but no scheduler has reserved it for the pod alone."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for one in (extended("p1"), pod("p2")):
+            b.cluster.apply(one)
+        name = "p1-extended-resources-abcde"
+        b.cluster.apply(claim(name))
+        if allocation != "none":
+            allocated(b, name, "gpu-0", *(("p2", "p1") if allocation != "unreserved" else ()))
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        before = stored(b, name)
+        assert await place(b, "p1") == ""
+        assert stored(b, name) == before
+
+
+async def test_a_claim_that_the_pod_names_itself_is_no_leftover() -> None:
+    """It is reserved for p1 alone by right: p1 waits for its drivers or its Binding failed."""
+    name = "p1-extended-resources-abcde"
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(claim(name))
+        b.cluster.apply(extended("p1", resourceClaims=[{"name": "c", "resourceClaimName": name}]))
+        allocated(b, name, "gpu-0", "p1")
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        before = stored(b, name)["status"]
+        assert await place(b, "p1") == ""
+        assert stored(b, name)["status"] == before
+        assert b.app.service.orphans.removed == 0
+
+
+async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        name = await leftover(b, "tenant.example/keep")
+        assert await place(b, "p1") == "the extended-resource claim of an earlier attempt is being removed"
+        await eventually(lambda: b.app.service.orphans.removed == 1)
+        kept = stored(b, name)
+        assert kept["metadata"]["finalizers"] == ["tenant.example/keep"]
+        assert kept["metadata"]["deletionTimestamp"]
+        assert not kept["status"].get("allocation")
+        assert not kept["status"].get("reservedFor")
+        assert await place(b, "p1") == ""
+        assert len(b.held()) == 1
+
+
+async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
+    """The scheduler asks about an old picture of the pod; by now it runs with the devices of the claim."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        await b.settled()
+        old = {"Pod": b.pod("p1"), "Nodes": None, "NodeNames": ["n1"]}
+        name = await leftover(b)
+        mapped = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}
+        b.cluster.api.registry.patch(PODS, ("default", "p1"), {"status": mapped}, "status", strategic=False)
+        b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
+        await b.client.post("/filter", json=old)
+        orphans = b.app.service.orphans
+        await eventually(lambda: orphans.skipped == 1)
+        assert stored(b, name)["status"]["reservedFor"]
+        assert orphans.removed == 0
+
+
+async def test_a_claim_that_took_the_name_of_a_leftover_stays() -> None:
+    """Another process made the leftover, so it waits for the grace period. Meanwhile the tenant deletes it and gives
+    its name, and the looks of a special claim, to a claim that p3 asks for and runs with."""
+    async with berthing({"n1": "t4-4"}) as b:
+        name = "p1-extended-resources-abcde"
+        for one in (extended("p1"), pod("p3", name)):
+            b.cluster.apply(one)
+        assert await leftover(b, writer="berth-of-before") == name
+        patch(b, name, {"metadata": {"annotations": {MARK: "berth-of-before"}}})
+        assert "earlier attempt" in await place(b, "p1")
+        b.cluster.store.remove("resourceclaims", ("default", name))
+        b.cluster.apply(claim(name))
+        assert await place(b, "p3") == ""
+        patch(b, name, {"metadata": forged("p3", uid_of(b, "p3"))})
+        await b.settled()
+        before, eager = stored(b, name), collector_without_grace(b)
+        eager.remove_stale_special(ObjectKey("default", name))
+        eager.sweep()
+        assert await place(b, "p1") == ""
+        assert stored(b, name) == before
+        assert eager.removed == 0
+
+
+@pytest.mark.parametrize("length", [1, 35, 36, 37, 57, 58, 63])
+async def test_leftovers_are_known_by_the_name_that_the_server_generates(length: int) -> None:
+    """The server cuts generateName to 58 characters and puts five behind."""
+    async with berthing({"n1": "t4-4"}) as b:
+        name = "p" * length
+        b.cluster.apply(extended(name))
+        owner = b.cluster.store["pods", ("default", name)]
+        made = claim("")
+        made["metadata"] = {"generateName": f"{name}-extended-resources-", **forged(name, owner["metadata"]["uid"])}
+        made = b.cluster.apply(made)
+        allocated(b, made["metadata"]["name"], "gpu-0", name, writer="")
+        assert await place(b, name) == "the extended-resource claim of an earlier attempt is being removed"
+        await eventually(lambda: not b.claims())
+
+
+async def test_the_mapping_of_a_pod_that_is_bound_by_now_is_not_overwritten() -> None:
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        theirs = {"resourceClaimName": "theirs", "requestMappings": []}
+
+        def bind_first(_: str, path: str) -> ApiError | None:
+            if path.endswith("/pods/p1/status") and not b.node_of("p1"):
+                change = {"status": {"extendedResourceClaimStatus": theirs}}
+                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
+                b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
+            return None
+
+        intercept(b, bind_first)
+        assert "was bound, deleted or recreated" in await place(b, "p1")
+        assert b.pod("p1")["status"]["extendedResourceClaimStatus"] == theirs
+        assert b.claims() == []
+
+
+async def test_a_claim_with_the_name_of_the_last_attempts_special_claim_does_not_stop_the_mapping() -> None:
+    """The pod's status still names the special claim of an attempt that failed; the tenant makes a claim of that
+    name."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        name = "p1-extended-resources-abcde"
+        mapped = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": []}}}
+        b.cluster.api.registry.patch(PODS, ("default", "p1"), mapped, "status", strategic=False)
+        b.cluster.apply(claim(name))
+        patch(b, name, {"metadata": forged("p1", uid_of(b, "p1"))})
+        assert await place(b, "p1") == ""
+        assert b.pod("p1")["status"]["extendedResourceClaimStatus"]["resourceClaimName"] != name
+
+
+async def test_a_conflict_with_the_scheduler_does_not_stop_the_mapping() -> None:
+    """kube-scheduler writes a condition into the pod's status while its bind runs."""
+    async with berthing({"n1": "t4-4"}) as b:
+        b.cluster.apply(extended("p1"))
+        touched: list[Any] = []
+
+        def touch(_: str, path: str) -> ApiError | None:
+            if path.endswith("/pods/p1/status") and not touched:
+                touched.append(path)
+                change = {"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}
+                b.cluster.api.registry.patch(PODS, ("default", "p1"), change, "status", strategic=False)
+            return None
+
+        intercept(b, touch)
+        assert await place(b, "p1") == ""
+        status = b.pod("p1")["status"]
+        assert touched
+        assert status["extendedResourceClaimStatus"]["requestMappings"]
+        assert status["conditions"]

@@ -1,0 +1,149 @@
+"""Evaluation that a call's budget ended goes on in the background, while a pod asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from extender.allocation import Features
+from extender.extension.evaluation_throttle import EvaluationLimits
+from extender.extension.filter_service import FilterService
+from extender.extension.unfinished_evaluations import UnfinishedEvaluations
+from extender.model import ObjectKey
+from extender.policy import Policy
+from extender.sandbox.machines import gpu_slice
+from extender.scheduling import Evaluator, PodRequirements, requirements_of
+from extender.wire import SliceDecoder
+from tests.budget_worlds import MACHINES, TICK, Fleet, Told
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+
+
+def test_requirements_that_spent_its_budget_is_answered_from_memory_until_it_may_be_tried_again() -> None:
+    fleet = Fleet(nodes=60)
+    asked, filter_service = fleet.hostile(), fleet.judge
+    first = fleet.error(asked)
+    began = fleet.clock.now
+    assert fleet.error(asked) == first
+    assert fleet.error(replace(asked, uid="another")) == first
+    assert fleet.clock.now - began < 30 * TICK, "nothing was evaluated"
+    fleet.clock.now += EvaluationLimits().retry_seconds
+    assert fleet.error(asked) != first, "a later call goes on from there"
+    for _ in range(20):
+        fleet.clock.now += EvaluationLimits().retry_seconds
+        answer = filter_service.filter(asked, fleet.names)
+    assert answer.passed
+    assert not answer.error
+
+
+def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
+    sink = Told()
+    fleet = Fleet(nodes=60, sink=sink)
+    asked = fleet.hostile()
+    assert fleet.error(asked)
+    assert sink.told == ["unfinished"]
+    while True:
+        began = fleet.clock.now
+        left = fleet.judge.continue_evaluation()
+        assert fleet.clock.now - began < 2 * EvaluationLimits().slice_seconds
+        if not left:
+            break
+        fleet.clock.now += 0.1
+    assert fleet.judge.filter(asked, fleet.names).passed
+    assert not fleet.judge.unfinished_evaluations
+
+
+def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:
+    fleet = Fleet(nodes=60)
+    asked = fleet.hostile()
+    assert fleet.error(asked)
+    assert fleet.judge.unfinished_evaluations == 1
+    fleet.gone(asked)
+    began = fleet.clock.now
+    assert not fleet.judge.unfinished_evaluations
+    assert not fleet.judge.continue_evaluation()
+    assert fleet.clock.now == began
+    assert fleet.error(asked), "kube-scheduler still asks about a pod that is gone"
+    assert not fleet.judge.continue_evaluation(), "and nothing goes on for it"
+
+
+def test_evaluations_that_go_on_are_bounded_by_pods() -> None:
+    fleet = Fleet(nodes=60)
+    filter_service = FilterService(fleet.mirror, Policy(), Evaluator(Features()), fleet.clock, remembered_pods=3)
+    for _ in range(8):
+        fleet.clock.now += 60
+        filter_service.filter(fleet.hostile(), fleet.names)
+    assert filter_service.unfinished_evaluations == 3
+
+
+def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
+    sink = Told()
+    fleet = Fleet(kinds=1, limits=EvaluationLimits(steps=40, share=1.0), sink=sink)
+    texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{i}"' for i in range(8)]
+    asked, filter_service = fleet.pod("a", *texts, count=5), fleet.judge
+    while fleet.error(asked):
+        fleet.clock.now += 60
+    assert filter_service.unschedulable_pods() == [asked.uid]
+    fleet.mirror.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
+    looks = list(filter_service.queueing_hints.find_schedulable())
+    assert filter_service.unfinished_evaluations == 1
+    assert True not in looks
+    while filter_service.continue_evaluation():
+        fleet.clock.now += 1
+    assert "fits" in sink.told
+
+
+async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> None:
+    """Over HTTP: the error of its own, the work in the background, the pod that is deleted, explain."""
+    hundred = f"[{','.join('1' * 100)}]"
+    heavy = f"{hundred}.all(a, {hundred}.all(b, a <= b))"
+    async with berthing({f"n{i}": "t4-4" for i in range(2)}, Policy(evaluation_seconds=0.005)) as b:
+        for name in ("costly", "gone"):
+            texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{name}{i}" && {heavy}' for i in range(2)]
+            asked = claim(name, selectors=[{"cel": {"expression": text}} for text in texts])
+            b.cluster.apply(asked)
+            b.cluster.apply(pod(name, name))
+        for one in (claim("light"), pod("light", "light")):
+            b.cluster.apply({**one, "metadata": {**one["metadata"], "namespace": "honest"}})
+        await b.settled()
+        names = ["n0", "n1"]
+        filter_service = b.app.service.filter_service
+        for name in ("costly", "gone"):
+            assert "nodes within one call" in (await _filtered(b, name, names))["Error"]
+        explained = await eventually(lambda: _remembered(b, "costly"))
+        assert "nodes within one call" in explained["attempts"][-1]["reasons"][0][0]
+
+        async def placed() -> bool:  # on a slow machine its own few milliseconds are too short, too
+            return bool((await _filtered(b, "light", names, "honest"))["NodeNames"])
+
+        await eventually(placed, "the honest pod is placed")
+        b.cluster.store.remove("pods", ("default", "gone"))
+        await eventually(lambda: filter_service.unfinished_evaluations == 1)
+        await eventually(lambda: filter_service.unfinished_evaluations == 0)
+        assert (await _filtered(b, "costly", names))["NodeNames"]
+
+
+async def _remembered(b: Berthing, name: str) -> dict | None:
+    """The explanation, once the console knows of a filter request for the pod."""
+    found = (await b.client.get(f"/v1/explain/default/{name}")).json()
+    return found if found.get("attempts") else None
+
+
+async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "default") -> dict:
+    found = b.cluster.store.get("pods", (namespace, name))
+    assert found is not None
+    asked = {key: value for key, value in found.items() if key not in ("kind", "apiVersion")}
+    return (await b.client.post("/filter", json={"Pod": asked, "Nodes": None, "NodeNames": names})).json()
+
+
+def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
+    """What the pods of one namespace spent is no reason to let those of another wait."""
+    fleet = Fleet(nodes=1)
+    requirements = requirements_of(fleet.hostile(), fleet.mirror.snapshot(), Policy())
+    assert isinstance(requirements, PodRequirements)
+    claims = tuple(replace(one, key=ObjectKey("another", one.key.name)) for one in requirements.pending_claims)
+    elsewhere = replace(requirements, pending_claims=claims)
+    unfinished = UnfinishedEvaluations(8)
+    unfinished.add(requirements, "uid-1")
+    assert elsewhere.key == requirements.key
+    assert unfinished.get(requirements) is not None
+    assert unfinished.get(elsewhere) is None
