@@ -12,10 +12,10 @@ from extender.cli.cluster_dump import take_dump
 from extender.entry.console_process import application
 from tests.commands import berth_beside
 from tests.eventually import eventually
+from tests.process_worlds import free_port, write_kubeconfig
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_console import console, sandbox, serve
 from tests.test_gangs import NO_ROOM, NODES, bind_all, delete, member, planned, reasons
-from tests.test_serve import free_port, write_kubeconfig
 
 Json = dict[str, Any]
 PATH = "/v1/explain/group/default/job"

@@ -9,7 +9,7 @@ from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import Holder, uses_by_node
 from extender.diagnosis.gang_near_misses import gang_near_misses
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.model import SCHEDULER, CallBudgetSpent, GroupKey, GroupSource, Pod
+from extender.model import SCHEDULER, CallBudgetSpent, Code, GroupKey, GroupSource, Pod
 from extender.policy import Policy
 from extender.scheduling import (
     Attempt,
@@ -26,6 +26,7 @@ from extender.scheduling import (
     gang_of,
     gang_problem,
     held_results,
+    no_room,
     placed_members,
     plan_sizes,
 )
@@ -296,11 +297,14 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
 
 def _without_room(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
     near = gang_near_misses(question, shortage)
-    text = (
-        f"group {found.group}: the planner gave up, because its claims allow too many combinations: a plan may exist"
-        if shortage.gave_up
-        else f"group {found.group} fits nowhere: no domain has room for {_pods(shortage.members)} together"
-    )
+    reason = no_room(question.gang, question.snapshot, question.policy)
+    if shortage.gave_up:
+        text = f"group {found.group}: the planner gave up, because its claims allow too many combinations"
+        text += ": a plan may exist"
+    elif reason.code is Code.GANG_NO_DOMAIN:
+        text = f"group {found.group} fits nowhere: {reason}"
+    else:
+        text = f"group {found.group} fits nowhere: no domain has room for {_pods(shortage.members)} together"
     if shortage.room:
         text += f"; the most room is {where(shortage.level, shortage.domain)}, for {shortage.room}"
     if near.found:

@@ -13,7 +13,7 @@ from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete,
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, plan_sizes
+from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, no_room, plan_sizes
 from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
@@ -72,6 +72,7 @@ __all__ = [
     "is_incomplete",
     "leftover_claim",
     "natural",
+    "no_room",
     "placed_members",
     "plan",
     "plan_gang",
