@@ -244,3 +244,23 @@ def test_every_change_makes_a_random_gang_fit(seed: int) -> None:
         after = explained(changed)
         assert after.outcome == "fits", miss.sentence
         assert where(after.level, after.domain) in miss.sentence or "minimum" in miss.sentence
+
+
+def test_a_member_returns_to_the_domain_of_those_that_run() -> None:
+    """The other rack has room, but two members run in this one."""
+    world = GangWorld()
+    racks(world, "a1", "a2", "a3", "b1")
+    members(world, 3, topology="required")
+    for name, node in (("p0", "a1"), ("p1", "a2")):
+        occupy(world, name, node, 0, 8, group="job")
+        world.cache.apply_pod(name, None)
+    occupy(world, "other", "a3", 0, 8)
+    found = explained(world)
+    assert (found.bound, found.missing) == (2, 1)
+    assert sentences(found) == (
+        "fits with topology preferred instead of required, across the cluster",
+        f"fits in {CLIQUE}=clique-a without default/other (8 devices on a3)",
+    )
+    assert [one.pods for one in found.holders] == [("default/other",)]
+    free(world, "other")
+    assert explained(world).plan[0].node == "a3"
