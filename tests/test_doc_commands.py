@@ -106,7 +106,7 @@ def folder(tmp_path: Path) -> Path:
 async def test_berth_command(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
-        waits = pod("llm-0", "c")
+        waits = pod("llm-0", "c", annotations={"berth.dev/group": "llm", "berth.dev/group-min": "2"})
         waits["metadata"]["namespace"] = "training"
         claimed = claim("c", 20)
         claimed["metadata"]["namespace"] = "training"
@@ -117,7 +117,7 @@ async def test_berth_command(command: str, folder: Path, monkeypatch: pytest.Mon
         result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n2", "device": "gpu-0"}
         held["status"] = {
             "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": "llm-0", "uid": "x"}],
+            "reservedFor": [{"resource": "pods", "name": name, "uid": name} for name in ("llm-0", "other-0")],
         }
         b.cluster.store.put("resourceclaims", ("training", "held"), held)
         await b.settled()

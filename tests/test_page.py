@@ -87,6 +87,32 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         )
 
 
+async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b, browsing(str(b.client.base_url), tmp_path) as page:
+        await page.until(LIVE)
+        b.cluster.apply(claim("held", 2))
+        b.cluster.apply(pod("held", "held"))
+        await b.settled()
+        node = (await b.filter("held"))["NodeNames"][0]
+        assert await b.bind("held", node) == ""
+        for name in ("p0", "p1"):
+            b.cluster.apply(claim(name, 4))
+            notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", "berth.dev/group-topology": "none"}
+            b.cluster.apply(pod(name, name, annotations=notes))
+        await b.settled()
+        await b.filter("p0")
+        await page.until("document.getElementById('waiting').innerText.includes('default/p0')")
+        await page.run("openPod('default/p0')")
+        assert "Group default/job" in await opened(page, "default/p0")
+        await page.run("document.querySelector('#detail-body button').click()")
+        text = await opened(page, "default/job")
+        assert "no domain has room for 2 pods together" in text
+        assert f"without default/held (2 devices on {node})" in text
+        assert "named by berth.dev/group · 0 of at least 2 bound · topology none" in text
+        assert "default/p1" in text
+        assert page.errors == []
+
+
 async def test_keyboard_dark_and_narrow(tmp_path: Path) -> None:
     async with (
         berthing({"n1": "dgx1-v100", "n2": "t4-4", "n3": "t4-4"}) as b,

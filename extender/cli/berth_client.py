@@ -161,6 +161,61 @@ class ExplanationReply(BaseModel):
     change: str | None = None
     attempts: list[AttemptReply] = []
     decision: DecisionReply | None = None
+    gang: str = ""
+
+
+class GroupMemberReply(BaseModel):
+    """A pod of a group."""
+
+    pod: str
+    state: str
+    node: str
+    reason: str
+    since: str
+
+
+class PlannedMemberReply(BaseModel):
+    """Where a member has devices held, or would be placed."""
+
+    pod: str
+    node: str
+    devices: list[str]
+
+
+class HolderReply(BaseModel):
+    """Pods that have devices of a node."""
+
+    node: str
+    devices: int
+    pods: list[str]
+    claims: list[str]
+    state: str
+    group: str
+
+
+class GroupMissReply(BaseModel):
+    """A change that would make a group fit."""
+
+    sentence: str
+
+
+class GroupReply(BaseModel):
+    """One group in the reply to GET /v1/explain/group/NAMESPACE/NAME."""
+
+    outcome: str
+    sentence: str
+    source: str
+    minimum: int
+    bound: int
+    topology: str
+    topology_label: str
+    since: str
+    members: list[GroupMemberReply]
+    plan: list[PlannedMemberReply]
+    misses: list[GroupMissReply]
+    cut_short: str
+    holders: list[HolderReply]
+    more_holders: int
 
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:

@@ -7,6 +7,7 @@ import sys
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlencode
 
 import orjson
 import typer
@@ -16,24 +17,25 @@ from rich.table import Table
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.cli.berth_client import SERVER, ExplanationReply, Server, Token, ask
+from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
+from extender.cli.group_explanation import show_group
 from extender.cli.object_files import documents, policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
-from extender.model import WireError, one_line, shown
+from extender.model import ObjectKey, WireError, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator
 from extender.wire import hypothetical_pods
 
 Json = dict[str, Any]
-_BRIEF, _WIDE = 5, 1000  # groups of nodes in the table
+_BRIEF, _WIDE = 5, 1000  # rows in a table
 Output = Literal["table", "wide", "json"]
 
 
 def explain_command(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[pod] NAMESPACE/NAME", help="A pod that exists.")
+        list[str] | None, typer.Argument(metavar="[pod|group] NAMESPACE/NAME", help="A pod or a group that exists.")
     ] = None,
     file: Annotated[
         list[Path] | None,
@@ -54,13 +56,19 @@ def explain_command(
     narrate: Annotated[str, typer.Option(metavar="NODE", help="Print the steps of the search on this node.")] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Say why a pod waits, why Berth chose its node, or where it would go. Exit code 1 if no node fits.
+    """Say why a pod or a group waits, why Berth chose a node, or where a pod would go. Exit code 1 if no node fits.
 
     Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
     """
+    what_if: Json = {"without": without or [], "free": free or []}
+    if words and words[0] == "group":
+        if file or policy is not None or narrate:
+            raise WireError("explain group", "takes no -f, --policy or --narrate")
+        _explain_group(_group_name(words[1:]), snapshot, (server, token), what_if, output)
+        return
     objects = [obj for path in file or () for obj in documents(path)]
     name = _pod_name(words or [], has_file=bool(file))
-    question: Json = {"objects": objects, "without": without or [], "free": free or [], "narrate": narrate}
+    question: Json = {"objects": objects, **what_if, "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         found = _offline(load_dump(snapshot), name, decided_by, question)
@@ -69,6 +77,26 @@ def explain_command(
         found = _ask(server, token, name, {**question, "policy": text})
     for explanation in found:
         _show(explanation, output)
+    if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
+        raise typer.Exit(1)
+
+
+def _explain_group(
+    key: ObjectKey, snapshot: Path | None, console: tuple[str, str], what_if: Json, output: Output
+) -> None:
+    """Print the groups of this name. `console` is its URL and the token."""
+    if snapshot is not None:
+        cache = load_dump(snapshot)
+        found = _offline_explainer(cache).known_groups(key, _scenario(cache, what_if))
+    else:
+        query = urlencode({name: ",".join(values) for name, values in what_if.items() if values})
+        path = f"/v1/explain/group/{quote(key.namespace, safe='')}/{quote(key.name, safe='')}"
+        found = ask(*console, f"{path}?{query}" if query else path, list[GroupReply])
+    for explanation in found:
+        if output == "json":
+            typer.echo(orjson.dumps(explanation).decode())
+        else:
+            show_group(explanation, _WIDE if output == "wide" else _BRIEF)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
@@ -107,6 +135,14 @@ def _pod_name(words: list[str], *, has_file: bool) -> str | None:
     return words[0]
 
 
+def _group_name(words: list[str]) -> ObjectKey:
+    """The group that one word names as namespace/name. Raises WireError."""
+    parts = words[0].split("/") if len(words) == 1 else []
+    if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - namespace and name
+        raise WireError("NAMESPACE/NAME", f"must name one group, is {shown(' '.join(words))}")
+    return ObjectKey(*parts)
+
+
 def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json]:
     body = orjson.dumps({**question, "pod": name})
     found: list[Json] = ask(server, token, "/v1/explain", list[ExplanationReply], body)
@@ -114,13 +150,7 @@ def _ask(server: str, token: str, name: str | None, question: Json) -> list[Json
 
 
 def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, question: Json) -> list[Json]:
-    explainer = Explainer(cache, Evaluator(Features()), DecisionHistory(), ActivePolicy(Policy()), work_seconds=inf)
-    snapshot = cache.snapshot()
-    unknown = [node for node in question["without"] if node not in snapshot.node_infos]
-    if unknown:
-        raise WireError("--without", f"node {shown(unknown[0])} is not known")
-    given_back = [result for text in question["free"] for result in devices_of(snapshot, text)]
-    scenario = Scenario(frozenset(question["without"]), tuple(given_back))
+    explainer, scenario = _offline_explainer(cache), _scenario(cache, question)
     if name is None:
         return [
             explainer.hypothetical(pod, claims, scenario, policy, question["narrate"])
@@ -133,6 +163,20 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
     return [explainer.hypothetical(pod, (), scenario, policy, question["narrate"])]
 
 
+def _offline_explainer(cache: ClusterCache) -> Explainer:
+    return Explainer(cache, Evaluator(Features()), DecisionHistory(), ActivePolicy(Policy()), work_seconds=inf)
+
+
+def _scenario(cache: ClusterCache, what_if: Json) -> Scenario:
+    """The scenario of the options on a snapshot file. Raises WireError."""
+    snapshot = cache.snapshot()
+    unknown = [node for node in what_if["without"] if node not in snapshot.node_infos]
+    if unknown:
+        raise WireError("--without", f"node {shown(unknown[0])} is not known")
+    given_back = [result for text in what_if["free"] for result in devices_of(snapshot, text)]
+    return Scenario(frozenset(what_if["without"]), tuple(given_back))
+
+
 def _show(found: Json, output: Output) -> None:
     if output == "json":
         typer.echo(orjson.dumps(found).decode())
@@ -141,6 +185,8 @@ def _show(found: Json, output: Output) -> None:
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
     console.print(f"[bold]{escape(sentence)}[/]")
+    if found.get("gang"):
+        console.print(f"its group is placed whole or not at all: berth explain group {escape(found['gang'])}")
     for miss in found.get("misses", ())[1:]:
         console.print(f"  or: {escape(miss)}")
     if found.get("best"):

@@ -7,7 +7,7 @@ from extender.console.active_policy import ActivePolicy
 from extender.console.authentication import ReviewResult, TokenReviewer
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, TooManyQuestions, UnknownPod, to_json
+from extender.console.explainer import Explainer, TooManyQuestions, UnknownGroup, UnknownPod, to_json
 from extender.console.fleet_overview import MOST_WATCHERS
 from extender.console.ingest import StaleEpoch
 
@@ -22,6 +22,7 @@ __all__ = [
     "StaleEpoch",
     "TokenReviewer",
     "TooManyQuestions",
+    "UnknownGroup",
     "UnknownPod",
     "to_json",
 ]

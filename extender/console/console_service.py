@@ -67,6 +67,7 @@ def own_cluster(client: ApiClient, clock: Callable[[], float], supervisor: Super
         evaluator.forget_slices(store.gone_slices)
         store.gone_slices.clear()
         store.gone_pods.clear()
+        store.take_changed_groups()
 
     return ConsoleCluster(cache, evaluator, Informers(client, cache, clock, supervisor, forget, _OBSERVED), expirer)
 

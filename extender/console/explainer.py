@@ -1,4 +1,4 @@
-"""Explains decisions about pods: pods that wait, pods that were bound, and pods that do not exist yet."""
+"""Explains decisions about pods and groups: pods that wait, that were bound, or that do not exist yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
 from extender.console.decision_history import DecisionHistory, PodHistory
-from extender.diagnosis import Explanation, Scenario, apply_scenario, explain, without_own_holds
+from extender.diagnosis import (
+    Explanation,
+    PlannerCaches,
+    Scenario,
+    apply_scenario,
+    explain,
+    explain_gang,
+    groups_named,
+    without_own_holds,
+)
 from extender.model import (
     DECISION_ANNOTATION,
     BerthError,
@@ -28,16 +37,28 @@ from extender.model import (
     shown,
 )
 from extender.policy import Policy
-from extender.scheduling import Evaluator, PodRequirements, RankingCache, requirements_of
+from extender.scheduling import (
+    Evaluator,
+    GangMemory,
+    PodRequirements,
+    RankingCache,
+    gang_minimum,
+    requirements_of,
+)
 
 Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
+_MEMORY_BYTES = 4 << 20  # of evaluations for gangs
 _WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
 
 
 class UnknownPod(BerthError):
     """No pod of this name waits, and the history has no decision about it."""
+
+
+class UnknownGroup(BerthError):
+    """No pod that waits names a group of this name, and no claim has devices for one."""
 
 
 class TooManyQuestions(BerthError):
@@ -47,8 +68,8 @@ class TooManyQuestions(BerthError):
 class Explainer:
     """Explains pods on the newest snapshot. An explanation blocks the event loop, for `work_seconds` at most.
 
-    `pod` and `hypothetical_all` answer one question at a time. After each, all other work of the console has the event
-    loop for as long as the explanation took. At most `waiting` questions wait.
+    `pod`, `group` and `hypothetical_all` answer one question at a time. After each, all other work of the console has
+    the event loop for as long as the explanation took. At most `waiting` questions wait.
     """
 
     def __init__(
@@ -72,6 +93,7 @@ class Explainer:
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(rankings_bytes)
+        self._planner_caches = PlannerCaches(self._rankings, GangMemory(_MEMORY_BYTES))
         self._most_waiting = waiting
         self._waiting = 0
         self._turn = asyncio.Lock()
@@ -121,10 +143,46 @@ class Explainer:
         pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
         if pod is not None:
             found = self.hypothetical(pod, (), scenario or Scenario(), policy, narrated, work_seconds=work_seconds)
-            return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
+            told = {"remembered_since": self._history.since, "gang": self._gang_of(pod)}
+            return {**found, **told, **(self._record(entry) if entry else {})}
         if entry is None or entry.decision is None:
             return None
         return {"pod": str(key), "outcome": "bound", "remembered_since": self._history.since, **self._record(entry)}
+
+    def _gang_of(self, pod: Pod) -> str:
+        """The gang of a pod as namespace/name; '' if it is in none."""
+        membership = pod.membership
+        if membership is None or not gang_minimum(membership, self._cache.snapshot()):
+            return ""
+        return str(membership.key)
+
+    async def group(self, key: ObjectKey, scenario: Scenario | None = None) -> list[Json]:
+        """Explain the groups of this name: more than one if their pods name them in different ways.
+
+        Raises UnknownGroup or TooManyQuestions.
+        """
+        async with self._in_turn():
+            return self.known_groups(key, scenario or Scenario())
+
+    def known_groups(self, key: ObjectKey, scenario: Scenario) -> list[Json]:
+        """Explain the groups of this name as if the scenario were real. They share the work limit.
+
+        Raises UnknownGroup.
+        """
+        snapshot = self._cache.snapshot()
+        groups = groups_named(snapshot, key.namespace, key.name)
+        if not groups:
+            raise UnknownGroup(f"no pod that waits, and no claim with devices, belongs to a group {one_line(str(key))}")
+        changed = apply_scenario(snapshot, (), scenario)
+        caches = self._planner_caches if changed is snapshot else PlannerCaches(RankingCache(), GangMemory())
+        budget = CallBudget(self._work_seconds, sys.maxsize, self._clock)
+        budget.mark_progress()
+        context, found = self._evaluator.evaluation_context(changed, budget), []
+        for group, pods in groups.items():
+            known = {pod.uid: tuple(entry.attempts) for pod in pods if (entry := self._history.entry(pod.uid))}
+            explanation = explain_gang(group, pods, changed, self._policy.policy, context, caches, known)
+            found.append({**to_json(explanation), "remembered_since": self._history.since})
+        return found
 
     async def _annotated(self, key: ObjectKey) -> Json:
         """The decision from the annotation of a pod that the history does not have. Raises UnknownPod."""

@@ -6,6 +6,12 @@ without a console does not import this package. This package has no I/O, clock o
 
 from extender.diagnosis.consistency import KINDS, Finding, check_consistency
 from extender.diagnosis.explain import Explanation, explain
+from extender.diagnosis.explain_gang import (
+    GangExplanation,
+    PlannerCaches,
+    explain_gang,
+    groups_named,
+)
 from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
 from extender.diagnosis.near_misses import claims_on
 from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
@@ -16,6 +22,8 @@ __all__ = [
     "Explanation",
     "Finding",
     "FleetStats",
+    "GangExplanation",
+    "PlannerCaches",
     "Scenario",
     "apply_scenario",
     "check_consistency",
@@ -23,7 +31,9 @@ __all__ = [
     "claims_on",
     "devices_of",
     "explain",
+    "explain_gang",
     "fleet_stats",
+    "groups_named",
     "node_detail",
     "row",
     "totals",

@@ -37,6 +37,12 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
     return replace(snapshot, node_infos=node_infos, states=_states(node_infos), changes=ChangeLog())
 
 
+def only_nodes(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
+    """The snapshot with these nodes alone. A ranking of the real snapshots must not be used with it."""
+    node_infos = {name: snapshot.node_infos[name] for name in names}
+    return replace(snapshot, node_infos=node_infos, states=_states(node_infos), changes=ChangeLog())
+
+
 def _states(node_infos: Mapping[str, NodeInfo]) -> dict[int, NodeState]:
     """The states of these nodes, by number. They are copies, because the states of the cache list other nodes, too."""
     found: dict[int, NodeState] = {}

@@ -20,6 +20,7 @@ from extender.scheduling import (
     UnreadyMember,
     gang_members,
     gang_problem,
+    no_room,
     plan_gang,
     plan_sizes,
 )
@@ -61,16 +62,7 @@ class GangPlanning:
                 shortage = found
         if shortage is not None and shortage.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
-        label = self._required_label(gang)
-        if label and not self._cache.snapshot().nodes_by_label(label):
-            return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
-        return Reason(Code.GANG_NO_ROOM, (gang.key.name,))
-
-    def _required_label(self, gang: Gang) -> str:
-        """The label of which all members must have one value; '' for none."""
-        if gang.topology_label or gang.topology != "required":
-            return gang.topology_label
-        return next(iter(self._filter_service.policy.group_levels), "")
+        return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
 
     def unused_allocations(self, gang: Gang) -> list[Claim]:
         """Allocations of waiting members that an earlier attempt left, and that only keep devices from other pods.

@@ -5,6 +5,7 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 
 from extender.scheduling.binding_conditions import Readiness, readiness
 from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_node
+from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
@@ -12,7 +13,8 @@ from extender.scheduling.gang import Gang, gang_minimum, gang_of, is_incomplete,
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, plan_sizes
+from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, no_room, plan_sizes
+from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -30,8 +32,12 @@ from extender.scheduling.shortlist import held_by_claim, held_results, plan, sco
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
+    "MAX_STEPS",
+    "NODE",
     "Attempt",
     "Decision",
+    "Domain",
+    "Domains",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -66,6 +72,8 @@ __all__ = [
     "ignores_identity",
     "is_incomplete",
     "leftover_claim",
+    "natural",
+    "no_room",
     "placed_members",
     "plan",
     "plan_gang",

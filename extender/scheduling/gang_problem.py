@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from extender.allocation import Snapshot
-from extender.model import Pod
+from extender.model import Code, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling.gang import Gang
 from extender.scheduling.gang_plan import GangMember, GangProblem, NodeLimit
@@ -81,3 +81,13 @@ def gang_problem(
     )
     topology = gang.topology or _DEFAULT_TOPOLOGY
     return GangProblem(wanted, policy.group_levels, topology, gang.topology_label, gang.placed)
+
+
+def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
+    """Why the planner found no plan without giving up: no node has the label of the domain, or no domain has room."""
+    label = gang.topology_label
+    if not label and gang.topology == "required":
+        label = next(iter(policy.group_levels), "")
+    if label and not snapshot.nodes_by_label(label):
+        return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
+    return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

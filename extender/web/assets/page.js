@@ -234,12 +234,19 @@ async function openNode(name) {
   } catch (problem) { open(name, el("p", { textContent: problem.message })); }
 }
 
+const inPath = (name) => name.split("/").map(encodeURIComponent).join("/");
+
 async function openPod(pod) {
   open(pod, el("p", { textContent: "…" }));
   try {
-    const found = await ask(`/v1/explain/${pod.split("/").map(encodeURIComponent).join("/")}`), parts = [];
+    const found = await ask(`/v1/explain/${inPath(pod)}`), parts = [];
     const section = (title, content) => parts.push(el("h3", { textContent: title }), content);
     if (found.sentence) parts.push(el("p", { textContent: found.sentence }));
+    if (found.gang) {
+      const opener = el("button", { type: "button", textContent: `Group ${found.gang}` });
+      opener.onclick = () => openGroup(found.gang);
+      parts.push(el("p", {}, "Its group is placed whole or not at all: ", opener));
+    }
     if (found.decision) {
       const { at, chosen } = found.decision;
       const text = decision({ ...found.decision, ...chosen, devices: chosen.devices.length });
@@ -259,6 +266,35 @@ async function openPod(pod) {
     }
     open(pod, ...parts);
   } catch (problem) { open(pod, el("p", { textContent: problem.message })); }
+}
+
+async function openGroup(group) {
+  open(group, el("p", { textContent: "…" }));
+  try {
+    const groups = await ask(`/v1/explain/group/${inPath(group)}`);
+    open(group, ...groups.flatMap(groupParts));
+  } catch (problem) { open(group, el("p", { textContent: problem.message })); }
+}
+
+function groupParts(found) {
+  const parts = [el("p", { textContent: found.sentence })];
+  const section = (title, content) => parts.push(el("h3", { textContent: title }), content);
+  const minimum = found.minimum && `${found.bound} of at least ${found.minimum} bound`;
+  const topology = found.topology && `topology ${found.topology}`;
+  const label = found.topology_label && `one value of ${found.topology_label}`;
+  const since = found.since && `since ${found.since}`;
+  parts.push(quiet([`named by ${found.source}`, minimum, topology, label, since].filter(Boolean).join(" · ")));
+  if (found.misses.length) section("What would help", bullets(found.misses.map((miss) => miss.sentence)));
+  if (found.cut_short) parts.push(quiet(found.cut_short));
+  const members = found.members.map((m) => [m.pod, m.state, m.node || "–", m.reason, m.since]);
+  section("Members", table(["pod", "state", "node", "reason", "first attempt"], members));
+  const plan = found.plan.map((p) => [p.pod, p.node, p.devices.join(", ")]);
+  if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
+  const holders = found.holders.map((h) =>
+    [h.node, h.devices, (h.pods.length ? h.pods : h.claims).join(", "), h.state, h.group]);
+  if (holders.length) section("Holders of devices", table(["node", "devices", "pods", "state", "group"], holders));
+  if (found.more_holders) parts.push(quiet(`and ${found.more_holders} more`));
+  return parts;
 }
 
 function scoreTable(candidates) {

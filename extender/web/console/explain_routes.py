@@ -1,8 +1,11 @@
-"""GET and POST /v1/explain: why a pod waits, why it got its node, or which node a hypothetical pod would get."""
+"""GET and POST /v1/explain: why a pod or a gang waits, why a pod got its node, or which node a hypothetical pod would
+get."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -10,7 +13,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.console import Console, TooManyQuestions, UnknownPod
+from extender.console import Console, TooManyQuestions, UnknownGroup, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.model import BerthError, ObjectKey, Result, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
@@ -35,23 +38,36 @@ class Question(BaseModel):
 
 
 def router(console: Console) -> APIRouter:
-    """The route of GET. POST is not here, as its body has a limit: see explain_hypothetical."""
+    """The routes of GET. POST is not here, as its body has a limit: see explain_hypothetical."""
     routes = APIRouter(prefix="/v1/explain")
 
     @routes.get("/{namespace}/{pod}")
     async def explain_pod(namespace: str, pod: str, without: str = "", free: str = "") -> Response:
-        answer = await _explained(console, ObjectKey(namespace, pod), _words(without), _words(free))
-        return Response(answer.body, answer.status, media_type="application/json")
+        return await _explained(console, partial(console.explainer.pod, ObjectKey(namespace, pod)), without, free)
+
+    @routes.get("/group/{namespace}/{name}")
+    async def explain_group(namespace: str, name: str, without: str = "", free: str = "") -> Response:
+        return await _explained(console, partial(console.explainer.group, ObjectKey(namespace, name)), without, free)
 
     return routes
 
 
-async def _explained(console: Console, key: ObjectKey, without: list[str], free: list[str]) -> Answer:
+async def _explained(
+    console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
+) -> Response:
+    answer = await _answer(console, explain, without, free)
+    return Response(answer.body, answer.status, media_type="application/json")
+
+
+async def _answer(
+    console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
+) -> Answer:
     if console.informers.refusal:
         return problem(503, console.informers.refusal)
     try:
-        return Answer(200, orjson.dumps(await console.explainer.pod(key, _scenario(console, without, free))))
-    except UnknownPod as error:
+        scenario = _scenario(console, _words(without), _words(free))
+        return Answer(200, orjson.dumps(await explain(scenario)))
+    except (UnknownPod, UnknownGroup) as error:
         return problem(404, str(error))
     except TooManyQuestions as error:
         return problem(429, str(error))

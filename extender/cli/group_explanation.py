@@ -1,0 +1,63 @@
+"""Prints the explanation of a group, for `berth explain group`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Json = dict[str, Any]
+
+
+def show_group(found: Json, rows: int) -> None:
+    """Print an explanation with at most so many rows in each table."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(f"[bold]{escape(found['sentence'])}[/]")
+    for miss in found["misses"][1:]:
+        console.print(f"  or: it {escape(miss['sentence'])}")
+    if found["cut_short"]:
+        console.print(f"  {escape(found['cut_short'])}")
+    console.print(escape(_facts(found)))
+    members = [(one["pod"], one["state"], one["node"], one["reason"], one["since"]) for one in found["members"]]
+    _table(console, "members", ("pod", "state", "node", "reason", "first attempt"), members, rows)
+    plan = [(one["pod"], one["node"], "\n".join(one["devices"])) for one in found["plan"]]
+    _table(console, "plan", ("pod", "node", "devices"), plan, rows)
+    holders = [
+        (one["node"], str(one["devices"]), ", ".join(one["pods"] or one["claims"]), one["state"], one["group"])
+        for one in found["holders"]
+    ]
+    title = "holders of devices in the domain with the most room"
+    _table(console, title, ("node", "devices", "pods", "state", "group"), holders, rows, found["more_holders"])
+
+
+def _facts(found: Json) -> str:
+    facts = [f"named by {found['source']}"]
+    if found["minimum"]:
+        facts.append(f"{found['bound']} of at least {found['minimum']} bound")
+    if found["topology"]:
+        facts.append(f"topology {found['topology']}")
+    if found["topology_label"]:
+        facts.append(f"one value of {found['topology_label']}")
+    if found["since"] and found["outcome"] != "planned":
+        facts.append(f"first attempt {found['since']}")
+    return "; ".join(facts)
+
+
+def _table(
+    console: Console, title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int, more: int = 0
+) -> None:
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left")
+    for head in heads:
+        table.add_column(head)
+    for row in rows[:most]:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    left = len(rows[most:]) + more
+    if left:
+        console.print(f"  and {left} more")

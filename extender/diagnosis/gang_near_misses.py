@@ -1,0 +1,79 @@
+"""Near misses of a gang: changes that would make it fit, the cheapest first.
+
+Cheap is a change that stops few pods, its own or others, and then few devices. The planner plans the gang with each
+change, and only changes with a plan are named. They are few, and not all that exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
+from extender.diagnosis.gang_releases import GangReleases
+from extender.model import CallBudgetSpent
+from extender.scheduling import GangPlan, GangShortage, PodRequirements
+
+_FOUND = 5  # the cheapest near misses, in one explanation
+_SIZES = 3  # smaller minimums that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class GangNearMisses:
+    """The near misses, the cheapest first."""
+
+    found: tuple[GangNearMiss, ...]
+    cut_short: str  # why more changes were not tried; '' if all were
+
+
+def gang_near_misses(question: GangQuestion, shortage: GangShortage) -> GangNearMisses:
+    """The near misses of a gang. `shortage` is the result of a plan for its minimum. Never raises CallBudgetSpent."""
+    releases = GangReleases(question, shortage)
+    found, cut_short = list[GangNearMiss](), ""
+    try:
+        for one in chain(_by_constraint(question), _by_minimum(question, shortage), releases.near_misses()):
+            found.append(one)
+        cut_short = releases.cut_short
+    except CallBudgetSpent:
+        cut_short = "the work limit of an explanation ended the search for changes: ask again"
+    ordered = sorted(found, key=lambda one: (one.pods, one.devices))  # of equal ones, the gang's own changes first
+    return GangNearMisses(tuple(ordered[:_FOUND]), cut_short)
+
+
+def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
+    """The gang without its own constraints on the domain."""
+    problem = question.problem(question.gang.missing)
+    changes = []
+    if problem.topology == "required":
+        changes.append((replace(problem, topology="preferred"), "with topology preferred instead of required"))
+    if problem.topology_label:
+        wanted = f"without the constraint to one value of {problem.topology_label}"
+        changes.append((replace(problem, topology_label=""), wanted))
+    for changed, wanted in changes:
+        found = question.plan(changed)
+        if isinstance(found, GangPlan):
+            yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}")
+
+
+def _by_minimum(question: GangQuestion, shortage: GangShortage) -> Iterator[GangNearMiss]:
+    """The gang with a smaller minimum. A minimum below 2 is not tried: it makes no gang."""
+    gang, pods = question.gang, question.members.pods[: question.gang.missing]
+    needing = [question.members.requirements.get(pod.uid) for pod in pods]
+    sizes = [
+        size
+        for size in range(1, len(pods))
+        if size + gang.placed.total() > 1 and 0 < len(pods[:size]) - needing[:size].count(None) <= shortage.room
+    ]
+    for size in reversed(sizes[-_SIZES:]):
+        if isinstance(question.plan(question.problem(size)), GangPlan):
+            lacking = sum(_devices(one) for one in needing[size:] if one is not None)
+            smaller = gang.minimum - len(pods) + size
+            yield GangNearMiss(
+                len(pods) - size, lacking, f"fits with a minimum of {smaller} instead of {gang.minimum} members"
+            )
+            return
+
+
+def _devices(requirements: PodRequirements) -> int:
+    return sum(request.alternatives[0].count for spec in requirements.specs for request in spec.requests)

@@ -1,0 +1,86 @@
+"""A gang without room, as the search for near misses sees it, and the domains that could hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from extender.allocation import Snapshot
+from extender.diagnosis.device_holders import Holder
+from extender.policy import Policy
+from extender.scheduling import (
+    NODE,
+    Domain,
+    Domains,
+    EvaluationContext,
+    Gang,
+    GangMembers,
+    GangMemory,
+    GangPlan,
+    GangProblem,
+    GangShortage,
+    RankingCache,
+    gang_problem,
+    natural,
+    plan_gang,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GangQuestion:
+    """A gang without room, and what the planner needs. `rankings` and `memory` follow the snapshot."""
+
+    gang: Gang
+    members: GangMembers
+    policy: Policy
+    snapshot: Snapshot
+    context: EvaluationContext
+    rankings: RankingCache
+    memory: GangMemory
+
+    def problem(self, size: int) -> GangProblem:
+        """The problem of the first members, so many pods."""
+        return gang_problem(self.gang, self.members.first(size), self.policy)
+
+    def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
+        """Plan on the snapshot. Raises CallBudgetSpent."""
+        return plan_gang(problem, self.snapshot, self.context, self.rankings, self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class GangNearMiss:
+    """One change with which the gang has a plan."""
+
+    pods: int  # that would not run: others whose devices are needed, or members that are left out
+    devices: int  # of these pods
+    sentence: str
+    holders: tuple[Holder, ...] = ()  # the others whose devices are needed
+
+
+def where(level: str, domain: str) -> str:
+    """A domain as text, such as 'on node n1' or 'in topology.kubernetes.io/rack=r7'."""
+    if not level:
+        return "across the cluster"
+    return f"on node {domain}" if level == NODE else f"in {level}={domain}"
+
+
+def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domain]:
+    """The widest domains that may hold the gang: the one with the most room, then those with the most free devices."""
+    node_infos = question.snapshot.node_infos
+    problem = question.problem(question.gang.missing)
+    levels = Domains(problem, question.snapshot, node_infos)
+    widest: Sequence[Domain] = ()
+    for level in levels.wider():
+        widest = level
+    widest = widest or levels.single(node_infos)
+
+    def order(domain: Domain) -> tuple[bool, int, object]:
+        question.context.budget.check()
+        free = 0
+        for name in domain.nodes:
+            node_info = node_infos[name]
+            free += len(node_info.inventory.places) - node_info.busy.bit_count()
+        known = (domain.level, domain.name) == (shortage.level, shortage.domain)
+        return not known, -free, natural(domain.name)
+
+    return sorted((domain for domain in widest if domain.nodes), key=order)

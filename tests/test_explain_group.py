@@ -1,0 +1,193 @@
+"""`berth explain group` and its route over real HTTP, from a console beside serve and from a snapshot file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from extender.cli.cluster_dump import take_dump
+from extender.entry.console_process import application
+from tests.commands import berth_beside
+from tests.eventually import eventually
+from tests.process_worlds import free_port, write_kubeconfig
+from tests.running_berth import Berthing, berthing, claim, pod
+from tests.test_console import console, sandbox, serve
+from tests.test_gangs import NO_ROOM, NODES, bind_all, delete, member, planned, reasons
+
+Json = dict[str, Any]
+PATH = "/v1/explain/group/default/job"
+
+
+async def explained(b: Berthing, **params: str) -> Json:
+    reply = await b.client.get(PATH, params=params)
+    assert reply.status_code == 200, reply.text
+    (found,) = reply.json()
+    return found
+
+
+async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("big", 8))
+        b.cluster.apply(pod("big", "big"))
+        for i in range(2):
+            member(b, f"p{i}")
+        await b.settled()
+        node = (await b.filter("big"))["NodeNames"][0]
+        assert await b.bind("big", node) == ""
+        await reasons(b, "p0")
+        await eventually(lambda: b.console.history.entry(b.pod("p0")["metadata"]["uid"]), "a record of p0")
+        found = await explained(b)
+        assert found["outcome"] == "waiting"
+        assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
+        assert found["members"][0]["reason"] == "waits until all pods of group job exist"
+        assert found["since"] == found["members"][0]["since"] != ""
+
+        member(b, "p2")
+        await b.settled()
+        assert await reasons(b, "p2") == {NO_ROOM}
+        found = await explained(b)
+        assert found["outcome"] == "refused"
+        assert (found["minimum"], found["missing"], found["room"]) == (3, 3, 2)
+        assert [miss["sentence"] for miss in found["misses"]] == [
+            "fits with a minimum of 2 instead of 3 members",
+            f"fits across the cluster without default/big (8 devices on {node})",
+        ]
+        assert [(one["node"], one["pods"]) for one in found["holders"]] == [(node, ["default/big"])]
+        assert (await explained(b, free="default/big"))["outcome"] == "fits"
+        gone = await explained(b, without=node)
+        assert (gone["outcome"], gone["holders"]) == ("refused", [])
+        assert (await b.client.get("/v1/explain/default/p0")).json()["gang"] == "default/job"
+        assert (await b.client.get("/v1/explain/default/big")).json().get("gang", "") == ""
+
+        delete(b, "pods", "big")
+        delete(b, "resourceclaims", "big")
+        await b.settled()
+        assert (await explained(b))["outcome"] == "fits"
+
+
+async def test_unknown_groups_and_bad_questions_get_exact_answers() -> None:
+    async with berthing(NODES) as b:
+        reply = await b.client.get("/v1/explain/group/default/nobody")
+        assert reply.status_code == 404
+        wanted = "no pod that waits, and no claim with devices, belongs to a group default/nobody"
+        assert reply.json()["error"] == wanted
+        member(b, "p0")
+        await b.settled()
+        reply = await b.client.get(PATH, params={"without": "n7"})
+        assert reply.status_code == 400
+        assert "'n7'" in reply.json()["error"]
+
+
+async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("good")
+    cluster, pages, records = sandbox(), free_port(), free_port()
+    for name in ("p0", "p1"):
+        cluster.apply(claim(name, 4))
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+        cluster.apply(pod(name, name, annotations=notes))
+    async with (
+        cluster.serving() as api,
+        console(api, pages, records) as people,
+        serve(cluster, api, f"http://127.0.0.1:{records}", token) as s,
+    ):
+
+        async def told(outcome: str, held: int) -> Json | None:
+            reply = await people.get(PATH)
+            found: Json = reply.json()[0] if reply.status_code == 200 else {}
+            return found if found.get("outcome") == outcome and len(found["plan"]) == held else None
+
+        fits = await eventually(lambda: told("fits", 2), "the console plans the gang itself")
+        assert fits["since"] == ""
+        nodes = {"p0": (await s.filter("p0"))[0]}
+        found = await eventually(lambda: told("planned", 2), "the console has the holds")
+        began = await eventually(lambda: first_attempt(people), "the console has the attempt")
+        assert found["sentence"].startswith("group default/job is planned: 2 pods with devices held on n1, n2")
+        assert {one["pod"]: one["node"] for one in found["plan"]}["default/p0"] == nodes["p0"]
+        assert (await told("planned", 2) or {})["since"] == began
+        nodes["p1"] = (await s.filter("p1"))[0]
+        assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
+        found = await eventually(lambda: told("runs", 0), "both are bound")
+        assert {(one["pod"], one["state"], one["node"]) for one in found["members"]} == {
+            (f"default/{name}", "bound", node) for name, node in nodes.items()
+        }
+
+
+async def first_attempt(people: Any) -> str:
+    (found,) = (await people.get(PATH)).json()
+    return str(found["members"][0]["since"])
+
+
+async def test_the_command(tmp_path: Path) -> None:
+    async with berthing(NODES) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=4, topology="none")
+        await b.settled()
+        url = str(b.client.base_url)
+        code, out, err = await berth_beside(["explain", "group", "default/job", "--server", url])
+        assert (code, err) == (1, "")
+        assert "group default/job fits nowhere: no domain has room for 4 pods together" in out
+        assert "named by berth.dev/group; 0 of at least 4 bound; topology none" in out
+        assert "default/p3" in out
+        code, out, _ = await berth_beside(["explain", "group", "default/job", "--server", url, "--output", "json"])
+        assert code == 1
+        assert orjson.loads(out)["misses"][0]["sentence"] == "fits with a minimum of 3 instead of 4 members"
+        code, out, _ = await berth_beside(["explain", "pod", "default/p0", "--server", url])
+        assert "berth explain group default/job" in out
+        code, out, err = await berth_beside(["explain", "group", "default/none", "--server", url])
+        assert code == 2
+        assert "belongs to a group default/none" in err
+
+        picture = tmp_path / "snapshot.json"
+        picture.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
+        offline = ["explain", "group", "default/job", "--snapshot", str(picture)]
+        code, out, err = await berth_beside(offline)
+        assert (code, err) == (1, "")
+        assert "the most room is across the cluster, for 3" in out
+        code, out, _ = await berth_beside([*offline, "--without", "n0"])
+        assert "for 2" in out
+
+
+async def test_wrong_words_of_the_command() -> None:
+    for words, wanted in (
+        (["group"], "must name one group"),
+        (["group", "job"], "must name one group"),
+        (["group", "a/b/c"], "must name one group"),
+        (["group", "a/b", "c/d"], "must name one group"),
+        (["group", "a/b", "--narrate", "n1"], "takes no -f, --policy or --narrate"),
+    ):
+        code, _, err = await berth_beside(["explain", *words])
+        assert code == 2, words
+        assert wanted in err, words
+
+
+async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
+        await b.settled()
+
+        async def runs() -> bool:
+            return (await explained(b))["outcome"] == "runs"
+
+        await eventually(runs, "the watch shows the bound pods")
+        found = await explained(b)
+        assert found["sentence"] == "group default/job: 3 pods with devices bound, and no pod waits"
+        assert {one["node"] for one in found["members"]} == set(NODES)
+
+
+async def test_a_console_keeps_no_list_of_changed_groups() -> None:
+    """Only serve reads that list; in a console it would grow with every pod that names a group."""
+    async with berthing(NODES) as b, application(b.api) as other:
+        store = other.console.cache.store
+        await eventually(lambda: not other.console.informers.not_ready)
+        for i in range(3):
+            member(b, f"p{i}")
+        await eventually(lambda: len(store.pods) == 3, "the console sees the members")
+        assert not store.changed_members
+        assert not store.resized_groups

@@ -1,0 +1,266 @@
+"""What would make a gang fit: changes that really do, and the cheapest ones first."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from extender.diagnosis.gang_question import where
+from extender.model import CallBudget, GroupPolicy
+from tests.explained_gangs import apply, explained, free, hold, members, occupy, racks, sentences
+from tests.gang_worlds import CLIQUE, RACK, GangWorld, key
+from tests.running_berth import claim
+
+CORE = {"schedulingGroup": {"podGroupName": "job"}}
+
+
+def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None:
+    """b2 has one pod with all devices, and a2 has two: the end of the one is the cheaper change."""
+    world = GangWorld()
+    racks(world, "a1", "a2", "b1", "b2")
+    occupy(world, "small", "a2", 0, 1)
+    occupy(world, "middle", "a2", 1, 4)
+    occupy(world, "large", "b2", 0, 8)
+    members(world, 2, topology="required")
+    found = explained(world)
+    assert found.outcome == "refused"
+    assert found.room == 1
+    assert sentences(found) == (
+        "fits with topology preferred instead of required, across the cluster",
+        f"fits in {CLIQUE}=clique-b without default/large (8 devices on b2)",
+        f"fits in {CLIQUE}=clique-a without default/middle (4 devices on a2) and default/small (1 device on a2)",
+    )
+    assert found.sentence == (
+        "group default/job fits nowhere: no domain has room for 2 pods together; "
+        f"the most room is in {CLIQUE}=clique-a, for 1; it {sentences(found)[0]}"
+    )
+    assert not found.cut_short
+    assert [(one.node, one.devices, one.pods, one.state) for one in found.holders] == [
+        ("a2", 4, ("default/middle",), "allocated"),
+        ("a2", 1, ("default/small",), "allocated"),
+    ]
+    free(world, "large")
+    assert explained(world).domain == "clique-b"
+    occupy(world, "large", "b2", 0, 8)
+    free(world, "small")
+    assert explained(world).outcome == "refused", "both must end"
+    free(world, "middle")
+    assert explained(world).domain == "clique-a"
+
+
+def test_all_pods_of_several_nodes_must_end() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "a3")
+    for node in ("a1", "a2", "a3"):
+        occupy(world, f"first-{node}", node, 0, 4)
+        occupy(world, f"second-{node}", node, 4, 4)
+    members(world, 6, gpus=4)
+    found = explained(world)
+    (miss,) = found.misses
+    assert (miss.pods, miss.devices) == (6, 24)
+    assert miss.sentence.endswith("and default/first-a2 (4 devices on a2) and 2 more"), miss.sentence
+    assert {pod for holder in miss.holders for pod in holder.pods} == {
+        f"default/{which}-{node}" for which in ("first", "second") for node in ("a1", "a2", "a3")
+    }
+    for holder in miss.holders:
+        for name in holder.pods:
+            assert explained(world).outcome == "refused"
+            free(world, name.removeprefix("default/"))
+    assert explained(world).outcome == "fits"
+
+
+def test_members_of_different_sizes_need_different_nodes() -> None:
+    """The room of each node for some member says too little: the large member needs a whole node."""
+    world = GangWorld()
+    racks(world, "a1", "b1", "b2")
+    occupy(world, "half", "a1", 0, 4)
+    for node in ("b1", "b2"):
+        occupy(world, f"first-{node}", node, 0, 4)
+        occupy(world, f"second-{node}", node, 4, 4)
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", "berth.dev/group-topology": "required"}
+    for name, gpus in (("p0", 4), ("p1", 8)):
+        world.add_claim(claim(name, gpus))
+        apply(world, name, name, annotations=notes)
+    miss = next(miss for miss in explained(world).misses if miss.holders)
+    assert (miss.pods, miss.devices) == (3, 12)
+    assert {holder.node for holder in miss.holders} == {"b1", "b2"}
+
+
+def test_one_large_pod_is_named_rather_than_two() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    occupy(world, "large", "a1", 0, 6)
+    occupy(world, "small", "a1", 6, 2)
+    occupy(world, "other", "a2", 0, 8)
+    members(world, 2, gpus=1, topology="required")
+    world.cache.apply_pod("p1", None)  # one member with one GPU, and one that needs two
+    world.add_claim(claim("p9", 2))
+    apply(world, "p9", "p9", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
+    found = explained(world)
+    assert [miss for miss in sentences(found) if "without" in miss] == [
+        "fits on node a1 without default/large (6 devices on a1)"
+    ]
+
+
+def test_a_smaller_minimum_that_fits() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "a3")
+    members(world, 5)
+    found = explained(world)
+    assert (found.room, found.level, found.domain) == (3, "", "")
+    assert sentences(found) == ("fits with a minimum of 3 instead of 5 members",)
+    assert "the most room is across the cluster, for 3" in found.sentence
+    members(world, 5, minimum=3)
+    assert explained(world).outcome == "fits"
+
+
+def test_a_minimum_of_one_is_not_proposed() -> None:
+    world = GangWorld()
+    racks(world, "a1")
+    members(world, 2)
+    assert sentences(explained(world)) == ()
+
+
+def test_a_constraint_to_one_value_of_a_label() -> None:
+    world = GangWorld()
+    racks(world, "a1", "b1")
+    for i in range(2):
+        world.add_claim(claim(f"p{i}", 8))
+        apply(world, f"p{i}", f"p{i}", **CORE)
+    membership = world.cache.snapshot().pods["p0"].membership
+    assert membership is not None
+    world.cache.apply_group_policy(membership.policy_key, GroupPolicy(2, RACK))
+    found = explained(world)
+    assert (found.source, found.topology_label) == ("spec.schedulingGroup", RACK)
+    assert sentences(found) == (f"fits without the constraint to one value of {RACK}, across the cluster",)
+
+
+def test_a_domain_that_no_node_belongs_to() -> None:
+    world = GangWorld()
+    for name in ("n1", "n2"):
+        world.add_node(name, "a100-pcie-8-bridged")
+    members(world, 2, topology="required")
+    found = explained(world)
+    assert found.outcome == "refused"
+    assert found.sentence == (
+        f"group default/job fits nowhere: no node has the label {CLIQUE} that group job needs; "
+        "the most room is on node n1, for 1; it fits with topology preferred instead of required, across the cluster"
+    )
+
+
+def test_what_is_held_for_another_gang() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2)
+    notes = {"berth.dev/group": "rival", "berth.dev/group-min": "2"}
+    world.add_claim(claim("r0", 8))
+    apply(world, "r0", "r0", annotations=notes)
+    hold(world, "r0", "a1", 8)
+    found = explained(world)
+    assert sentences(found) == (f"fits in {CLIQUE}=clique-a without default/r0 (8 devices on a1, held, group rival)",)
+    assert [(one.pods, one.state, one.group) for one in found.holders] == [(("default/r0",), "held", "rival")]
+
+
+@pytest.mark.parametrize("steps", range(0, 400, 7))
+def test_a_budget_that_ends_leaves_what_was_found(steps: int) -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "b1", "b2")
+    occupy(world, "middle", "a2", 1, 4)
+    occupy(world, "large", "b2", 0, 8)
+    members(world, 2, topology="required")
+    budget = CallBudget(1.0, steps, lambda: 0.0)
+    budget.mark_progress()
+    found, whole = explained(world, budget), explained(world)
+    assert found.outcome in ("unfinished", "refused")
+    assert set(found.misses) <= set(whole.misses)
+    if found.outcome == "refused" and found.misses != whole.misses:
+        assert found.cut_short
+    assert len(found.members) == 2
+
+
+class RandomWorld:
+    """A cluster and a gang, made again by each call of `build`."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def build(self, topology: str = "", minimum: int = 0) -> GangWorld:
+        rng, world = random.Random(self._seed), GangWorld()
+        nodes = [f"{rack}{i}" for rack in "ab" for i in range(rng.randint(1, 3))]
+        racks(world, *nodes)
+        for node in nodes:
+            first = 0
+            while first < 8:
+                count = min(rng.choice((1, 2, 4, 8)), 8 - first)
+                if rng.random() < 0.8:
+                    self._use(world, rng, node, first, count)
+                first += count
+        sizes = [rng.choice((1, 4, 4, 8)) for _ in range(rng.randint(2, 5))]
+        wanted = topology or rng.choice(("required", "preferred", "none"))
+        notes = {"group": "job", "group-min": str(minimum or len(sizes)), "group-topology": wanted}
+        for i, gpus in enumerate(sizes):
+            world.add_claim(claim(f"p{i}", gpus))
+            apply(world, f"p{i}", f"p{i}", annotations={f"berth.dev/{name}": text for name, text in notes.items()})
+        return world
+
+    def _use(self, world: GangWorld, rng: random.Random, node: str, first: int, count: int) -> None:
+        name = f"{node}-{first}"
+        kind = rng.choice(("one", "one", "two claims", "shared", "held"))
+        if kind == "held":
+            world.add_claim(claim(name, count))
+            apply(world, name, name)
+            hold(world, name, node, count, first)
+        elif kind == "two claims" and count > 1:
+            occupy(world, name, node, first, 1)
+            occupy(world, name, node, first + 1, count - 1, claim_name=f"{name}-more")
+        else:
+            occupy(world, name, node, first, count, pods=(name, f"{name}-too") if kind == "shared" else ())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_change_makes_a_random_gang_fit(seed: int) -> None:
+    """In the cluster itself, and not only in the planner's copy of it."""
+    made = RandomWorld(seed)
+    found = explained(made.build())
+    assert found.outcome in ("fits", "refused")
+    assert [(miss.pods, miss.devices) for miss in found.misses] == sorted(
+        (miss.pods, miss.devices) for miss in found.misses
+    )
+    for miss in found.misses:
+        if "minimum" in miss.sentence:
+            changed = made.build(minimum=int(miss.sentence.split()[5]))
+        elif "preferred" in miss.sentence:
+            changed = made.build(topology="preferred")
+        else:
+            changed = made.build()
+            pods = [pod for holder in miss.holders for pod in (holder.pods or ("",))]
+            assert len(pods) == miss.pods
+            for holder in miss.holders:
+                for name in holder.claims:
+                    changed.cache.apply_claim(key(name.removeprefix("default/")), None)
+                for name in holder.pods if holder.state == "held" else ():
+                    changed.cache.release(name.removeprefix("default/"))
+        after = explained(changed)
+        assert after.outcome == "fits", miss.sentence
+        assert where(after.level, after.domain) in miss.sentence or "minimum" in miss.sentence
+
+
+def test_a_member_returns_to_the_domain_of_those_that_run() -> None:
+    """The other rack has room, but two members run in this one."""
+    world = GangWorld()
+    racks(world, "a1", "a2", "a3", "b1")
+    members(world, 3, topology="required")
+    for name, node in (("p0", "a1"), ("p1", "a2")):
+        occupy(world, name, node, 0, 8, group="job")
+        world.cache.apply_pod(name, None)
+    occupy(world, "other", "a3", 0, 8)
+    found = explained(world)
+    assert (found.bound, found.missing) == (2, 1)
+    assert sentences(found) == (
+        "fits with topology preferred instead of required, across the cluster",
+        f"fits in {CLIQUE}=clique-a without default/other (8 devices on a3)",
+    )
+    assert [one.pods for one in found.holders] == [("default/other",)]
+    free(world, "other")
+    assert explained(world).plan[0].node == "a3"
