@@ -186,6 +186,21 @@ def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> N
     asyncio.run(body())
 
 
+async def test_a_bound_pod_without_devices_is_explained() -> None:
+    async with berthing({"n1": H100}) as b:
+        b.cluster.apply(pod("plain", nodeName="n1"))
+        b.cluster.apply(claim("c", 2))
+        b.cluster.apply(pod("foreign", "c", nodeName="n1"))
+        await b.settled()
+        found = await _why(b, "plain")
+        assert found["outcome"] == "not-ours"
+        assert found["sentence"] == (
+            "pod default/plain requests no devices: Berth accepts all nodes; the pod is bound to node n1"
+        )
+        reply = await b.client.get("/v1/explain/default/foreign")
+        assert reply.status_code == 404, "it has devices, and no decision about it is remembered"
+
+
 def test_bad_questions_get_exact_answers() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:

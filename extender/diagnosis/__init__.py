@@ -5,7 +5,7 @@ without a console does not import this package. This package has no I/O, clock o
 """
 
 from extender.diagnosis.consistency import KINDS, Finding, check_consistency
-from extender.diagnosis.explain import Explanation, explain
+from extender.diagnosis.explain import Explanation, explain, no_devices
 from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
 from extender.diagnosis.near_misses import claims_on
 from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
@@ -24,6 +24,7 @@ __all__ = [
     "devices_of",
     "explain",
     "fleet_stats",
+    "no_devices",
     "node_detail",
     "row",
     "totals",

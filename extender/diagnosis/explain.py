@@ -126,7 +126,7 @@ def explain(
     name = str(pod.key)
     match requirements:
         case Skip():
-            return Explanation(name, "not-ours", f"pod {name} requests no devices: Berth accepts all nodes")
+            return Explanation(name, "not-ours", no_devices(pod))
         case Pending():
             return Explanation(name, "waiting", requirements.message)
         case UnschedulableAndUnresolvable():
@@ -139,6 +139,11 @@ def explain(
                 narration = trace_search(traces.of(own.get(narrated) or _known(narrated, snapshot)), context)
             found = _explain(name, snapshot, ranking or NodeRanking(requirements), own, traces)
             return replace(found, narration=narration)
+
+
+def no_devices(pod: Pod) -> str:
+    """The sentence about a pod that requests no devices."""
+    return f"pod {pod.key} requests no devices: Berth accepts all nodes"
 
 
 class _Traces:
