@@ -17,11 +17,13 @@ from extender.cli.main import commands
 from extender.console.decision_history import PodHistory
 from extender.entry.console_process import application
 from extender.model import ObjectKey
+from tests.commands import berth, berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
 cli = commands()
 
+PLAIN = str(Path(__file__).resolve().parents[1] / "examples" / "11-plain.yaml")
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
 DRIVER = "gpu.nvidia.com"
 
@@ -199,6 +201,26 @@ async def test_a_bound_pod_without_devices_is_explained() -> None:
         )
         reply = await b.client.get("/v1/explain/default/foreign")
         assert reply.status_code == 404, "it has devices, and no decision about it is remembered"
+
+
+async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None:
+    async with berthing({"n1": H100}) as b:
+        code, out, _ = await berth_beside(["explain", "-f", PLAIN, "--server", str(b.client.base_url)])
+    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
+    (tmp_path / "fleet.json").write_text(yaml.safe_dump({"kind": "Node", "metadata": {"name": "n1"}}))
+    code, out, _ = berth(["explain", "-f", PLAIN, "--snapshot", str(tmp_path / "fleet.json")])
+    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
+
+
+async def test_narrate_without_a_search_is_told() -> None:
+    async with berthing({"n1": H100}) as b:
+        await _run(b, "p", [claim("p", 2)])
+        await eventually(lambda: (entry := b.console.history.newest(ObjectKey("default", "p"))) and entry.decision)
+        server = str(b.client.base_url)
+        code, out, errors = await berth_beside(["explain", "default/p", "--narrate", "n1", "--server", server])
+        assert code == 0
+        assert out.startswith("pod default/p was bound to n1")
+        assert errors == "berth: --narrate has no effect: no node was searched for pod default/p\n"
 
 
 def test_bad_questions_get_exact_answers() -> None:

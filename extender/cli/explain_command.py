@@ -51,7 +51,9 @@ def explain_command(
     free: Annotated[
         list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="Explain as if the devices of this pod were free.")
     ] = None,
-    narrate: Annotated[str, typer.Option(metavar="NODE", help="Print the steps of the search on this node.")] = "",
+    narrate: Annotated[
+        str, typer.Option(metavar="NODE", help="Print the steps of the search on this node, unless the pod is bound.")
+    ] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Say why a pod waits, why Berth chose its node, or where it would go. Exit code 1 if no node fits.
@@ -69,6 +71,8 @@ def explain_command(
         found = _ask(server, token, name, {**question, "policy": text})
     for explanation in found:
         _show(explanation, output)
+        if narrate and not explanation.get("narration"):
+            typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
