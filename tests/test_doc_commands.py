@@ -143,8 +143,6 @@ async def run(words: list[str], folder: Path, server: str) -> tuple[int, str]:
     if words[1:2] == ["top"]:
         words.append("--once")
     env = {"BERTH_SERVER": server, "KUBECONFIG": str(folder / "config")}
-    if words[1] == "snapshot" and "--kubeconfig" not in words:
-        words += ["--kubeconfig", "config"]
     code, out, errors = await berth_beside(words[1:], env)
     if target:
         (folder / target).write_text(out)
