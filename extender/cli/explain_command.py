@@ -169,13 +169,18 @@ def _show(found: Json, output: Output) -> None:
 
 def _decided(pod: str, decision: Json) -> str:
     chosen = decision["chosen"]
-    devices = ", ".join(chosen["devices"]) or "no new devices"
+    devices = ", ".join([*chosen["devices"], *_reused(chosen)]) or "no devices"
     found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {devices}"
     if chosen["ring_gbps"]:
         found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
     if decision["runner_up"]:
         found += f"; {decision['runner_up']} came second, {decision['margin']:.3f} behind"
     return found
+
+
+def _reused(chosen: Json) -> list[str]:
+    """The devices of claims that were allocated before, marked as such."""
+    return [f"{device} (allocated before)" for device in chosen["reused"]]
 
 
 def _best(candidates: list[Json]) -> Table:
@@ -185,7 +190,8 @@ def _best(candidates: list[Json]) -> Table:
     for one in candidates:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
         gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
-        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape("\n".join(one["devices"])), gbps, escape(why))
+        devices = "\n".join([*one["devices"], *_reused(one)])
+        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape(devices), gbps, escape(why))
     return table
 
 

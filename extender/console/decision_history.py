@@ -150,4 +150,4 @@ def _attempt_bytes(attempt: Attempt) -> int:
 def _decision_bytes(decision: Decision) -> int:
     chosen = decision.chosen
     parts = sum(_PART_BYTES + _text_bytes(part.name) + _text_bytes(part.sentence) for part in chosen.parts)
-    return _DECISION_BYTES + sum(map(_text_bytes, chosen.devices)) + parts
+    return _DECISION_BYTES + sum(map(_text_bytes, chosen.all_devices)) + parts

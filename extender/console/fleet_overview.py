@@ -169,7 +169,7 @@ def _decision(entry: PodHistory) -> Json:
         "pod": str(entry.pod),
         "at": entry.decision.at,
         "node": chosen.node,
-        "devices": len(chosen.devices),
+        "devices": len(chosen.all_devices),
         "ring_gbps": round(chosen.ring_gbps),
         "best_gbps": round(chosen.best_gbps),
         "runner_up": entry.decision.runner_up,

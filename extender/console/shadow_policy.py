@@ -211,4 +211,4 @@ class ShadowPolicy:
         if not found:
             return None
         name, placement = min(found, key=lambda one: (-one[1].score, one[0]))
-        return scored_node(own.get(name) or snapshot.node_infos[name], placement, snapshot)
+        return scored_node(own.get(name) or snapshot.node_infos[name], placement, requirements, snapshot)

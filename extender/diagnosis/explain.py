@@ -193,7 +193,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            scored_node(own.get(n) or node_infos[n], placement, snapshot)
+            scored_node(own.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
@@ -240,7 +240,7 @@ def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
     sentence = f"pod {name} fits on {fitting} of {nodes} nodes"
     if not best:
         return sentence
-    return f"{sentence}; {best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}"
+    return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
 
 
 def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:

@@ -264,7 +264,7 @@ class Binder:
             pod=str(pod.key),
             node=cycle.node,
             claims=[str(claim.key) for claim in claims],
-            devices=chosen.devices,
+            devices=chosen.all_devices,
             score=chosen.score,
             ring_gbps=chosen.ring_gbps,
             generation=self._cache.snapshot().version,
@@ -313,7 +313,7 @@ class Binder:
         )
         for claim, allocation in planned:
             self._cache.assume(claim.uid, cycle.pod.uid, node, allocation.results)
-        return requirements, planned, scored_node(node_info, status, snapshot)
+        return requirements, planned, scored_node(node_info, status, requirements, snapshot)
 
     def _finish_assumed(self, pod: Pod, planned: Planned, finish: Callable[[str], None]) -> None:
         """Call `finish` for each claim that this bind still assumes.

@@ -83,7 +83,7 @@ def decision_annotation(chosen: ScoredNode, runner_up: tuple[str, float]) -> dic
     """The annotation that the Binding writes on the pod: its devices, its score, and the second-best node."""
     if not chosen.parts:
         return {}
-    parts = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.devices)}"]
+    parts = [f"score {chosen.score:.3f}", f"devices {', '.join(chosen.all_devices)}"]
     parts += [f"{part.name} {part.value:.2f}: {part.sentence}" for part in chosen.parts]
     if runner_up[0]:
         parts.append(f"second: {runner_up[0]}, {runner_up[1]:.3f} behind")

@@ -158,9 +158,18 @@ class PodRequirements:
     @property
     def node_selectors(self) -> tuple[NodeSelector, ...]:
         """The node selectors of the allocated and promised claims. A node must match all of them."""
-        shared = (*self.allocated_claims, *self.promised_claims)
-        found = (claim.allocation.node_selector for claim in shared if claim.allocation is not None)
+        found = (allocation.node_selector for allocation in self._allocations())
         return tuple(selector for selector in found if selector is not None)
+
+    @property
+    def allocated_devices(self) -> tuple[str, ...]:
+        """The devices of the allocated and promised claims, as driver/pool/device."""
+        return tuple(str(result.device) for allocation in self._allocations() for result in allocation.results)
+
+    def _allocations(self) -> list[Allocation]:
+        """The allocations of the allocated and promised claims."""
+        shared = (*self.allocated_claims, *self.promised_claims)
+        return [claim.allocation for claim in shared if claim.allocation is not None]
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements

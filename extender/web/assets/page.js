@@ -242,7 +242,7 @@ async function openPod(pod) {
     if (found.sentence) parts.push(el("p", { textContent: found.sentence }));
     if (found.decision) {
       const { at, chosen } = found.decision;
-      const text = decision({ ...found.decision, ...chosen, devices: chosen.devices.length });
+      const text = decision({ ...found.decision, ...chosen, devices: chosen.devices.length + chosen.reused.length });
       parts.push(el("p", { textContent: `Bound at ${at}: ${text}` }), scoreTable([chosen]));
     }
     if (found.misses?.length) section("What would help", bullets(found.misses));
