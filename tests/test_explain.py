@@ -166,6 +166,10 @@ def test_a_bound_pod_keeps_its_decision() -> None:
             decision = found["decision"]
             assert found["outcome"] == "bound"
             assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
+            second = f"; runner-up {decision['runner_up']}, {decision['margin']:.3f} behind"
+            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
+            _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
+            assert second in " ".join(out.split())
             assert decision["chosen"]["node"] == node
             assert decision["margin"] > 0
             assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]

@@ -23,7 +23,7 @@ from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPo
 from extender.diagnosis import Scenario, devices_of
 from extender.model import WireError, one_line, shown
 from extender.policy import Policy
-from extender.scheduling import Evaluator
+from extender.scheduling import Evaluator, runner_up_text
 from extender.wire import hypothetical_pods
 
 Json = dict[str, Any]
@@ -174,7 +174,7 @@ def _decided(pod: str, decision: Json) -> str:
     if chosen["ring_gbps"]:
         found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
     if decision["runner_up"]:
-        found += f"; {decision['runner_up']} came second, {decision['margin']:.3f} behind"
+        found += f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
     return found
 
 

@@ -273,7 +273,7 @@ class FilterService:
         return scores({name: placement.score for name, placement in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
-        """The second-best node of the pod's last filter request, and how much lower it scored than `node`.
+        """The runner-up of the pod's last filter request, and how much lower it scored than `node`.
 
         ('', 0.0) if that request had no other node.
         """

@@ -49,8 +49,13 @@ class Decision:
 
     at: str  # RFC 3339
     chosen: ScoredNode
-    runner_up: str = ""  # the second best node when the pod was filtered
+    runner_up: str = ""  # the best other node when the pod was filtered
     margin: float = 0.0  # score of the chosen node minus score of the runner-up
+
+
+def runner_up_text(name: str, margin: float) -> str:
+    """The runner-up for users, as the decision and the pod's annotation name it."""
+    return f"runner-up {name}, {margin:.3f} behind"
 
 
 def scored_node(

@@ -175,8 +175,7 @@ function showLists() {
 function decision(d) {
   const gbps = d.ring_gbps ? ` · ${d.ring_gbps.toFixed(0)} of ${d.best_gbps.toFixed(0)} GB/s` : "";
   const devices = `${d.devices} ${d.devices === 1 ? "device" : "devices"}`;
-  const lead = d.margin < .0005 ? "as good as" : `${d.margin.toFixed(3)} ahead of`;
-  const second = d.runner_up ? ` · ${lead} ${d.runner_up}` : "";
+  const second = d.runner_up ? ` · runner-up ${d.runner_up}, ${d.margin.toFixed(3)} behind` : "";
   return `${d.node} · ${devices}${gbps}${second}`;
 }
 
