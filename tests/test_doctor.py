@@ -92,8 +92,8 @@ def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     assert [f.what for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
-    assert full.what == "quota team/q: 8 of 8 devices of class gpu.nvidia.com are used"
-    assert claimless.what == "1 waiting pods have no claim yet: default/p"
+    assert full.what == "quota team/q: devices of class gpu.nvidia.com: 8 of 8 used"
+    assert claimless.what == "1 waiting pod has no claim yet: default/p"
     assert claimless.mend == "kubectl -n default describe pod p"
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
     assert list(quota_blocks([], [waits])) == []
@@ -110,7 +110,7 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     slices[0]["spec"]["devices"].pop()
     cache.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
     (found,) = cluster_findings(cache)
-    assert found.what == "agent and GPU driver name different GPUs on 1 nodes: n1"
+    assert found.what == "agent and GPU driver name different GPUs on 1 node: n1"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_devices_that_are_never_offered() -> None:
     for obj in (published, fabric_slice("n1", machine)):
         cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
     (found,) = cluster_findings(cache)
-    assert found.what == "devices with nodeAllocatableResources on 1 nodes: n1"
+    assert found.what == "devices with nodeAllocatableResources on 1 node: n1"
 
 
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
@@ -185,6 +185,6 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     found = [orjson.loads(line)["what"] for line in out.splitlines()]
     assert process.returncode == 1, err
     assert len(found) == 3, found
-    assert "1 of 2 GPU nodes have no fresh agent: n2" in found[0]
+    assert "no fresh agent on 1 of 2 GPU nodes: n2" in found[0]
     assert "2 claims were allocated by another scheduler" in found[1]
     assert "gpu-0 is allocated to default/x, default/y" in found[2]

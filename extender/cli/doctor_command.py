@@ -15,7 +15,7 @@ from extender.cli.cluster_dump import dump_of, items_of, take_objects
 from extender.cli.doctor_cluster import Diagnosis, cluster, some
 from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
-from extender.model import SCHEDULER, WireError, one_line, parse_quantity
+from extender.model import SCHEDULER, WireError, counted, one_line, parse_quantity
 from extender.wire import get, many, one_value
 
 Json = dict[str, Any]
@@ -62,7 +62,7 @@ def doctor_command(
         else:
             typer.echo(f"{one.severity}: {one.what}\n  why it hurts: {one.why}\n  what mends it: {one.mend}")
     if output == "table":
-        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}")
+        typer.echo(counted(len(found), "finding"))
     if any(one.severity == "error" for one in found):
         raise typer.Exit(1)
 
@@ -286,7 +286,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
             used = (status.get("used") or {}).get(name, "0")
             if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
                 where, class_name = quota["metadata"]["namespace"], name.removesuffix(_QUOTA)
-                usage = f"{used} of {hard} devices of class {class_name} are used"
+                usage = f"devices of class {class_name}: {used} of {hard} used"
                 yield Diagnosis(
                     "warning",
                     f"quota {where}/{quota['metadata']['name']}: {usage}",
@@ -303,7 +303,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
     if waiting_for:
         yield Diagnosis(
             "warning",
-            f"{len(waiting_for)} waiting pods have no claim yet: {some(waiting_for)}",
+            f"{counted(len(waiting_for), 'waiting pod has', 'waiting pods have')} no claim yet: {some(waiting_for)}",
             "a quota, a missing template or a stopped kube-controller-manager prevents the claim",
             f"kubectl -n {waiting_for[0].partition('/')[0]} describe pod {waiting_for[0].partition('/')[2]}",
         )
@@ -319,7 +319,7 @@ def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
     if wrong:
         yield Diagnosis(
             "warning",
-            f"{len(wrong)} waiting pods with claims name another scheduler: {some(wrong)}",
+            f"{counted(len(wrong), 'waiting pod')} with claims for another scheduler: {some(wrong)}",
             "another scheduler places them without regard to NVLink, and races with Berth for devices",
             f"set schedulerName: {SCHEDULER} in their manifests",
         )

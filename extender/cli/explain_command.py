@@ -21,7 +21,7 @@ from extender.cli.cluster_dump import load_dump, take_dump
 from extender.cli.object_files import documents, policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
-from extender.model import WireError, one_line, shown
+from extender.model import WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
 from extender.wire import hypothetical_pods
@@ -160,8 +160,8 @@ def _show(found: Json, output: Output) -> None:
     if found.get("change"):
         console.print(f"since the last attempt: {escape(found['change'])}")
     for attempt in found.get("attempts", ()):
-        reasons = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
-        line = f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes"
+        reasons = "; ".join(f"{text} on {counted(count, 'node')}" for text, count in attempt["reasons"])
+        line = f"  {attempt['at']}: {attempt['fitting']} of {counted(attempt['asked'], 'node')}"
         console.print(f"{line}: {escape(reasons)}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from extender.model import ObjectKey
+from extender.model import ObjectKey, counted
 from extender.records import Attempted, Bound
 from extender.scheduling import Attempt, Decision
 
@@ -54,9 +54,10 @@ class PodHistory:
         if len(self.attempts) < 2:  # noqa: PLR2004 - two attempts to compare
             return ""
         before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
-        gone = [f"no longer '{text}' on {count} nodes" for text, count in before.items() if text not in now]
-        new = [f"now '{text}' on {count} nodes" for text, count in now.items() if text not in before]
-        moved = [f"'{t}' on {c} nodes instead of {before[t]}" for t, c in now.items() if t in before and before[t] != c]
+        gone = [f"no longer '{text}' on {counted(count, 'node')}" for text, count in before.items() if text not in now]
+        new = [f"now '{text}' on {counted(count, 'node')}" for text, count in now.items() if text not in before]
+        both = [(text, count) for text, count in now.items() if before.get(text, count) != count]
+        moved = [f"'{text}' on {counted(count, 'node')} instead of {before[text]}" for text, count in both]
         return "; ".join((*gone, *new, *moved))
 
 

@@ -14,7 +14,7 @@ from extender.cache import ClusterCache
 from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.explainer import Explainer
 from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
-from extender.model import SCHEDULER, ObjectKey
+from extender.model import SCHEDULER, ObjectKey, counted
 
 Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page
@@ -152,7 +152,7 @@ class FleetOverview:
 
 def _pending(entry: PodHistory, nearest: str) -> Json:
     last = entry.attempts[-1] if entry.attempts else None
-    reasons = [f"{text} on {count} nodes" for text, count in last.reasons] if last is not None else []
+    reasons = [f"{text} on {counted(count, 'node')}" for text, count in last.reasons] if last is not None else []
     return {
         "pod": str(entry.pod),
         "since": entry.attempts[0].at if last else "",

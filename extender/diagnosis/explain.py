@@ -13,7 +13,7 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import CallBudgetSpent, Code, Pod, Reason, WireError
+from extender.model import CallBudgetSpent, Code, Pod, Reason, WireError, counted
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -237,7 +237,7 @@ def _status_groups(
 
 
 def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
-    sentence = f"pod {name} fits on {fitting} of {nodes} nodes"
+    sentence = f"pod {name} fits on {fitting} of {counted(nodes, 'node')}"
     if not best:
         return sentence
     return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
@@ -248,7 +248,7 @@ def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
         return f"pod {name} fits nowhere: the cluster has no node"
     most, nodes = groups[0], sum(group.nodes for group in groups)
     nearest = f"; {misses[0]}" if misses else ""
-    return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {nodes} nodes{nearest}"
+    return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
 
 
 def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:

@@ -61,6 +61,7 @@ from extender.model.device import (
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.model.node_selector import NodeSelector, Requirement, Term, only_node
+from extender.model.plurals import counted
 from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.model.quantity import (
     BINARY_SI,
@@ -162,6 +163,7 @@ __all__ = [
     "Value",
     "WireError",
     "add",
+    "counted",
     "cut",
     "from_int",
     "is_identity",
