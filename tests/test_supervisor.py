@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -204,6 +205,7 @@ SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "background-evaluation"}
 PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
+BOTH = SERVICE | PEOPLE | {"records"}
 DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}
 
 
@@ -265,7 +267,7 @@ async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> Non
         client_of(console) as client,
     ):
         await eventually(lambda: not app.service.informers.not_ready)
-        assert set(supervisor.names) == SERVICE | PEOPLE | {"records"}
+        assert set(supervisor.names) == BOTH
         await each_fails_and_starts_again(supervisor, client, "")
 
 
@@ -403,6 +405,17 @@ ELSEWHERE = {
     "extender/sandbox/sandbox_cluster.py": "the sandbox's server, awaited at its end",
     "extender/sandbox/scheduler.py": "the sandbox's scheduler",
 }
+
+
+def test_every_task_is_documented_at_its_process() -> None:
+    text = (ROOT.parent / "docs" / "metrics.md").read_text().split("The tasks are:\n\n")[1].split("\n\n")[0]
+    places = [set(re.findall(r"`([a-z][a-z-]*)`", place)) for place in text.split("\n* ")]
+    common, serve, console, one = places
+    files = {"certificates", "policies", "console-policies", "records-authority"}
+    assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
+    assert console | common | WATCHES == CONSOLE
+    assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"
+    assert one == set()
 
 
 def test_no_task_is_made_beside_the_supervisor() -> None:
