@@ -275,7 +275,7 @@ class Binder:
         """Write the claims, and return them once nothing keeps the pod from using their devices."""
         with self._dependencies.span(cycle.pod.uid, "write claims"):
             claims = await self._claims.write(cycle, requirements, planned)
-        with self._dependencies.span(cycle.pod.uid, "fence"):
+        with self._dependencies.span(cycle.pod.uid, "write barrier"):
             await self._wait_for_write_barrier(claims)
             self._finish_assumed(cycle.pod, planned, self._cache.confirm)
         await self._wait_for_binding_conditions(cycle, claims, requirements)
