@@ -58,6 +58,7 @@ from extender.model.device import (
     TaintRule,
     Value,
     is_identity,
+    newest_slices,
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.model.node_selector import NodeSelector, Requirement, Term, only_node
@@ -169,6 +170,7 @@ __all__ = [
     "is_identity",
     "lowest",
     "members",
+    "newest_slices",
     "one_line",
     "only_node",
     "parse_quantity",
