@@ -230,9 +230,8 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
         async def move(method: str, path: str) -> None:
             nonlocal moved
-            if (
-                method == "GET" and path.endswith("/pods/mine") and not moved
-            ):  # between this process's look and its undo
+            # Between the read of this process and its undo.
+            if method == "GET" and path.endswith("/pods/mine") and not moved:
                 moved = True
                 allocate("mine", new, "other")
 

@@ -51,6 +51,7 @@ NAMES = {
     "FILE": "policy.yaml",
     "DIR": "cases",
 }
+# Exit code 1 is an answer.
 MAY_FAIL = (
     "berth policy diff",
     "berth explain",
@@ -58,7 +59,7 @@ MAY_FAIL = (
     "berth lint",
     "berth policy status",
     "berth allocate",
-)  # exit 1 is an answer
+)
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ class TermStats:
     passed: int = 0
     failed: int = 0  # devices on which the term has no value
     instead: Counter[str] = field(default_factory=Counter)  # values of the devices that did not pass, with counts
-    published: dict[str, int] = field(
-        default_factory=dict
-    )  # attribute or capacity that the term reads, to the number of devices that have it
+    # Attribute or capacity that the term reads, to the number of devices that have it.
+    published: dict[str, int] = field(default_factory=dict)
     problem: str = ""  # the compile error; then no device was evaluated
 
     def sentence(self) -> str:

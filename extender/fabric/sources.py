@@ -14,11 +14,8 @@ from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Sl
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 _NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
-_SAME_ROOT, _SAME_NUMA, _ACROSS = (
-    2,
-    4,
-    5,
-)  # PXB, NODE, SYS in DISTANCES: the levels that pcieRoot and numaNode can distinguish
+# PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
+_SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5
 
 
 def gpu_uuid(device: Device) -> str:
