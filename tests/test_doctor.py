@@ -14,9 +14,11 @@ import yaml
 from extender.cache import ClusterCache
 from extender.cli.doctor_cluster import cluster as cluster_findings
 from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
+from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_class, decode_node
+from tests.commands import berth_beside
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +28,16 @@ CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
 def changed(edit: Callable[[dict], object]) -> str:
     config = yaml.safe_load(CONFIG)
     edit(config)
+    return yaml.safe_dump(config)
+
+
+def kubeconfig(server: str) -> str:
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+        "users": [{"name": "u", "user": {}}],
+    }
     return yaml.safe_dump(config)
 
 
@@ -42,6 +54,11 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
         (lambda c: c["extenders"][0].update(nodeCacheCapable=False), "nodeCacheCapable is False"),
         (lambda c: c["extenders"][1].update(ignorable=True), "ignorable is True"),
         (lambda c: c["extenders"][0].update(httpTimeout="200ms"), "httpTimeout is 200ms"),
+        (
+            lambda c: c["extenders"][1].update(httpTimeout="29s"),
+            "httpTimeout is 29s, shorter than 30s: binding_wait_seconds of the policy and 10 s",
+        ),
+        (lambda c: c["extenders"][1].pop("httpTimeout"), "httpTimeout is None, shorter than 30s"),
         (lambda c: c["extenders"][0].pop("prioritizeVerb"), "has no prioritizeVerb"),
         (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
     ],
@@ -51,6 +68,38 @@ def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) 
     assert words in found.what
     assert found.why
     assert found.mend
+
+
+def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
+    def told(timeout: str) -> list[str]:
+        text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
+        return [found.what for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
+
+    assert [told(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
+    (short,) = told("10m9.9s")
+    assert "httpTimeout is 10m9.9s, shorter than 610s" in short
+
+
+async def test_the_policy_of_the_cluster_or_of_a_file_is_read(tmp_path: Path) -> None:
+    cluster = Cluster()
+    for key, name in (("berth-scheduler.yaml", "berth-scheduler-config"), ("policy.yaml", "berth-policy")):
+        text = CONFIG if key == "berth-scheduler.yaml" else "binding_wait_seconds: 60"
+        made = {"metadata": {"namespace": "berth-system", "name": name}, "data": {key: text}}
+        cluster.store.put("configmaps", ("berth-system", name), made)
+    (tmp_path / "policy").write_text("binding_wait_seconds: 15")
+    async with cluster.serving() as api:
+        (tmp_path / "k").write_text(kubeconfig(api))
+        code, out, _ = await berth_beside(["doctor", "--kubeconfig", str(tmp_path / "k")])
+        assert code == 1
+        assert "httpTimeout is 30s, shorter than 70s" in out
+        words = ["doctor", "--kubeconfig", str(tmp_path / "k"), "--policy", str(tmp_path / "policy")]
+        code, out, _ = await berth_beside(words)
+        assert "httpTimeout" not in out
+        cluster.store.put(
+            "configmaps", ("berth-system", "berth-policy"), {**made, "data": {"policy.yaml": "candidates: 0"}}
+        )
+        _, out, _ = await berth_beside(words[:3])
+        assert "error: the ConfigMap berth-policy: candidates: Input should be greater" in out
 
 
 def test_pods_that_name_another_scheduler() -> None:
@@ -157,13 +206,7 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
         }
         cluster.store.put("resourceclaims", ("default", name), one)
     async with cluster.serving() as api:
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": api}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-            "users": [{"name": "u", "user": {}}],
-        }
-        (tmp_path / "k").write_text(yaml.safe_dump(config))
+        (tmp_path / "k").write_text(kubeconfig(api))
         (tmp_path / "s").write_text(CONFIG)
         import asyncio
 
