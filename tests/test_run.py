@@ -12,7 +12,7 @@ from tests.eventually import HANG_SECONDS
 ROOT = Path(__file__).resolve().parents[1]
 
 
-ONCE = ("run", "--once", "--listen", "127.0.0.1:0")
+ONCE = ("run", "--once", "--listen", "127.0.0.1:0", "--console", "127.0.0.1:0")
 
 
 def test_every_example_lands_as_its_file_says() -> None:
