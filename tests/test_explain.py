@@ -383,7 +383,7 @@ async def test_the_search_on_one_node_is_told_line_by_line() -> None:
             "request gpu: in use gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5",
             "request gpu: left gpu-6, gpu-7",
         } <= set(told)
-        assert told[-1] == "refused: matching devices are in use for request gpu"
+        assert told[-1] == "unschedulable: matching devices are in use for request gpu"
         fits = (
             await b.client.post("/v1/explain", json={"pod": "default/late", "free": ["default/first"], "narrate": "n1"})
         ).json()[0]
@@ -415,7 +415,7 @@ async def test_one_line_per_decision() -> None:
 
 
 async def test_extended_resources_that_no_node_has_are_explained() -> None:
-    """Which request stands for them differs by node, so the demand itself does not list it."""
+    """The request for them differs by node, so the pod requirements themselves do not list it."""
     async with berthing({"n1": "t4-4"}) as b:
         resources = {"limits": {"nvidia.com/gpu": "9"}, "requests": {"nvidia.com/gpu": "9"}}
         b.cluster.apply(pod("many", containers=[{"name": "main", "image": "pause", "resources": resources}]))

@@ -1,4 +1,4 @@
-"""Records on their way: the codec gives back what it took and refuses the rest."""
+"""Records on their way: the codec returns the records that it encoded and rejects the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/records over real HTTP: records come from serve processes and from nobody else."""
+"""POST /v1/records over real HTTP: records come from serve processes only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from extender.console.authentication import Limits
 from extender.console.ingest import Ingest
 from extender.entry.serve_process import Listen, RecordsTo, run
 from extender.extension import Poster
-from extender.extension.outbox import NotDelivered, Outbox, Refused
+from extender.extension.outbox import NotDelivered, Outbox, Rejected
 from extender.model import DEFAULT_MIX, WireError
 from extender.records import MAX_BODY, Batch, PolicyState, Record, Released
 from extender.records.codec import encode
@@ -125,7 +125,7 @@ async def test_the_outbox_reaches_the_console(tmp_path: Path) -> None:
         assert box.lost == 0
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------
+# -- rejected requests --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ async def test_these_answers_are_tried_again(status: int) -> None:
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 415, 426])
 async def test_these_answers_are_for_good(status: int) -> None:
-    with pytest.raises(Refused, match=f"the console answers {status}: no"):
+    with pytest.raises(Rejected, match=f"the console answers {status}: no"):
         await _answered(status)
 
 

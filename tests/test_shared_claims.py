@@ -1,4 +1,4 @@
-"""Pods that share a claim which is not allocated yet go to one node and never refuse each other."""
+"""Pods that share a claim which is not allocated yet go to one node and never keep each other from it."""
 
 from __future__ import annotations
 

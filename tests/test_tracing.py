@@ -1,4 +1,4 @@
-"""Traces: what a collector gets, and that a dead one harms nobody."""
+"""Traces: what a collector gets, and that a dead one does no harm."""
 
 from __future__ import annotations
 

@@ -284,8 +284,8 @@ class ClusterCache:
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents, by node, as of the last snapshot."""
-        refused, wrong = self.store.refused_slices, self._builder.agent_problems
-        return {node: (*refused.get(node, ()), *wrong.get(node, ())) for node in refused.keys() | wrong.keys()}
+        rejected, wrong = self.store.rejected_slices, self._builder.agent_problems
+        return {node: (*rejected.get(node, ()), *wrong.get(node, ())) for node in rejected.keys() | wrong.keys()}
 
     def interned(self) -> dict[str, int]:
         """See NodeInfoBuilder.interned."""

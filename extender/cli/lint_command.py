@@ -203,7 +203,7 @@ def _selector(
             yield LintFinding(
                 "warning",
                 where,
-                f"the API server would refuse it as new: {one_sentence(error)}",
+                f"the API server would reject it as new: {one_sentence(error)}",
                 "shorten the lists that the expression iterates over, or check less",
             )
     if not devices:

@@ -74,7 +74,7 @@ def status_command(
         typer.echo(f"policy of generation {found['generation']} is in force")
         for subject, problem in (("a newer policy", found["problem"]), ("the candidate", found["candidate_problem"])):
             if problem:
-                typer.echo(f"{subject} was refused: {problem}")
+                typer.echo(f"{subject} was rejected: {problem}")
         typer.echo(
             "the console compares a candidate; see `berth policy diff`"
             if found["candidate"]

@@ -127,12 +127,12 @@ async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[s
 def make_table(rows: list[Row]) -> Table:
     """Return the result as a table, one row per pod. Bandwidths are in GB/s."""
     table = Table(title="Example workloads", title_justify="left")
-    for name in ("pod", "node", "devices", "joined by", "GB/s", "first fit", "verdict"):
+    for name in ("pod", "node", "devices", "joined by", "GB/s", "first fit", "result"):
         table.add_column(name, justify="right" if name in ("GB/s", "first fit") else "left")
     for row in rows:
         devices = " ".join(device.removeprefix("gpu-") for device in row.devices)
-        verdict = f"[green]✓[/] {row.note}" if row.good else f"[red]✗ {row.note}[/]"
-        table.add_row(row.pod, row.node, devices, row.joined, _gbps(row.gbps), _gbps(row.first_fit_gbps), verdict)
+        result = f"[green]✓[/] {row.note}" if row.good else f"[red]✗ {row.note}[/]"
+        table.add_row(row.pod, row.node, devices, row.joined, _gbps(row.gbps), _gbps(row.first_fit_gbps), result)
     return table
 
 

@@ -29,7 +29,7 @@ class PodHistory:
     size: int = _ENTRY_BYTES  # estimated bytes
 
     @property
-    def is_refused(self) -> bool:
+    def is_unschedulable(self) -> bool:
         """Whether no node passed the last filter request, and the pod is not bound."""
         return bool(self.attempts) and not self.attempts[-1].fitting and self.decision is None
 
@@ -107,9 +107,9 @@ class DecisionHistory:
         newest = reversed(self._entries.values())
         return [entry for entry, _ in zip(newest, range(count), strict=False) if entry.version > since]
 
-    def refused(self, waiting: Container[str]) -> list[PodHistory]:
+    def unschedulable(self, waiting: Container[str]) -> list[PodHistory]:
         """The entries of `waiting` UIDs whose last filter request no node passed, the least recently changed first."""
-        return [entry for uid, entry in self._entries.items() if entry.is_refused and uid in waiting]
+        return [entry for uid, entry in self._entries.items() if entry.is_unschedulable and uid in waiting]
 
     def _entry(self, pod: ObjectKey, uid: str) -> PodHistory:
         entry = self._entries.get(uid)

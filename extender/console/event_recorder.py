@@ -65,7 +65,7 @@ class EventRecorder:
             self._queue.popitem(last=False)
         self._queued.set()
 
-    async def policy_refused(self, config_map: ObjectKey, problem: str) -> None:
+    async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:
         """Write an Event on the ConfigMap of the policy: its policy is not valid."""
         note = f"the last good policy stays in force: {problem}"
         try:

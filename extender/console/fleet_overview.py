@@ -108,9 +108,8 @@ class FleetOverview:
             return
         self._refreshed_at = self._clock()
         self._find_unrecorded()
-        todo = [
-            entry for entry in self._refused()[:_PENDING] if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
-        ]
+        waiting = self._unschedulable()[:_PENDING]
+        todo = [entry for entry in waiting if self._nearest.get(entry.uid, (0, ""))[0] != entry.version]
         for entry in todo[:_EXPLAINED]:
             found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
             self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
@@ -127,8 +126,8 @@ class FleetOverview:
             self._unrecorded = found
             self._refreshes += 1
 
-    def _refused(self) -> list[PodHistory]:
-        return self._history.refused(self._cache.store.pods)
+    def _unschedulable(self) -> list[PodHistory]:
+        return self._history.unschedulable(self._cache.store.pods)
 
     def _row(self, node_info: NodeInfo) -> Json:
         known = self._rows.get(node_info.node.name)
@@ -139,7 +138,7 @@ class FleetOverview:
     def _pods(self, since: int) -> Json:
         recent = self._history.recent(_DECISIONS, since)
         decided = [_decision(entry) for entry in recent if entry.decision is not None]
-        waiting = self._refused()
+        waiting = self._unschedulable()
         pending = [_pending(entry, self._nearest.get(entry.uid, (0, ""))[1]) for entry in waiting[:_PENDING]]
         start = f" since {self._history.since}" if self._history.since else ""
         sentence = f"no filter request is remembered{start}"

@@ -104,7 +104,7 @@ class ShadowPolicy:
         self._queue.clear()
         self._known.clear()
 
-    def refuse_policy(self, problem: str) -> None:
+    def reject_policy(self, problem: str) -> None:
         """Note why the newest candidate file is not valid. The last valid candidate stays in use."""
         self.problem = problem
 

@@ -80,7 +80,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
     if recorder.left_out:
         lines.append(f"and {recorder.left_out} more of these")
     if isinstance(status, Unschedulable):
-        return (*lines, f"refused: {status.text}")
+        return (*lines, f"unschedulable: {status.text}")
     devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
     parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
     return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")

@@ -102,7 +102,7 @@ class FilterService:
         self.rankings.clear()
         self._unfinished.clear()
 
-    def refuse_policy(self, problem: str) -> None:
+    def reject_policy(self, problem: str) -> None:
         """Note why the newest policy file is not valid. The last valid policy stays in force."""
         self.policy_problem = problem
 
@@ -360,7 +360,7 @@ class FilterService:
         return {
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
-            "verdicts": self.rankings.groups,
+            "statuses": self.rankings.groups,
             "shortlists": len(self._shortlists),
             "rejected": len(self._unschedulable),
             **self._evaluator.remembered(),

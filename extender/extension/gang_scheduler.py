@@ -25,7 +25,7 @@ from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Members
 from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
 from extender.wire import has_all
 
-_REPLANS = 3  # new plans after kube-scheduler refused a planned node
+_REPLANS = 3  # new plans after kube-scheduler rejected a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
@@ -115,13 +115,13 @@ class GangScheduler:
             return self._answer(forming, pod, names)
         self._exclude(forming, uid, planned.plan.placements[uid][0])
         if forming.committed or forming.replans >= _REPLANS:
-            why = f"kube-scheduler refused the planned nodes of pod {pod.key}"
+            why = f"kube-scheduler rejected the planned nodes of pod {pod.key}"
             self.end(forming, why)
             return self._no_plan(forming.key, pod, names, Reason(Code.GANG_NO_ROOM, (forming.key.name,)))
         return self._plan(pod, membership, names, forming)
 
     def _exclude(self, forming: FormingGang, uid: str, node: str) -> None:
-        """kube-scheduler refused a node. Equal members whose bind has not arrived would be refused, too."""
+        """kube-scheduler rejected a node. Equal members whose bind has not arrived would be rejected, too."""
         requirements = forming.planned.requirements
         for other in requirements.keys() - forming.arrived:
             if requirements[other].key == requirements[uid].key:

@@ -46,7 +46,7 @@ class FormingGang:
     complete_since: float  # when a filter request first found that enough members exist
     since: float  # the time of the first plan
     deadline: float
-    excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler refused
+    excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler rejected
     replans: int = 0
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
     arrived: set[str] = field(default_factory=set)

@@ -70,7 +70,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
-    """Like `encode`, with records that the caller encoded. `decode` refuses no replica, policy or mix."""
+    """Like `encode`, with records that the caller encoded. `decode` rejects no replica, policy or mix."""
     return orjson.dumps(
         {
             "version": VERSION,
