@@ -143,7 +143,7 @@ class Fleet:
         self.apply("pods", f"x/{uid}", found)
         return decode_pod(found)
 
-    def demand(self, pod: Pod) -> PodRequirements:
+    def requirements(self, pod: Pod) -> PodRequirements:
         found = requirements_of(pod, self.mirror.snapshot(), self.judge.policy)
         assert isinstance(found, PodRequirements), found
         return found

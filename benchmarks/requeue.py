@@ -24,7 +24,7 @@ class _Writer:
 
 
 def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
-    """Pods that are refused everywhere: each shape asks for all GPUs of a node whose every GPU may be held."""
+    """Pods that fit on no node: each shape asks for all GPUs of a node whose every GPU may be held."""
     for number in range(pods):
         shape = number % shapes
         answer = fleet.filter(fleet.pod(f"waits-{number}", shape, 9 + shape % 4))

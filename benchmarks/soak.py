@@ -1,5 +1,5 @@
 """Memory over a long time: a million claim events on a MIG fleet and on a mixed one, with nodes that come and go,
-pods of 500 shapes that are filtered, refused, woken and deleted, and agents that stop.
+pods of 500 shapes that are filtered, rejected, woken and deleted, and agents that stop.
 
 It prints resident memory and counted objects at every tenth. It judges by the medians of resident memory: that of the
 last tenth may exceed that of the second tenth by at most 5 percent and 4 MiB; else the exit status is 1.
@@ -131,7 +131,7 @@ SHOWN = (
     "signatures",
     "looks",
     "rankings",
-    "verdicts",
+    "statuses",
     "grants",
     "selectors",
     "masks",
@@ -159,8 +159,8 @@ def main() -> None:
                 f"{row.events:9} {row.resident_mib:8.1f}  " + " ".join(f"{row.counted[name]:10}" for name in SHOWN),
                 flush=True,
             )
-        verdict = "grew" if grew(rows) else "did not grow"
-        print(f"resident memory {verdict} from the second tenth to the last; {time.monotonic() - begin:.0f} s")
+        trend = "grew" if grew(rows) else "did not grow"
+        print(f"resident memory {trend} from the second tenth to the last; {time.monotonic() - begin:.0f} s")
         failed = failed or grew(rows)
     sys.exit(1 if failed else 0)
 

@@ -86,8 +86,8 @@ def _remove(cluster: Cluster, name: str) -> None:
 
 
 async def two_replicas(seed: int, pods: int, attempts: int, *, jumps: bool = False) -> dict[str, int]:
-    """Both active at once on the same few devices, with late events, cut watches, conflicts and refusals; perhaps under
-    wall clocks that jump by up to a day."""
+    """Both active at once on the same few devices, with late events, cut watches, conflicts and rejected writes;
+    perhaps under wall clocks that jump by up to a day."""
     rng = random.Random(seed)
     async with chaotic(seed) as (cluster, faults, berths):
         ports = [free_port(), free_port()]
@@ -279,7 +279,7 @@ async def outages(seed: int, pods: int, times: int) -> dict[str, int]:
 
 
 async def many_pending(pods: int) -> dict[str, int]:
-    """Pods that fit nowhere, each refused and gone, in two waves: the second finds the memory that the first left."""
+    """Pods that fit nowhere, each rejected and gone, in two waves: the second finds the memory that the first left."""
     async with chaotic(1) as (cluster, _, berths):
         port = free_port()
         await berths.start(port)

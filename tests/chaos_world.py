@@ -32,7 +32,7 @@ NODES = {"n1": "dgx1-v100", "n2": "a100-pcie-8-bridged", "n3": "t4-4"}
 
 
 class Faults:
-    """The API server behind this can lose replies, kill a process at a write, delay events and refuse writes."""
+    """The API server behind this can lose replies, kill a process at a write, delay events and reject writes."""
 
     def __init__(self, api: Any, seed: int) -> None:
         self._api = api
@@ -64,7 +64,7 @@ class Faults:
         if self._random.random() < self.conflicts:
             self._disturb(path)
         if self.on_write("before", method, path):
-            await _refuse(send)  # to nobody: who asked is dead
+            await _refuse(send)  # the sender is dead
             return
         replies: list[Json] = []
 
@@ -87,7 +87,7 @@ class Faults:
         return late
 
     def _disturb(self, path: str) -> None:
-        """Somebody else touches the claim: its version is not the one that Berth knows."""
+        """Another client writes the claim: its version is not the one that Berth knows."""
         assert self.cluster is not None
         parts = path.split("/")
         if "resourceclaims" in parts and len(parts) > parts.index("resourceclaims") + 1:

@@ -128,7 +128,7 @@ def test_hysteresis_holds_at_an_edge() -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_any_call_may_fail(call: str) -> None:
-    """Whatever NVML refuses stays unknown; nothing breaks, and nothing is promised that is not there."""
+    """A value that NVML does not give stays unknown; nothing breaks, and nothing is promised that is not there."""
     nvml = FakeNvml(MACHINES["dgx1-v100"])
     nvml.broken.add(call)
     async with publishing(nvml) as (cluster, agent):

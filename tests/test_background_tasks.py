@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,6 +43,7 @@ SERVICE = INFORMERS | {"requeue", "gangs", "orphans", "background-evaluation"}
 PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}
+BOTH = SERVICE | PEOPLE | {"records"}
 DESK = SERVICE | PEOPLE | {"records", "policies", "console-policies"}
 
 
@@ -87,7 +89,7 @@ async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> Non
         client_of(console) as client,
     ):
         await eventually(lambda: not app.service.informers.not_ready)
-        assert set(supervisor.names) == SERVICE | PEOPLE | {"records"}
+        assert set(supervisor.names) == BOTH
         await each_fails_and_starts_again(supervisor, client, "")
 
 
@@ -216,3 +218,16 @@ async def test_servers_that_are_told_to_end_are_no_error() -> None:
         await eventually(lambda: all(one.started for one in servers))
         os.kill(os.getpid(), signal.SIGTERM)
         await serving
+
+
+def test_every_task_is_documented_at_its_process() -> None:
+    text = (
+        (Path(__file__).parents[1] / "docs" / "metrics.md").read_text().split("The tasks are:\n\n")[1].split("\n\n")[0]
+    )
+    places = [set(re.findall(r"`([a-z][a-z-]*)`", place)) for place in text.split("\n* ")]
+    common, serve, console, one = places
+    files = {"certificates", "policies", "console-policies", "records-authority"}
+    assert serve | common | WATCHES == SERVE | {"bind", "take-back"}
+    assert console | common | WATCHES == CONSOLE
+    assert (serve | console | common | WATCHES) - files == BOTH | {"bind", "take-back"}, "as in `berth run`"
+    assert one == set()

@@ -105,7 +105,7 @@ async def test_recreated_pod_is_refused_and_nothing_is_written() -> None:
 
 
 async def test_failed_binding_is_taken_back() -> None:
-    """A Binding that the server refuses leaves no allocation and no reservation."""
+    """A Binding that the server rejects leaves no allocation and no reservation."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
@@ -147,7 +147,7 @@ async def test_lost_replies(verb: str) -> None:
 
 
 async def test_conflict_is_read_again() -> None:
-    """A claim that changed between is read again; one that somebody else allocated is given up."""
+    """A claim that changed between is read again; one that another process allocated is given up."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
@@ -230,9 +230,8 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
         async def move(method: str, path: str) -> None:
             nonlocal moved
-            if (
-                method == "GET" and path.endswith("/pods/mine") and not moved
-            ):  # between this process's look and its undo
+            # Between the read of this process and its undo.
+            if method == "GET" and path.endswith("/pods/mine") and not moved:
                 moved = True
                 allocate("mine", new, "other")
 
@@ -277,7 +276,7 @@ async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, word
             }
             b.cluster.store.put("resourceclaims", ("default", "c"), {**stored, "status": status})
         assert words in await b.bind("p", node)
-        assert b.node_of("p") == "", "nobody runs without devices"
+        assert b.node_of("p") == "", "no pod runs without devices"
         gate.open()
         await b.settled()
         if later == "undone":

@@ -48,13 +48,13 @@ def counted(kind: str, events: int) -> dict[str, int]:
 def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None:
     """Nodes come and go under names never used before, states change with every claim."""
     found = counted(kind, 1500)
-    vacant_states, vacant_verdicts = 1024, 16
+    vacant_states, vacant_statuses = 1024, 16
     assert found["nodes"] == found["hardware"] == 4
     assert found["states"] <= 4 + vacant_states
     assert found["signatures"] <= found["states"] + found["grants"]
     assert found["looks"] <= 4
     assert found["appearances"] <= 4 + vacant_states
-    assert found["verdicts"] <= 6 * (4 + 4 * vacant_verdicts)
+    assert found["statuses"] <= 6 * (4 + 4 * vacant_statuses)
     assert found["counters"] <= 4
     assert found["silent"] <= 4
     assert found["agents"] <= 4
@@ -121,7 +121,7 @@ def test_agents_are_forgotten_with_their_nodes() -> None:
 def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
     fleet = Fleet("mixed")
     fleet.fill(3, 0.0)
-    requirements = fleet.demand(fleet.pod("p", 1, 1))
+    requirements = fleet.requirements(fleet.pod("p", 1, 1))
     (request,) = requirements.specs[0].requests
     option = replace(request.alternatives[0], selectors=(f'device.attributes["{fleet.driver}"].uuid != "x"',))
     spec = replace(requirements.specs[0], requests=(replace(request, alternatives=(option,)),))
@@ -140,7 +140,7 @@ def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
 def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first() -> None:
     fleet = Fleet("mixed")
     fleet.fill(2, 0.5)
-    requirements = [fleet.demand(fleet.pod(f"p{shape}", shape, 1)) for shape in range(6)]
+    requirements = [fleet.requirements(fleet.pod(f"p{shape}", shape, 1)) for shape in range(6)]
     snapshot = fleet.mirror.snapshot()
     context = replace(fleet.judge.evaluation_context(snapshot), placements=None)  # or rankings would share them
     alone = RankingCache()
@@ -163,7 +163,7 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
 
 def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
     fleet = Fleet("mixed")
-    requirements = fleet.demand(fleet.pod("p", 1, 1))
+    requirements = fleet.requirements(fleet.pod("p", 1, 1))
     ranking, sizes = NodeRanking(requirements), []
     for _ in range(4):
         fleet.fill(3, 0.5)
@@ -231,7 +231,7 @@ def test_unfinished_demands_are_bounded_by_their_pods() -> None:
     fleet, unfinished = Fleet("mixed"), UnfinishedEvaluations(3)
     fleet.fill(1, 0.0)
     for number in range(5):
-        unfinished.add(fleet.demand(fleet.pod(f"u{number}", number, 1)), f"u{number}")
+        unfinished.add(fleet.requirements(fleet.pod(f"u{number}", number, 1)), f"u{number}")
     assert len(unfinished) == 3
 
 

@@ -144,6 +144,14 @@ def test_an_error_is_one_line_that_names_option_and_value(line: str, files: dict
     assert (code, told) == (2, f"berth: {LINES[line].format(**files)}")
 
 
+@pytest.mark.parametrize("command", ["snapshot", "doctor", "serve", "console"])
+def test_outside_a_pod_the_option_for_credentials_is_named(command: str) -> None:
+    code, _, told = berth([command], {"KUBERNETES_SERVICE_HOST": ""})
+    assert code == 2
+    assert told.startswith("berth: cannot read credentials from the pod's service account: ")
+    assert told.endswith("; outside a pod, give --kubeconfig FILE")
+
+
 @pytest.mark.parametrize("content", SECRETS)
 @pytest.mark.parametrize("line", READERS)
 def test_no_error_shows_what_a_file_of_others_holds(

@@ -209,14 +209,14 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
 
 
 async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
-    """None, one that is dead, and one that refuses the sender: the same nodes, the same devices."""
+    """None, one that is dead, and one that rejects the sender: the same nodes, the same devices."""
     (tmp_path / "token").write_text("stranger")
     chosen: list[tuple[str, Any, str]] = []
-    for where in ("none", "dead", "refuses"):
+    for where in ("none", "dead", "rejects"):
         cluster, pages, records = sandbox(), free_port(), free_port()
         async with AsyncExitStack() as stack:
             api = await stack.enter_async_context(cluster.serving())
-            if where == "refuses":
+            if where == "rejects":
                 await stack.enter_async_context(console(api, pages, records))
             address = f"http://127.0.0.1:{records}" if where != "none" else ""
             one = await stack.enter_async_context(serve(cluster, api, address, tmp_path / "token"))

@@ -84,18 +84,18 @@ def rules_of(cache: ClusterCache, budget: CallBudget | None = None) -> Evaluatio
     )
 
 
-def demand(cache: ClusterCache) -> PodRequirements:
+def requirements(cache: ClusterCache) -> PodRequirements:
     found = requirements_of(POD, cache.snapshot(), Policy())
     assert isinstance(found, PodRequirements)
     return found
 
 
 @given(BY_NAME, ASKED)
-def test_an_observed_search_gives_the_verdict_of_one_that_is_not(
+def test_an_observed_search_gives_the_status_of_one_that_is_not(
     held: list[tuple[int, int]], asked: tuple[int, str, str]
 ) -> None:
     cache = cluster(held, asked)
-    wanted, context = demand(cache), rules_of(cache)
+    wanted, context = requirements(cache), rules_of(cache)
     for node_info in cache.snapshot().node_infos.values():
         assert trace(node_info, wanted, context).status == evaluate(node_info, wanted, context)
 
@@ -109,7 +109,7 @@ def test_an_imagined_cluster_is_explained_as_one_that_is_so(
     real, wished = cluster(held, asked), cluster([one for one in held if one not in back], asked, without)
     given = tuple(result(*one) for one in back if one in held)
     imagined = apply_scenario(real.snapshot(), (), Scenario(without, given))
-    ranking, truth = NodeRanking(demand(real)), NodeRanking(demand(wished))
+    ranking, truth = NodeRanking(requirements(real)), NodeRanking(requirements(wished))
     ranking.update(imagined, rules_of(real))
     truth.update(wished.snapshot(), rules_of(wished))
     assert set(dict(ranking.best(None, 99))) == set(dict(truth.best(None, 99)))
@@ -132,7 +132,7 @@ def test_a_ranking_at_hand_and_one_made_anew_explain_alike(
 ) -> None:
     """The ranking lags behind, as one does that filter used a while ago."""
     cache = cluster(held[1:], asked)
-    ranking = NodeRanking(demand(cache))
+    ranking = NodeRanking(requirements(cache))
     ranking.update(cache.snapshot(), rules_of(cache))
     for node, device in held[:1]:
         allocate(cache, node, device)
@@ -142,11 +142,11 @@ def test_a_ranking_at_hand_and_one_made_anew_explain_alike(
 
 def test_one_search_tells_reason_causes_and_story() -> None:
     cache = cluster([(1, 0), (1, 1)], (3, UUID, ""))
-    found = trace(cache.snapshot().node_infos["n1"], demand(cache), rules_of(cache))
+    found = trace(cache.snapshot().node_infos["n1"], requirements(cache), rules_of(cache))
     assert isinstance(found.status, Unschedulable)
     told = trace_search(found, rules_of(cache))
     assert told[0] == "node n1: 4 devices"
-    assert told[-1] == f"refused: {found.status.text}"
+    assert told[-1] == f"unschedulable: {found.status.text}"
     assert "request gpu: in use gpu-0, gpu-1" in told
     explained = explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n1")
     assert explained.narration == told

@@ -51,6 +51,7 @@ NAMES = {
     "FILE": "policy.yaml",
     "DIR": "cases",
 }
+# Exit code 1 is an answer.
 MAY_FAIL = (
     "berth policy diff",
     "berth explain",
@@ -58,7 +59,7 @@ MAY_FAIL = (
     "berth lint",
     "berth policy status",
     "berth allocate",
-)  # exit 1 is an answer
+)
 
 
 @pytest.fixture
@@ -143,8 +144,6 @@ async def run(words: list[str], folder: Path, server: str) -> tuple[int, str]:
     if words[1:2] == ["top"]:
         words.append("--once")
     env = {"BERTH_SERVER": server, "KUBECONFIG": str(folder / "config")}
-    if words[1] == "snapshot" and "--kubeconfig" not in words:
-        words += ["--kubeconfig", "config"]
     code, out, errors = await berth_beside(words[1:], env)
     if target:
         (folder / target).write_text(out)

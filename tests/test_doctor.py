@@ -14,9 +14,11 @@ import yaml
 from extender.cache import ClusterCache
 from extender.cli.doctor_cluster import cluster as cluster_findings
 from extender.cli.doctor_command import configuration, quota_blocks, version_findings, waiting, webhooks
+from extender.policy import Policy
 from extender.sandbox import Cluster, carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.wire import SliceDecoder, decode_class, decode_node
+from tests.commands import berth_beside
 from tests.running_berth import claim, pod
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +28,16 @@ CONFIG = (ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text()
 def changed(edit: Callable[[dict], object]) -> str:
     config = yaml.safe_load(CONFIG)
     edit(config)
+    return yaml.safe_dump(config)
+
+
+def kubeconfig(server: str) -> str:
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+        "users": [{"name": "u", "user": {}}],
+    }
     return yaml.safe_dump(config)
 
 
@@ -42,6 +54,11 @@ def test_the_project_s_own_configuration_is_healthy() -> None:
         (lambda c: c["extenders"][0].update(nodeCacheCapable=False), "nodeCacheCapable is False"),
         (lambda c: c["extenders"][1].update(ignorable=True), "ignorable is True"),
         (lambda c: c["extenders"][0].update(httpTimeout="200ms"), "httpTimeout is 200ms"),
+        (
+            lambda c: c["extenders"][1].update(httpTimeout="29s"),
+            "httpTimeout is 29s, shorter than 30s: binding_wait_seconds of the policy and 10 s",
+        ),
+        (lambda c: c["extenders"][1].pop("httpTimeout"), "httpTimeout is None, shorter than 30s"),
         (lambda c: c["extenders"][0].pop("prioritizeVerb"), "has no prioritizeVerb"),
         (lambda c: c["extenders"][0].update(managedResources=[{"name": "nvidia.com/gpu"}]), "managedResources"),
     ],
@@ -51,6 +68,38 @@ def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) 
     assert words in found.what
     assert found.why
     assert found.mend
+
+
+def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
+    def told(timeout: str) -> list[str]:
+        text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
+        return [found.what for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
+
+    assert [told(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
+    (short,) = told("10m9.9s")
+    assert "httpTimeout is 10m9.9s, shorter than 610s" in short
+
+
+async def test_the_policy_of_the_cluster_or_of_a_file_is_read(tmp_path: Path) -> None:
+    cluster = Cluster()
+    for key, name in (("berth-scheduler.yaml", "berth-scheduler-config"), ("policy.yaml", "berth-policy")):
+        text = CONFIG if key == "berth-scheduler.yaml" else "binding_wait_seconds: 60"
+        made = {"metadata": {"namespace": "berth-system", "name": name}, "data": {key: text}}
+        cluster.store.put("configmaps", ("berth-system", name), made)
+    (tmp_path / "policy").write_text("binding_wait_seconds: 15")
+    async with cluster.serving() as api:
+        (tmp_path / "k").write_text(kubeconfig(api))
+        code, out, _ = await berth_beside(["doctor", "--kubeconfig", str(tmp_path / "k")])
+        assert code == 1
+        assert "httpTimeout is 30s, shorter than 70s" in out
+        words = ["doctor", "--kubeconfig", str(tmp_path / "k"), "--policy", str(tmp_path / "policy")]
+        code, out, _ = await berth_beside(words)
+        assert "httpTimeout" not in out
+        cluster.store.put(
+            "configmaps", ("berth-system", "berth-policy"), {**made, "data": {"policy.yaml": "candidates: 0"}}
+        )
+        _, out, _ = await berth_beside(words[:3])
+        assert "error: the ConfigMap berth-policy: candidates: Input should be greater" in out
 
 
 def test_pods_that_name_another_scheduler() -> None:
@@ -92,8 +141,8 @@ def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
     waits["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     assert [f.what for f in quota_blocks([quota("7")], [])] == []
     full, claimless = quota_blocks([quota("8")], [waits])
-    assert full.what == "quota team/q: 8 of 8 devices of class gpu.nvidia.com are used"
-    assert claimless.what == "1 waiting pods have no claim yet: default/p"
+    assert full.what == "quota team/q: devices of class gpu.nvidia.com: 8 of 8 used"
+    assert claimless.what == "1 waiting pod has no claim yet: default/p"
     assert claimless.mend == "kubectl -n default describe pod p"
     waits["status"] = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
     assert list(quota_blocks([], [waits])) == []
@@ -110,7 +159,7 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     slices[0]["spec"]["devices"].pop()
     cache.apply_slice(slices[0]["metadata"]["name"], decoder.decode(slices[0]))
     (found,) = cluster_findings(cache)
-    assert found.what == "agent and GPU driver name different GPUs on 1 nodes: n1"
+    assert found.what == "agent and GPU driver name different GPUs on 1 node: n1"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +187,7 @@ def test_devices_that_are_never_offered() -> None:
     for obj in (published, fabric_slice("n1", machine)):
         cache.apply_slice(obj["metadata"]["name"], decoder.decode(obj))
     (found,) = cluster_findings(cache)
-    assert found.what == "devices with nodeAllocatableResources on 1 nodes: n1"
+    assert found.what == "devices with nodeAllocatableResources on 1 node: n1"
 
 
 async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
@@ -157,13 +206,7 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
         }
         cluster.store.put("resourceclaims", ("default", name), one)
     async with cluster.serving() as api:
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": api}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-            "users": [{"name": "u", "user": {}}],
-        }
-        (tmp_path / "k").write_text(yaml.safe_dump(config))
+        (tmp_path / "k").write_text(kubeconfig(api))
         (tmp_path / "s").write_text(CONFIG)
         import asyncio
 
@@ -185,6 +228,6 @@ async def test_a_cluster_with_troubles(tmp_path: Path) -> None:
     found = [orjson.loads(line)["what"] for line in out.splitlines()]
     assert process.returncode == 1, err
     assert len(found) == 3, found
-    assert "1 of 2 GPU nodes have no fresh agent: n2" in found[0]
+    assert "no fresh agent on 1 of 2 GPU nodes: n2" in found[0]
     assert "2 claims were allocated by another scheduler" in found[1]
     assert "gpu-0 is allocated to default/x, default/y" in found[2]

@@ -113,7 +113,7 @@ async def test_taints_and_taint_rules() -> None:
 
 
 async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
-    """Allocated, reserved by nobody, pinned to a node that is not offered: deallocated in the background, then
+    """Allocated, reserved for no pod, pinned to a node that is not offered: deallocated in the background, then
     served."""
     async with berthing({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as b:
         b.cluster.apply(claim("c"))

@@ -17,11 +17,13 @@ from extender.cli.main import commands
 from extender.console.decision_history import PodHistory
 from extender.entry.console_process import application
 from extender.model import ObjectKey
+from tests.commands import berth, berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
 cli = commands()
 
+PLAIN = str(Path(__file__).resolve().parents[1] / "examples" / "11-plain.yaml")
 H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
 DRIVER = "gpu.nvidia.com"
 
@@ -164,6 +166,10 @@ def test_a_bound_pod_keeps_its_decision() -> None:
             decision = found["decision"]
             assert found["outcome"] == "bound"
             assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
+            second = f"; runner-up {decision['runner_up']}, {decision['margin']:.3f} behind"
+            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
+            _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
+            assert second in " ".join(out.split())
             assert decision["chosen"]["node"] == node
             assert decision["margin"] > 0
             assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
@@ -184,6 +190,41 @@ def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> N
                 assert found["sentence"] == f"pod default/p was bound to n1: {note}"
 
     asyncio.run(body())
+
+
+async def test_a_bound_pod_without_devices_is_explained() -> None:
+    async with berthing({"n1": H100}) as b:
+        b.cluster.apply(pod("plain", nodeName="n1"))
+        b.cluster.apply(claim("c", 2))
+        b.cluster.apply(pod("foreign", "c", nodeName="n1"))
+        await b.settled()
+        found = await _why(b, "plain")
+        assert found["outcome"] == "not-ours"
+        assert found["sentence"] == (
+            "pod default/plain requests no devices: Berth accepts all nodes; the pod is bound to node n1"
+        )
+        reply = await b.client.get("/v1/explain/default/foreign")
+        assert reply.status_code == 404, "it has devices, and no decision about it is remembered"
+
+
+async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None:
+    async with berthing({"n1": H100}) as b:
+        code, out, _ = await berth_beside(["explain", "-f", PLAIN, "--server", str(b.client.base_url)])
+    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
+    (tmp_path / "fleet.json").write_text(yaml.safe_dump({"kind": "Node", "metadata": {"name": "n1"}}))
+    code, out, _ = berth(["explain", "-f", PLAIN, "--snapshot", str(tmp_path / "fleet.json")])
+    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
+
+
+async def test_narrate_without_a_search_is_told() -> None:
+    async with berthing({"n1": H100}) as b:
+        await _run(b, "p", [claim("p", 2)])
+        await eventually(lambda: (entry := b.console.history.newest(ObjectKey("default", "p"))) and entry.decision)
+        server = str(b.client.base_url)
+        code, out, errors = await berth_beside(["explain", "default/p", "--narrate", "n1", "--server", server])
+        assert code == 0
+        assert out.startswith("pod default/p was bound to n1")
+        assert errors == "berth: --narrate has no effect: no node was searched for pod default/p\n"
 
 
 def test_bad_questions_get_exact_answers() -> None:
@@ -342,7 +383,7 @@ async def test_the_search_on_one_node_is_told_line_by_line() -> None:
             "request gpu: in use gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5",
             "request gpu: left gpu-6, gpu-7",
         } <= set(told)
-        assert told[-1] == "refused: matching devices are in use for request gpu"
+        assert told[-1] == "unschedulable: matching devices are in use for request gpu"
         fits = (
             await b.client.post("/v1/explain", json={"pod": "default/late", "free": ["default/first"], "narrate": "n1"})
         ).json()[0]
@@ -374,7 +415,7 @@ async def test_one_line_per_decision() -> None:
 
 
 async def test_extended_resources_that_no_node_has_are_explained() -> None:
-    """Which request stands for them differs by node, so the demand itself does not list it."""
+    """The request for them differs by node, so the pod requirements themselves do not list it."""
     async with berthing({"n1": "t4-4"}) as b:
         resources = {"limits": {"nvidia.com/gpu": "9"}, "requests": {"nvidia.com/gpu": "9"}}
         b.cluster.apply(pod("many", containers=[{"name": "main", "image": "pause", "resources": resources}]))

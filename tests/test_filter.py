@@ -158,7 +158,7 @@ async def test_unknown_claim_is_an_error_that_is_retried() -> None:
 
 
 async def test_rejected_pod_is_woken_when_a_slice_brings_devices() -> None:
-    """The marker class is touched once, and only because somebody waits."""
+    """The marker class is touched once, and only because a pod waits."""
     async with berthing({"n1": "t4-4"}) as b:
         machine = carried_machines()["hgx-h100-8"]
         b.cluster.apply(node_object("n2", machine, {}))

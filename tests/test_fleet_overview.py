@@ -49,7 +49,7 @@ async def test_fleet_commands() -> None:
         assert "berth" in out
         assert "gpu.nvidia.com/" in out
         code, out = await command(b, "top", "--once")
-        assert "1 pods wait" in out
+        assert "1 pod waits" in out
         assert "default/b" in out
         assert "too few devices match" in out
         assert "default/a" in out

@@ -117,7 +117,7 @@ async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogC
 
 
 async def test_policies_of_a_question(berth: Berthing) -> None:
-    """An alias bomb, a text that is too long, and values of every kind: refused, while filter is answered."""
+    """An alias bomb, a text that is too long, and values of every kind: rejected, while filter is answered."""
     too_long = "# " + "x" * MOST_POLICY
     for policy, words in (
         (bomb(), "aliases stand for more values"),

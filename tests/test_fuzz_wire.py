@@ -20,7 +20,7 @@ from tests.running_berth import Berthing, berthing, claim
 BODIES: dict[str, Json] = yaml.safe_load((CASES / "bodies.yaml").read_text())
 QUESTIONS = [(verb, name) for name, one in BODIES.items() for verb in one["verbs"]]
 SHARE = 1 if IS_LONG else 2  # every so many texts in place of each field, others for the next field
-MOST_TOLD = 1000  # bytes of a refusal
+MOST_TOLD = 1000  # bytes of an error
 
 
 class World:

@@ -31,7 +31,7 @@ def delete(b: Berthing, resource: str, name: str) -> None:
 
 
 async def reasons(b: Berthing, name: str) -> set[str]:
-    """The reasons with which Berth refuses all nodes."""
+    """The reasons for which all nodes are unschedulable."""
     found = await b.filter(name)
     assert not found["NodeNames"]
     assert not found["Error"]

@@ -94,7 +94,7 @@ def test_cost_is_judged_for_new_expressions_only(tmp_path: Path) -> None:
     path = world(tmp_path, selector=nested)
     stored = RUNNER.invoke(app, ["lint", path])
     assert stored.exit_code == 0
-    assert "the API server would refuse it as new" in stored.output
+    assert "the API server would reject it as new" in stored.output
     result = RUNNER.invoke(app, ["lint", path, "--as-new", "1.36", "--output", "json"])
     assert result.exit_code == 1
     assert "exceeds cost limit" in result.output

@@ -47,10 +47,10 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
 
 
 class World:
-    """A cache filled by hand, and a demand with its rankings."""
+    """A cache filled by hand, and pod requirements with their rankings."""
 
     def __init__(self, nodes: str, remembered_changes: int = 4096, *, identity: bool = False) -> None:
-        """With `identity` the demand reads UUIDs of devices, so that its ranking keeps classes of its own."""
+        """With `identity` the requirements read UUIDs of devices, so that their ranking keeps classes of its own."""
         self.mirror, self._decoder, self._masks = (
             ClusterCache(remembered_changes=remembered_changes),
             SliceDecoder(),
@@ -64,9 +64,9 @@ class World:
         asked = decode_claim(claim("c", 2, selector + more))
         self.mirror.apply_claim(asked.key, asked)
         asking = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),))
-        demand = requirements_of(asking, self.mirror.snapshot(), Policy())
-        assert isinstance(demand, PodRequirements)
-        self.demand = demand
+        requirements = requirements_of(asking, self.mirror.snapshot(), Policy())
+        assert isinstance(requirements, PodRequirements)
+        self.requirements = requirements
 
     def change(self, name: str, kind: int) -> None:
         machine = MACHINES[kind % 3]
@@ -81,7 +81,7 @@ class World:
         """As one made anew and at once."""
         for _ in range(20):
             ranking.update(*self.newest())
-        fresh, node_infos = NodeRanking(self.demand), self.mirror.snapshot().node_infos
+        fresh, node_infos = NodeRanking(self.requirements), self.mirror.snapshot().node_infos
         fresh.update(*self.newest())
         assert ranking.best(None, 99) == fresh.best(None, 99)
         assert ranking.unschedulable_counts() == fresh.unschedulable_counts()
@@ -101,11 +101,11 @@ def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
     """Nodes come, go and change while budgets end anywhere, however few of the states that no node is in are
     remembered."""
     world = World("abcd", identity=identity)
-    ranking = NodeRanking(world.demand, vacant=vacant)
+    ranking = NodeRanking(world.requirements, vacant=vacant)
     for some, (name, kind) in zip(steps, changes, strict=False):
         snapshot, context = world.newest()
-        ranking.update(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0)))
-        ranking.refresh(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0)))
+        if ranking.update(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0))):
+            ranking.refresh(snapshot, replace(context, budget=CallBudget(1.0, some, lambda: 0.0)))
         world.change(name, kind)
     world.assert_right(ranking)
 
@@ -113,7 +113,7 @@ def test_a_ranking_that_follows_in_small_budgets_equals_one_made_at_once(
 @pytest.mark.parametrize("identity", [False, True])
 def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
     world = World("abcdef", remembered_changes=1, identity=identity)
-    ranking = NodeRanking(world.demand)
+    ranking = NodeRanking(world.requirements)
     ranking.update(*world.newest())
     for name, kind in (("a", 2), ("b", 3), ("g", 0)):
         world.change(name, kind)
@@ -126,7 +126,7 @@ def test_who_gave_up_half_way_goes_on_from_there() -> None:
     outcomes = set()
     for steps in range(16):
         world = World("abcdef")
-        ranking = NodeRanking(world.demand)
+        ranking = NodeRanking(world.requirements)
         snapshot, context = world.newest()
         done = ranking.update(snapshot, replace(context, budget=CallBudget(1.0, steps, lambda: 0.0)))
         outcomes.add(done)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from extender.cluster import ApiClient, Credentials, Delays
 from extender.console.ingest import Ingest
 from extender.extension import Service
-from extender.extension.outbox import NotDelivered, Outbox, Refused
+from extender.extension.outbox import NotDelivered, Outbox, Rejected
 from extender.model import DEFAULT_MIX, DeviceId, ReservationState, Result
 from extender.policy import Policy
 from extender.records import MAX_BODY, Batch, PolicyState, Record, Released, Reserved, decode
@@ -55,7 +55,7 @@ async def _down(batch: Batch) -> None:
 
 
 async def _refusing(batch: Batch) -> None:
-    raise Refused("the console answers 400")
+    raise Rejected("the console answers 400")
 
 
 def outbox(console: Console, clock: Callable[[], float] = lambda: 0.0, **options: Any) -> Outbox:

@@ -59,10 +59,10 @@ async def test_every_view_and_live_updates(tmp_path: Path) -> None:
         await page.until("document.getElementById('waiting').innerText.includes('fits on n2 if')")
         await page.until("document.getElementById('decisions').innerText.includes('default/train')")
         await page.until("fleet.nodes.get('n2').gpus === 'uuuuuuuu'")
-        assert await page.run("map.heads.find(head => head[0].includes('H100'))[1]") == "1 nodes, 0 GPUs free"
+        assert await page.run("map.heads.find(head => head[0].includes('H100'))[1]") == "1 node, 0 GPUs free"
         since = (await b.client.get("/v1/fleet")).json()["remembered_since"]
         assert await page.run("document.getElementById('decisions-title').innerText") == f"Decisions since {since}"
-        assert "1 waiting pods" in await page.run("document.getElementById('totals').innerText")
+        assert "1 waiting pod" in await page.run("document.getElementById('totals').innerText")
 
         await page.run("document.querySelector('#waiting button').click()")
         text = await opened(page, "default/late")

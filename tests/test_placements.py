@@ -1,4 +1,4 @@
-"""Placements that demands share: always what each would have got by itself."""
+"""Placements that pod requirements share: always those that each would have by itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fleet(held: list[tuple[int, int]]) -> tuple[ClusterCache, Masks]:
     return cache, Masks()
 
 
-def demand(
+def requirements(
     cache: ClusterCache, count: int, selector: str, annotations: dict[str, str], policy: Policy, request: str
 ) -> PodRequirements:
     asked = claim("asked", count, selector)
@@ -86,7 +86,7 @@ def test_a_shared_placement_is_what_the_pod_would_have_got_alone(
     cache, masks = fleet(held)
     placements = PlacementCache()
     for one in asked:
-        wanted, snapshot = demand(cache, *one), cache.snapshot()
+        wanted, snapshot = requirements(cache, *one), cache.snapshot()
         alone, shared = (
             EvaluationContext(masks, Features(), snapshot.baseline),
             EvaluationContext(masks, Features(), snapshot.baseline, placements),
@@ -99,7 +99,7 @@ def test_other_words_for_the_same_devices_are_not_judged_again() -> None:
     cache, masks = fleet([(0, 1)])
     placements, known = PlacementCache(), []
     for selector, request in (("", "gpu"), (_SELECTORS[1], "card"), (_SELECTORS[4], "card")):
-        wanted, snapshot = demand(cache, 2, selector, {}, _POLICIES[0], request), cache.snapshot()
+        wanted, snapshot = requirements(cache, 2, selector, {}, _POLICIES[0], request), cache.snapshot()
         for node_info in snapshot.node_infos.values():
             evaluate(node_info, wanted, EvaluationContext(masks, Features(), snapshot.baseline, placements))
         known.append(len(placements))
@@ -111,7 +111,7 @@ def test_placements_are_bounded() -> None:
     cache, masks = fleet([(0, 1)])
     placements, wanted, snapshot = (
         PlacementCache(limit=3),
-        demand(cache, 2, "", {}, _POLICIES[0], "gpu"),
+        requirements(cache, 2, "", {}, _POLICIES[0], "gpu"),
         cache.snapshot(),
     )
     for node_info in snapshot.node_infos.values():
@@ -128,7 +128,7 @@ def test_what_others_are_compared_with_changed() -> None:
             machine = carried_machines()[kind]
             cache.apply_node("more", decode_node(node_object("more", machine, {})))
             cache.apply_slice("more", SliceDecoder().decode(gpu_slice("more", machine)))
-        wanted, snapshot = demand(cache, 2, "", {}, _POLICIES[0], "gpu"), cache.snapshot()
+        wanted, snapshot = requirements(cache, 2, "", {}, _POLICIES[0], "gpu"), cache.snapshot()
         for node_info in snapshot.node_infos.values():
             shared, alone = (
                 EvaluationContext(masks, Features(), snapshot.baseline, placements),

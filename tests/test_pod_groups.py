@@ -146,7 +146,7 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
 
 
 async def allocated_for_nobody(b: Serving) -> str:
-    """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was refused. The answer
+    """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was rejected. The answer
     is the node of the claim."""
     made_for_group(b, "made", group(b, "g"))
     for name in ("g-0", "g-1"):

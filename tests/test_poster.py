@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from extender.cluster import Credentials
 from extender.entry.serve_process import Listen, RecordsTo, run
 from extender.extension import Poster
-from extender.extension.outbox import NotDelivered, Refused
+from extender.extension.outbox import NotDelivered, Rejected
 from extender.model import WireError
 from extender.sandbox import listening
 from extender.sandbox.apiserver.api_server import ApiServer
@@ -33,7 +33,7 @@ async def test_these_answers_are_tried_again(status: int) -> None:
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 415, 426])
 async def test_these_answers_are_for_good(status: int) -> None:
-    with pytest.raises(Refused, match=f"the console answers {status}: no"):
+    with pytest.raises(Rejected, match=f"the console answers {status}: no"):
         await _answered(status)
 
 

@@ -1,4 +1,4 @@
-"""Records on their way: the codec gives back what it took and refuses the rest."""
+"""Records on their way: the codec returns the records that it encoded and rejects the rest."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from extender.records.codec import MAX_DEVICES, MAX_RECORDS, encode
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
 
+HELD_BY = ObjectKey("default", "p")
 POLICY = PolicyState(3, "abc")
 RESULT = Result("gpu", DeviceId("gpu.nvidia.com", "node-1", "gpu-0"))
 HELD = Reserved("claim", "pod", "node-1", (RESULT,), ReservationState.HELD, 15.0)
@@ -69,7 +70,7 @@ def records(words: st.SearchStrategy[str]) -> st.SearchStrategy[Record]:
     reasons = st.lists(st.tuples(words, counts), max_size=3).map(tuple)
     parts = st.lists(st.builds(ScorePart, words, numbers, words), max_size=3).map(tuple)
     devices = st.lists(words, max_size=3).map(tuple)
-    candidates = st.builds(ScoredNode, words, numbers, devices, numbers, numbers, words, parts)
+    candidates = st.builds(ScoredNode, words, numbers, devices, numbers, numbers, words, parts, devices)
     consumed = st.none() | st.dictionaries(words, quantities, max_size=3)
     results = st.builds(
         Result, words, st.builds(DeviceId, words, words, words), st.booleans(), share_id=words, consumed=consumed
@@ -156,6 +157,11 @@ def test_devices_are_limited() -> None:
     (got,) = decode(encode(batch(1, Reserved("c", "p", "n", (RESULT,) * 2000, ReservationState.HELD, 1.0)))).records
     assert isinstance(got, Reserved)
     assert len(got.results) == MAX_DEVICES
+    for new, kept in ((1000, 24), (2000, 0)):
+        chosen = ScoredNode("n", 1.0, ("d",) * new, 0.0, 0.0, "", (), ("r",) * 1000)
+        (bound,) = decode(encode(batch(1, Bound(HELD_BY, "p", Decision("", chosen))))).records
+        assert isinstance(bound, Bound)
+        assert len(bound.decision.chosen.reused) == kept, "one limit for both"
 
 
 def test_consumed_capacities_are_limited() -> None:

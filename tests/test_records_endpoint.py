@@ -1,4 +1,4 @@
-"""POST /v1/records over real HTTP: records come from serve processes and from nobody else."""
+"""POST /v1/records over real HTTP: records come from serve processes only."""
 
 from __future__ import annotations
 

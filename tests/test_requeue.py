@@ -1,4 +1,4 @@
-"""Waking rejected pods: what changed is looked at in small steps, nothing is lost, and nobody is woken in vain."""
+"""Waking rejected pods: what changed is looked at in small steps, nothing is lost, and no pod is woken in vain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer(filter_service: FilterService) -> bool:
 
 
 def rejected(fleet: Fleet, shapes: int, count: int = 2) -> list[str]:
-    """Pods of so many shapes, each refused on every node."""
+    """Pods of so many shapes, each unschedulable on every node."""
     uids = [f"p{shape}" for shape in range(shapes)]
     for shape, uid in enumerate(uids):
         assert fleet.filter(fleet.pod(uid, shape, count)).passed == []
@@ -44,7 +44,7 @@ def test_a_filter_of_many_live_shapes_is_not_a_first_one() -> None:
     for pod in pods:
         assert fleet.filter(pod).passed
         fleet.mirror.release(pod.uid)
-    assert fleet.judge.rankings.evaluations == evaluations, "every verdict is remembered"
+    assert fleet.judge.rankings.evaluations == evaluations, "every evaluation is remembered"
 
 
 def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:
@@ -154,7 +154,7 @@ def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
     """Whatever comes in between, however many steps of a look are taken, whether rankings are at hand or not."""
     fleet = Fleet("mixed", ranking_bytes=ranking_bytes)
     fleet.fill(4, 1.0)
-    fitting: set[str] = set()  # pods that were refused and for which a node has become free since
+    fitting: set[str] = set()  # pods that were rejected and for which a node has become free since
     for what, which in events:
         node = f"node-{which + 1:06}"
         if what == "free":
@@ -181,13 +181,13 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     uids = rejected(fleet, 3)
-    demands = list(fleet.judge.rankings)
+    rankings = list(fleet.judge.rankings)
     pods = UnschedulablePods(limit=2)
-    for uid, ranking in zip(uids, demands, strict=True):
+    for uid, ranking in zip(uids, rankings, strict=True):
         pods.add(uid, ranking.requirements)
     assert pods.uids() == uids[1:]
     assert len(pods.classes()) == 2
-    pods.add("other", demands[1].requirements)
+    pods.add("other", rankings[1].requirements)
     assert pods.uids() == [uids[2], "other"]
     assert len(pods.classes()) == 2
     for uid in ("other", "other", uids[2]):
@@ -224,7 +224,7 @@ class _Looks:
 
 
 async def test_a_touch_that_failed_is_made_up_for() -> None:
-    """The look that found a fit is over: without another event nobody would look again."""
+    """The look that found a fit is over: without another event there would be no further look."""
     writer, looks = _Writer(failures=2), _Looks(True)
     requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     task = asyncio.create_task(requeuer.run(looks))

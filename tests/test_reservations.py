@@ -1,4 +1,4 @@
-"""Every end of a hold frees its devices by itself and wakes pods that were refused because of it."""
+"""Every end of a hold frees its devices by itself and wakes pods that were rejected because of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def woken(b: Berthing, name: str) -> None:
 
 
 async def test_a_deadline_ends_holds_and_wakes() -> None:
-    """A gang of three that cannot fit holds what there is; a single pod is refused once and woken when the holds
+    """A gang of three that cannot fit holds what there is; a single pod is rejected once and woken when the holds
     end."""
     async with berthing({"n1": "t4-4"}, Policy(hold_seconds=1)) as b:
         await held(b, "gang-0", 2)
@@ -103,7 +103,7 @@ class Freed(NoListener):
 
 
 def test_waking_does_not_feed_itself() -> None:
-    """A pod that is refused again after it was woken frees nothing, so nothing wakes it a second time."""
+    """A pod that is rejected again after it was woken frees nothing, so nothing wakes it a second time."""
     listener = Freed()
     fleet = Fleet("mixed", listener=listener)
     fleet.fill(1, 0.0)

@@ -1,4 +1,4 @@
-"""What moves the score or the choice besides links: demand, drift, memory, groups, overrides, partitions."""
+"""What moves the score or the choice besides links: request mix, drift, memory, groups, overrides, partitions."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             stdout=subprocess.PIPE,
         )
         text = (await done.communicate())[0].decode()
-        assert "1 of the last 2 decisions would be others" in text
+        assert "the candidate changes 1 of the last 2 decisions" in text
         assert "default/next" in text
         done = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -107,7 +107,7 @@ async def test_an_authority_that_changes_is_trusted_without_a_restart(tmp_path: 
 
 
 def test_authorities_that_kubectl_takes_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.13 verifies strictly by default and refuses an authority without the key usage extension."""
+    """Python 3.13 verifies strictly by default and rejects an authority without the key usage extension."""
     made = ssl.create_default_context
 
     def strict(**kwargs: Any) -> ssl.SSLContext:

@@ -112,7 +112,7 @@ async def test_without_a_candidate_nothing_is_remembered() -> None:
         shadow.use_policy(None)
         shadow.bound(record)
         shadow.use_policy(Policy())
-        shadow.refuse_policy("packing: wrong")
+        shadow.reject_policy("packing: wrong")
         assert shadow.comparisons() == []
         assert shadow.left_out == 0
         assert shadow.problem == "packing: wrong"

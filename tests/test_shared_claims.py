@@ -1,4 +1,4 @@
-"""Pods that share a claim which is not allocated yet go to one node and never refuse each other."""
+"""Pods that share a claim which is not allocated yet go to one node and never keep each other from it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
@@ -129,3 +130,24 @@ async def test_a_pod_has_the_choice_again_when_no_other_waits_for_its_claim() ->
         b.cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "q"))
         await b.settled()
         assert len((await b.filter("p"))["NodeNames"]) == 3
+
+
+async def test_a_pod_that_shares_a_claim_is_shown_with_its_devices() -> None:
+    async with berthing(NODES) as b:
+        node = await share(b, "p", "q", "r", own=("r",))
+        for name in ("p", "q", "r"):
+            assert await b.bind(name, node) == ""
+        shared = b.cluster.store["resourceclaims", ("default", "shared")]["status"]["allocation"]["devices"]["results"]
+        device = f"gpu.nvidia.com/{shared[0]['pool']}/{shared[0]['device']}"
+        fleet = await eventually(lambda: _decided(b, 3))
+        assert {one["pod"]: one["devices"] for one in fleet} == {"default/p": 1, "default/q": 1, "default/r": 2}
+        chosen = (await b.client.get("/v1/explain/default/q")).json()["decision"]["chosen"]
+        assert (chosen["devices"], chosen["reused"]) == ([], [device])
+        code, out, _ = await berth_beside(["explain", "default/q", "--server", str(b.client.base_url)])
+        assert code == 0
+        assert f"with {device} (allocated before)" in " ".join(out.split())
+
+
+def _decided(b: Berthing, count: int) -> list[dict] | None:
+    found = b.console.overview.fleet()["decisions"]
+    return found if len(found) == count else None

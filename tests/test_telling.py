@@ -150,11 +150,11 @@ async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
         await w.waits("p")
         await w.waits("q")
         w.refused("p")
-        await w.event_recorder.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
+        await w.event_recorder.policy_rejected(ObjectKey("default", "policy"), "packing: wrong")
         assert w.event_recorder.events == 0
         assert w.told() == []
         refusing = False
         w.refused("q")
         await eventually(lambda: "q" in w.told())
-        await w.event_recorder.policy_refused(ObjectKey("default", "policy"), "packing: wrong")
+        await w.event_recorder.policy_rejected(ObjectKey("default", "policy"), "packing: wrong")
         assert "policy" in w.told()

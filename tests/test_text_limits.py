@@ -81,7 +81,7 @@ async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotatio
 
 async def test_a_note_that_is_too_long_is_cut_before_it_is_sent() -> None:
     async with berthing({"n1": "t4-4"}) as b:
-        await b.console.event_recorder.policy_refused(ObjectKey("default", "policy"), HUGE)
+        await b.console.event_recorder.policy_rejected(ObjectKey("default", "policy"), HUGE)
         (event,) = b.cluster.store.all("events")
     assert event["note"].startswith("the last good policy stays in force: Ω")
     assert len(event["note"].encode()) <= 1024

@@ -1,4 +1,4 @@
-"""Traces: what a collector gets, and that a dead one harms nobody."""
+"""Traces: what a collector gets, and that a dead one does no harm."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ async def test_the_trace_of_a_pod_has_its_uid(tmp_path: Path) -> None:
         uid = uuid.UUID(sent["metadata"]["uid"])
         spans = {span.name: span for span in collector.spans if span.trace_id == uid.bytes}
         assert collector.services == {"berth"}
-        assert set(spans) == {"filter", "prioritize", "bind", "write claims", "fence", "write binding"}
+        assert set(spans) == {"filter", "prioritize", "bind", "write claims", "write barrier", "write binding"}
         for name in ("filter", "prioritize", "bind"):
             assert spans[name].parent_span_id == uid.bytes[8:], "right below the pod"
             assert {a.key: a.value.string_value for a in spans[name].attributes}["k8s.pod.name"] == "one"
-        for name in ("write claims", "fence", "write binding"):
+        for name in ("write claims", "write barrier", "write binding"):
             assert spans[name].parent_span_id == spans["bind"].span_id
         asked = {a.key: a.value.int_value for a in spans["filter"].attributes}
         assert asked["berth.nodes.asked"] == 2

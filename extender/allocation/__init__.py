@@ -21,7 +21,7 @@ from extender.allocation.features import Features, from_gates
 from extender.allocation.hypothetical import with_devices_allocated, with_devices_released
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
-from extender.allocation.offline import consumed_counters, newest, overdrawn_counters, problem_of, usage_of
+from extender.allocation.offline import consumed_counters, overdrawn_counters, problem_of, usage_of
 from extender.allocation.pools import Inventory, Pool, gather, inventory
 from extender.allocation.problem import (
     UNUSED,
@@ -79,7 +79,6 @@ __all__ = [
     "inventory",
     "left_of",
     "live_use",
-    "newest",
     "overdrawn_counters",
     "problem_of",
     "select",

@@ -149,9 +149,8 @@ class Snapshot:
     classes_version: int
     changes: ChangeLog = field(default_factory=ChangeLog)
     extended_resources: Mapping[str, str] = field(default_factory=dict)  # resource name to DeviceClass name
-    special_claims: Mapping[tuple[str, str], ObjectKey] = field(
-        default_factory=dict
-    )  # (namespace, UID) of the pod to claim
+    # (namespace, UID) of the pod to its special claim.
+    special_claims: Mapping[tuple[str, str], ObjectKey] = field(default_factory=dict)
     reservations: Mapping[str, Reservation] = field(default_factory=dict)  # by claim UID
     nodes_by_label: Callable[[str], Mapping[str, frozenset[str]]] = lambda _: {}  # label to {value: nodes}
     # (namespace, GroupKey.on_claims) to {claim: node}

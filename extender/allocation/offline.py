@@ -9,7 +9,7 @@ from extender.allocation.pools import Pool, gather, inventory
 from extender.allocation.problem import AllocatedState, CounterKey, PoolUse, Problem, Selection, taken_mask
 from extender.allocation.selection import find_class, select
 from extender.cel.dra import Masks
-from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice
+from extender.model import ClaimSpec, DeviceClass, DeviceId, DeviceRequest, Node, PoolKey, Slice, newest_slices
 
 
 def usage_of(
@@ -28,7 +28,7 @@ def usage_of(
 
     def counters(pool: Pool) -> dict[CounterKey, int]:
         use = pools.get(pool.key)
-        current = newest(s for s in slices if s.pool == pool.key)
+        current = newest_slices(s for s in slices if s.pool == pool.key)
         return consumed_counters(current, use) if use is not None else {}
 
     return AllocatedState(pools, counters)
@@ -45,13 +45,6 @@ def consumed_counters(slices: Iterable[Slice], use: PoolUse) -> dict[CounterKey,
                         key = (counter_use.counter_set, name)
                         found[key] = found.get(key, 0) + amount
     return found
-
-
-def newest(slices: Iterable[Slice]) -> list[Slice]:
-    """The slices of the newest generation of a pool."""
-    known = list(slices)
-    latest = max((slice_.generation for slice_ in known), default=0)
-    return [slice_ for slice_ in known if slice_.generation == latest]
 
 
 def overdrawn_counters(slices: Sequence[Slice], devices: frozenset[str]) -> list[CounterKey]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extender.allocation.features import Features
-from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice
+from extender.model import Device, DeviceId, Node, NodeSelection, PoolKey, Slice, newest_slices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,20 +82,13 @@ def gather(
     `nearby` has at least the slices that matter for the node. `whole_pool` returns all slices of a pool in the cluster,
     of any generation. Pools with binding conditions come last.
     """
-    newest: dict[PoolKey, list[Slice]] = {}
+    relevant: dict[PoolKey, list[Slice]] = {}
     for slice_ in nearby:
         if is_relevant(slice_, node, features):
-            _keep_newest(newest, slice_)
-    pools = [pool for key, slices in newest.items() if (pool := _pool(key, slices, whole_pool, features)) is not None]
+            relevant.setdefault(slice_.pool, []).append(slice_)
+    found = (_pool(key, newest_slices(slices), whole_pool, features) for key, slices in relevant.items())
+    pools = [pool for pool in found if pool is not None]
     return tuple(sorted(pools, key=lambda pool: (_waits_for_binding(pool), pool.key)))
-
-
-def _keep_newest(newest: dict[PoolKey, list[Slice]], slice_: Slice) -> None:
-    known = newest.get(slice_.pool)
-    if known is None or slice_.generation > known[0].generation:
-        newest[slice_.pool] = [slice_]
-    elif slice_.generation == known[0].generation:
-        known.append(slice_)
 
 
 def _pool(

@@ -13,6 +13,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Protocol
 
+from cachetools import LRUCache
+
 from extender.allocation import ChangeLog, Features, NodeInfo, NodeState, Snapshot
 from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.node_info_builder import FleetBaselineCounter, NodeInfoBuilder
@@ -87,8 +89,7 @@ class ClusterCache:
         self._builder = builder or NodeInfoBuilder(features or Features())
         self._node_infos: dict[str, NodeInfo] = {}
         self._states: dict[int, NodeState] = {}  # states with nodes, by number
-        self._vacated: OrderedDict[int, NodeState] = OrderedDict()  # states without nodes, the oldest first
-        self._vacant_states = vacant_states
+        self._vacated: LRUCache[int, NodeState] = LRUCache(vacant_states)  # states without nodes
         self._fleet = FleetBaselineCounter()
         self._request_mix = RequestMixEstimator()
         self._agent_reports: OrderedDict[str, float] = OrderedDict()  # node to time of last slice, oldest first
@@ -283,8 +284,8 @@ class ClusterCache:
     @property
     def agent_problems(self) -> Mapping[str, tuple[str, ...]]:
         """Contradictions in the data of node agents, by node, as of the last snapshot."""
-        refused, wrong = self.store.refused_slices, self._builder.agent_problems
-        return {node: (*refused.get(node, ()), *wrong.get(node, ())) for node in refused.keys() | wrong.keys()}
+        rejected, wrong = self.store.rejected_slices, self._builder.agent_problems
+        return {node: (*rejected.get(node, ()), *wrong.get(node, ())) for node in rejected.keys() | wrong.keys()}
 
     def interned(self) -> dict[str, int]:
         """See NodeInfoBuilder.interned."""
@@ -340,8 +341,6 @@ class ClusterCache:
             del before.names[bisect_left(before.names, name)]
             if not before.names:
                 self._vacated[before.number] = self._states.pop(before.number)
-                if len(self._vacated) > self._vacant_states:
-                    self._vacated.popitem(last=False)
         if after is not None:
             insort(after.names, name)
             if len(after.names) == 1:

@@ -25,7 +25,6 @@ from extender.allocation import (
     gather,
     inventory,
     live_use,
-    newest,
     taken_mask,
     troubled,
     uses_of,
@@ -34,7 +33,7 @@ from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.fabric import Graphs, best_gbps, choose_fabric, gpu_uuid, live_fabric
-from extender.model import Device, DeviceId, Fabric, Graph, Node, PoolKey, RequestMix, Slice, whole_units
+from extender.model import Device, DeviceId, Fabric, Graph, Node, PoolKey, RequestMix, Slice, newest_slices, whole_units
 
 T = TypeVar("T")
 Interns = WeakValueDictionary[Hashable, Interned]
@@ -178,7 +177,7 @@ class NodeInfoBuilder:
     def _consumed(self, pool: Pool, store: ObjectIndex, use: PoolUse) -> _Counters:
         """The consumed counters of a pool, computed once per state of the pool, not once per node."""
         slices = store.pools.get(pool.key, {})
-        current = tuple(newest(slices.values()))
+        current = tuple(newest_slices(slices.values()))
         known = self._counters.get(pool.key)
         if known is None or not _same_objects(known.slices, current) or known.use != use:
             consumed = consumed_counters(current, use)

@@ -35,7 +35,7 @@ class ObjectIndex:
         self.roaming: dict[str, Slice] = {}  # slices without a node name
         self.fabric: dict[str, Slice] = {}  # the chosen fabric slice of each node's agent, by node
         self._agent_slices: dict[str, dict[str, Slice]] = {}  # all fabric slices, by node and name
-        self.refused_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were refused, by node
+        self.rejected_slices: dict[str, tuple[str, ...]] = {}  # why other fabric slices were rejected, by node
         self.publishers: dict[str, str] = {}  # UUID of a whole GPU to the node whose driver publishes it
         self.silent_agents: set[str] = set()  # nodes whose fabric slice is too old for its memory data
         # (namespace, GroupKey.on_claims) to claims with their node.
@@ -143,7 +143,7 @@ class ObjectIndex:
     def _choose_agent_slice(self, node: str) -> None:
         chosen, problems = agent_slice(self._agent_slices.get(node, {}).values(), node)
         _replace(self.fabric, node, chosen)
-        _replace(self.refused_slices, node, problems or None)
+        _replace(self.rejected_slices, node, problems or None)
         self.dirty.add(node)
 
     def _touch_slice(self, slice_: Slice) -> None:

@@ -1,7 +1,7 @@
 """The errors of an expression, before and while it runs.
 
 CelError
- ├─ CompileError   the expression is refused; the error carries positions
+ ├─ CompileError   the expression is rejected; the error carries positions
  ├─ EvalError      the expression has no value for these inputs; && and || may absorb the error
  └─ BudgetExceeded an evaluation took more units than it may; nothing absorbs the error
 """
@@ -25,7 +25,7 @@ class Issue(NamedTuple):
 
 
 class CompileError(CelError):
-    """The expression is refused. `issues` is empty where no single place is at fault."""
+    """The expression is rejected. `issues` is empty where no single place is at fault."""
 
     def __init__(self, source: str, issues: list[Issue], summary: str = "") -> None:
         self.source = source

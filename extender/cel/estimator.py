@@ -1,4 +1,4 @@
-"""The static worst case of an expression, by the API server's rules: it refuses a new selector above the limit.
+"""The static worst case of an expression, by the API server's rules: it rejects a new selector above the limit.
 
 Costs are units of cel-go's estimator; only the maximum is kept. A size is the number of characters, bytes or items
 that a value can have. A size without a bound is UNBOUNDED, and so is every cost that depends on it.

@@ -1,7 +1,7 @@
 """Constant folding, as far as the reference does it at compile time.
 
 The planner of the reference folds conversions of constants, compiles constant patterns and checks constant keys
-(cel-go, interpreter). It refuses a constant that cannot work, also in a branch that never runs.
+(cel-go, interpreter). It rejects a constant that cannot work, also in a branch that never runs.
 """
 
 from __future__ import annotations

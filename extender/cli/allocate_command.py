@@ -25,7 +25,7 @@ from extender.allocation import (
 from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.object_files import Objects, load_objects
-from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, shown
+from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, counted, shown
 from extender.wire import encode_allocation
 
 _CASE_BUDGET = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
@@ -147,8 +147,8 @@ def _why(problem: Problem, recorder: CauseRecorder) -> list[str]:
     for name, spec in zip(problem.names, problem.specs, strict=True):
         for request in spec.requests:
             for alternative in request.alternatives:
-                count = problem.select(name, alternative).match.bit_count()
-                lines.append(f"claim {name}, request {alternative.name}: {count} devices match the selectors")
+                matching = counted(problem.select(name, alternative).match.bit_count(), "device")
+                lines.append(f"claim {name}, request {alternative.name}: the selectors match {matching}")
     for (request_name, bit), (cause, detail) in sorted(recorder.causes.items()):
         place = problem.inventory.places[bit]
         lines.append(f"request {request_name}: {place.id} {CAUSES[cause]}" + (f" ({detail})" if detail else ""))

@@ -91,11 +91,15 @@ class ScorePartReply(BaseModel):
 
 
 class ScoredNodeReply(BaseModel):
-    """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s."""
+    """A node with the devices that a pod has there, or would get. Bandwidths are in GB/s.
+
+    `reused` are the devices of claims that were allocated before.
+    """
 
     node: str
     score: float
     devices: list[str]
+    reused: list[str]
     ring_gbps: float
     best_gbps: float
     source: str

@@ -10,7 +10,7 @@ from extender.cache import ClusterCache
 from extender.diagnosis import Finding, check_consistency
 from extender.extension import MARKER_CLASS
 from extender.fabric import gpu_uuid
-from extender.model import Source, members
+from extender.model import Source, counted, members
 
 Json = dict[str, Any]
 _SHOWN = 5
@@ -44,7 +44,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
     if silent:
         yield Diagnosis(
             "warning",
-            f"{len(silent)} of {len(gpus)} GPU nodes have no fresh agent: {some(silent)}",
+            f"no fresh agent on {len(silent)} of {counted(len(gpus), 'GPU node')}: {some(silent)}",
             "Berth takes their links from a product table and does not know their live memory",
             "kubectl -n berth-system get pods -l app=berth-agent -o wide",
         )
@@ -52,7 +52,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
     if astray:
         yield Diagnosis(
             "error",
-            f"agent and GPU driver name different GPUs on {len(astray)} nodes: {some(astray)}",
+            f"agent and GPU driver name different GPUs on {counted(len(astray), 'node')}: {some(astray)}",
             "Berth ignores what the agent says about those GPUs",
             "restart the agent and the driver's pod there, and compare nvidia-smi -L",
         )
@@ -65,7 +65,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
     if broken:
         yield Diagnosis(
             "error",
-            f"{len(broken)} pools cannot be used: {some(broken)}",
+            f"{counted(len(broken), 'pool')} cannot be used: {some(broken)}",
             "Berth allocates none of their devices",
             "restart the driver's pod on those nodes and look at its log",
         )
@@ -76,7 +76,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
     if others:
         yield Diagnosis(
             "warning",
-            f"{len(others)} claims were allocated by another scheduler: {some(others)}",
+            f"{counted(len(others), 'claim was', 'claims were')} allocated by another scheduler: {some(others)}",
             "two schedulers race for the same devices; the later write loses, and its pod must be scheduled again",
             "kubectl apply -k manifests/overlays/admission",
         )
@@ -112,7 +112,7 @@ def _left_out(node_infos: Iterable[NodeInfo]) -> Iterator[Diagnosis]:
     for field, names in sorted(nodes.items()):
         yield Diagnosis(
             "warning",
-            f"devices with {field} on {len(names)} nodes: {some(sorted(names))}",
+            f"devices with {field} on {counted(len(names), 'node')}: {some(sorted(names))}",
             "Berth does not support the field yet and never allocates these devices",
             "turn the feature off in their driver, or give them a DeviceClass for pods of the default scheduler",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,9 +14,11 @@ from rich.console import Console
 
 from extender.cli.cluster_dump import dump_of, items_of, take_objects
 from extender.cli.doctor_cluster import Diagnosis, cluster, some
+from extender.cli.object_files import policy_of
 from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
-from extender.model import SCHEDULER, WireError, one_line, parse_quantity
+from extender.model import SCHEDULER, WireError, counted, one_line, parse_quantity
+from extender.policy import Policy, PolicyError, load_policy
 from extender.wire import get, many, one_value
 
 Json = dict[str, Any]
@@ -24,7 +27,10 @@ _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}
 _QUOTA = ".deviceclass.resource.k8s.io/devices"
 _SHORT_SECONDS = 2.0  # doctor warns of a shorter httpTimeout for filter
+_BIND_SECONDS = 10.0  # by which httpTimeout for bind exceeds binding_wait_seconds (docs/policy.md)
+_DURATION, _UNITS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)"), {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST_CONFIGURATION = 1024 * 1024  # bytes
+_DEFAULT = Policy()
 # (API group, resource, verb): the rights in manifests/base/rbac.yaml without which `berth serve` cannot work.
 _RIGHTS = (
     ("resource.k8s.io", "resourceslices", "list"),
@@ -46,6 +52,7 @@ def doctor_command(
         Path | None,
         typer.Option(help="The KubeSchedulerConfiguration in use. Default: the ConfigMap berth-scheduler-config."),
     ] = None,
+    policy: Annotated[Path | None, typer.Option(help="The policy in use. Default: the ConfigMap berth-policy.")] = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Examine a cluster. Exit code 1 if there is an error.
@@ -55,20 +62,22 @@ def doctor_command(
     given = scheduler_config
     content, where = (read_file(given, _MOST_CONFIGURATION), name_of(given)) if given is not None else (None, "")
     with Console(stderr=True).status("reading the cluster"):
-        found = asyncio.run(_examine(kubeconfig, content, where))
+        found = asyncio.run(_examine(kubeconfig, content, where, policy_of(policy) if policy is not None else None))
     for one in found:
         if output == "json":
             typer.echo(orjson.dumps(one._asdict()).decode())
         else:
             typer.echo(f"{one.severity}: {one.what}\n  why it hurts: {one.why}\n  what mends it: {one.mend}")
     if output == "table":
-        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}")
+        typer.echo(counted(len(found), "finding"))
     if any(one.severity == "error" for one in found):
         raise typer.Exit(1)
 
 
-async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> list[Diagnosis]:
-    found = list(configuration(given, where)) if given is not None else []
+async def _examine(kubeconfig: Path | None, given: bytes | None, where: str, policy: Policy | None) -> list[Diagnosis]:
+    found: list[Diagnosis] = []
+    if given is not None:
+        _checked(given, where)  # before the cluster is read
     async with ApiClient(load_credentials(kubeconfig)) as client:
         found += version_findings(await client.get("/version"))
         found += [finding async for finding in _rights(client)]
@@ -78,10 +87,18 @@ async def _examine(kubeconfig: Path | None, given: bytes | None, where: str) -> 
             hook for kind in _HOOKS for hook in await _items(client, f"/apis/admissionregistration.k8s.io/v1/{kind}")
         ]
         quotas = await _items(client, "/api/v1/resourcequotas")
-        text = "" if given is not None else await _configuration(client)
+        text = "" if given is not None else await _config_map(client, "berth-scheduler-config", "berth-scheduler.yaml")
+        policy_text = "" if policy is not None else await _config_map(client, "berth-policy", "policy.yaml")
     found += [*webhooks(hooks), *quota_blocks(quotas, pods)]
-    if given is None:
-        found += configuration(text, "the ConfigMap berth-scheduler-config") if text else [_no_configuration()]
+    try:
+        policy = policy or load_policy(policy_text or "{}")
+    except PolicyError as error:
+        policy = Policy()
+        found.append(_invalid_policy(error))
+    if given is not None or text:
+        found += configuration(given or text, where or "the ConfigMap berth-scheduler-config", policy)
+    else:
+        found.append(_no_configuration())
     return found + list(cluster(dump_of(objects))) + list(waiting(pods))
 
 
@@ -133,12 +150,22 @@ async def _rights(client: ApiClient) -> Any:
             )
 
 
-async def _configuration(client: ApiClient) -> str:
+async def _config_map(client: ApiClient, name: str, key: str) -> str:
+    """Return an entry of a ConfigMap; '' if it does not exist or cannot be read."""
     try:
-        found = await client.get("/api/v1/namespaces/berth-system/configmaps/berth-scheduler-config")
+        found = await client.get(f"/api/v1/namespaces/berth-system/configmaps/{name}")
     except ClusterError:
         return ""
-    return str((found.get("data") or {}).get("berth-scheduler.yaml") or "")
+    return str((found.get("data") or {}).get(key) or "")
+
+
+def _invalid_policy(error: PolicyError) -> Diagnosis:
+    return Diagnosis(
+        "error",
+        f"the ConfigMap berth-policy: {error}",
+        "Berth keeps the last good policy, and does not start with this one",
+        "berth policy check FILE",
+    )
 
 
 def _no_configuration() -> Diagnosis:
@@ -150,11 +177,19 @@ def _no_configuration() -> Diagnosis:
     )
 
 
-def configuration(content: bytes | str, where: str = "the scheduler configuration") -> Iterator[Diagnosis]:
-    """Yield the mistakes in a KubeSchedulerConfiguration. Raises WireError if `content` is not one."""
+def _checked(content: bytes | str, where: str) -> Json:
+    """Return the KubeSchedulerConfiguration in `content`. Raises WireError if it is none."""
     config = one_value(content, where, _MOST_CONFIGURATION)
     if type(config) is not dict or config.get("kind") != "KubeSchedulerConfiguration":
         raise WireError(where, "must be a KubeSchedulerConfiguration")
+    return config
+
+
+def configuration(
+    content: bytes | str, where: str = "the scheduler configuration", policy: Policy = _DEFAULT
+) -> Iterator[Diagnosis]:
+    """Yield the mistakes in a KubeSchedulerConfiguration beside this policy. Raises WireError if `content` is none."""
+    config = _checked(content, where)
     mend = "compare with scheduler-config/berth-scheduler.yaml"
     profiles = [p for p, _ in _objects(config, "profiles", where) if p.get("schedulerName") == SCHEDULER]
     share = next(
@@ -210,6 +245,15 @@ def configuration(content: bytes | str, where: str = "the scheduler configuratio
                 "kube-scheduler then retries the pod",
                 mend,
             )
+        if one.get("bindVerb") and timeout < policy.binding_wait_seconds + _BIND_SECONDS:
+            wanted_seconds = f"{policy.binding_wait_seconds + _BIND_SECONDS:g}s"
+            yield Diagnosis(
+                "error",
+                f"extender {_text(one, 'urlPrefix')}: httpTimeout is {_text(one, 'httpTimeout')}, shorter than "
+                f"{wanted_seconds}: binding_wait_seconds of the policy and 10 s",
+                "kube-scheduler gives up a bind that Berth still carries out, and may give the node to other pods",
+                f"set httpTimeout: {wanted_seconds} in the bind entry, or lower binding_wait_seconds",
+            )
         if one.get("filterVerb") and not one.get("prioritizeVerb"):
             yield Diagnosis(
                 "warning",
@@ -240,14 +284,10 @@ def _text(obj: Json, field: str) -> str:
 
 
 def _seconds(text: object) -> float:
-    """Return a Go duration with one unit (m, s or ms) in seconds; kube-scheduler's default, 5 s, for any other text."""
-    word = str(text or "5s")
-    if word.endswith("ms"):
-        unit, digits = 0.001, word[:-2]
-    else:
-        unit, digits = 60.0 if word.endswith("m") else 1.0, word[:-1]
-    is_number = digits.isascii() and digits.replace(".", "", 1).isdecimal()
-    return float(digits) * unit if is_number else 5.0
+    """Return a Go duration such as 1m30s in seconds; kube-scheduler's default, 5 s, for any other text."""
+    parts = _DURATION.findall(str(text))
+    is_duration = parts and "".join(number + unit for number, unit in parts) == text
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if is_duration else 5.0
 
 
 def webhooks(configurations: list[Json]) -> Iterator[Diagnosis]:
@@ -286,7 +326,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
             used = (status.get("used") or {}).get(name, "0")
             if name.endswith(_QUOTA) and parse_quantity(str(used)).nanos >= parse_quantity(str(hard)).nanos:
                 where, class_name = quota["metadata"]["namespace"], name.removesuffix(_QUOTA)
-                usage = f"{used} of {hard} devices of class {class_name} are used"
+                usage = f"devices of class {class_name}: {used} of {hard} used"
                 yield Diagnosis(
                     "warning",
                     f"quota {where}/{quota['metadata']['name']}: {usage}",
@@ -303,7 +343,7 @@ def quota_blocks(quotas: list[Json], pods: list[Json]) -> Iterator[Diagnosis]:
     if waiting_for:
         yield Diagnosis(
             "warning",
-            f"{len(waiting_for)} waiting pods have no claim yet: {some(waiting_for)}",
+            f"{counted(len(waiting_for), 'waiting pod has', 'waiting pods have')} no claim yet: {some(waiting_for)}",
             "a quota, a missing template or a stopped kube-controller-manager prevents the claim",
             f"kubectl -n {waiting_for[0].partition('/')[0]} describe pod {waiting_for[0].partition('/')[2]}",
         )
@@ -319,7 +359,7 @@ def waiting(pods: list[Json]) -> Iterator[Diagnosis]:
     if wrong:
         yield Diagnosis(
             "warning",
-            f"{len(wrong)} waiting pods with claims name another scheduler: {some(wrong)}",
+            f"{counted(len(wrong), 'waiting pod')} with claims for another scheduler: {some(wrong)}",
             "another scheduler places them without regard to NVLink, and races with Berth for devices",
             f"set schedulerName: {SCHEDULER} in their manifests",
         )

@@ -23,9 +23,9 @@ from extender.cli.group_explanation import show_group
 from extender.cli.object_files import documents, policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
-from extender.model import ObjectKey, WireError, one_line, shown
+from extender.model import ObjectKey, WireError, counted, one_line, shown
 from extender.policy import Policy
-from extender.scheduling import Evaluator
+from extender.scheduling import Evaluator, runner_up_text
 from extender.wire import hypothetical_pods
 
 Json = dict[str, Any]
@@ -53,7 +53,9 @@ def explain_command(
     free: Annotated[
         list[str] | None, typer.Option(metavar="NAMESPACE/POD", help="Explain as if the devices of this pod were free.")
     ] = None,
-    narrate: Annotated[str, typer.Option(metavar="NODE", help="Print the steps of the search on this node.")] = "",
+    narrate: Annotated[
+        str, typer.Option(metavar="NODE", help="Print the steps of the search on this node, unless the pod is bound.")
+    ] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Say why a pod or a group waits, why Berth chose a node, or where a pod would go. Exit code 1 if no node fits.
@@ -77,6 +79,8 @@ def explain_command(
         found = _ask(server, token, name, {**question, "policy": text})
     for explanation in found:
         _show(explanation, output)
+        if narrate and not explanation.get("narration"):
+            typer.echo(f"berth: --narrate has no effect: no node was searched for pod {explanation['pod']}", err=True)
     if any(explanation["outcome"] in ("refused", "blocked") for explanation in found):
         raise typer.Exit(1)
 
@@ -202,8 +206,8 @@ def _show(found: Json, output: Output) -> None:
     if found.get("change"):
         console.print(f"since the last attempt: {escape(found['change'])}")
     for attempt in found.get("attempts", ()):
-        reasons = "; ".join(f"{text} on {count} nodes" for text, count in attempt["reasons"])
-        line = f"  {attempt['at']}: {attempt['fitting']} of {attempt['asked']} nodes"
+        reasons = "; ".join(f"{text} on {counted(count, 'node')}" for text, count in attempt["reasons"])
+        line = f"  {attempt['at']}: {attempt['fitting']} of {counted(attempt['asked'], 'node')}"
         console.print(f"{line}: {escape(reasons)}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
@@ -211,13 +215,18 @@ def _show(found: Json, output: Output) -> None:
 
 def _decided(pod: str, decision: Json) -> str:
     chosen = decision["chosen"]
-    devices = ", ".join(chosen["devices"]) or "no new devices"
+    devices = ", ".join([*chosen["devices"], *_reused(chosen)]) or "no devices"
     found = f"pod {pod} was bound to {chosen['node']} at {decision['at']} with {devices}"
     if chosen["ring_gbps"]:
         found += f"; {chosen['ring_gbps']:.0f} of {chosen['best_gbps']:.0f} GB/s ({chosen['source']})"
     if decision["runner_up"]:
-        found += f"; {decision['runner_up']} came second, {decision['margin']:.3f} behind"
+        found += f"; {runner_up_text(decision['runner_up'], decision['margin'])}"
     return found
+
+
+def _reused(chosen: Json) -> list[str]:
+    """The devices of claims that were allocated before, marked as such."""
+    return [f"{device} (allocated before)" for device in chosen["reused"]]
 
 
 def _best(candidates: list[Json]) -> Table:
@@ -227,7 +236,8 @@ def _best(candidates: list[Json]) -> Table:
     for one in candidates:
         why = "\n".join(f"{part['name']} {part['value']:.2f}: {part['sentence']}" for part in one["parts"])
         gbps = f"{one['ring_gbps']:.0f} of {one['best_gbps']:.0f}" if one["ring_gbps"] else "-"
-        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape("\n".join(one["devices"])), gbps, escape(why))
+        devices = "\n".join([*one["devices"], *_reused(one)])
+        table.add_row(escape(one["node"]), f"{one['score']:.3f}", escape(devices), gbps, escape(why))
     return table
 
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
+from extender.model import counted
 
 Json = dict[str, Any]
 Output = Literal["table", "wide", "json"]
@@ -130,7 +131,7 @@ def _summary(rows: list[Json]) -> str:
         for letter, name in names.items()
         if letters[letter]
     )
-    return f"{len(rows)} nodes: {counts or 'no GPUs'}"
+    return f"{counted(len(rows), 'node')}: {counts or 'no GPUs'}"
 
 
 def _top(fleet: Json) -> Group:
@@ -145,11 +146,12 @@ def _top(fleet: Json) -> Group:
         table.add_row(
             escape(name), str(len(nodes)), str(sum(len(n["gpus"]) for n in nodes)), str(sum(free)), str(max(free))
         )
-    waiting = Table(title=f"{fleet['waiting']} pods wait", title_justify="left", box=None, show_header=False)
+    title = counted(fleet["waiting"], "pod waits", "pods wait")
+    waiting = Table(title=title, title_justify="left", box=None, show_header=False)
     for pod in fleet["pending"][:_TOP_PODS]:
         waiting.add_row(escape(pod["pod"]), escape(pod["sentence"]))
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
         gbps = f"{one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""
-        decided.add_row(one["at"], escape(one["pod"]), escape(one["node"]), f"{one['devices']} devices", gbps)
+        decided.add_row(one["at"], escape(one["pod"]), escape(one["node"]), counted(one["devices"], "device"), gbps)
     return Group(_summary(fleet["nodes"]), table, waiting, decided)

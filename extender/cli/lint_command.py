@@ -19,7 +19,7 @@ from extender.cli.old_manifests import Correction, corrected
 from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
-from extender.model import Device, Graph, WireError
+from extender.model import Device, Graph, WireError, counted
 from extender.wire import HypotheticalPod, hypothetical_pods, objects_of_part
 
 Json = dict[str, Any]
@@ -134,7 +134,7 @@ def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
         if finding.correction and output == "table":
             typer.echo(f"  correction: {finding.correction}", err=to_stderr)
     if output == "table":
-        typer.echo(f"{len(found)} {'finding' if len(found) == 1 else 'findings'}", err=to_stderr)
+        typer.echo(counted(len(found), "finding"), err=to_stderr)
 
 
 def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
@@ -203,7 +203,7 @@ def _selector(
             yield LintFinding(
                 "warning",
                 where,
-                f"the API server would refuse it as new: {one_sentence(error)}",
+                f"the API server would reject it as new: {one_sentence(error)}",
                 "shorten the lists that the expression iterates over, or check less",
             )
     if not devices:
@@ -213,12 +213,11 @@ def _selector(
         if not name or name.endswith("*"):
             continue
         if not any(_publishes(device, kind, name, driver) for device, driver in devices):
-            yield LintFinding("warning", where, f"`{name}` is published by 0 of {len(devices)} devices")
+            yield LintFinding("warning", where, f"`{name}` is published by 0 of {counted(len(devices), 'device')}")
     matched, problem = _outcome(selector, devices)
     if not matched:
-        yield LintFinding(
-            "warning", where, f"matches 0 of {len(devices)} devices" + (f" (first error: {problem})" if problem else "")
-        )
+        first = f" (first error: {problem})" if problem else ""
+        yield LintFinding("warning", where, f"matches 0 of {counted(len(devices), 'device')}{first}")
 
 
 def _publishes(device: Device, kind: str, name: str, driver: str) -> bool:
@@ -270,7 +269,7 @@ def _too_many(objects: Objects) -> Iterator[LintFinding]:
                     "warning",
                     f"ResourceClaim {claim.key}, request {option.name}, count",
                     f"asks for {option.count} devices; the most that match on one node is {most}",
-                    f"ask for at most {most} devices, or split the claim",
+                    f"ask for at most {counted(most, 'device')}, or split the claim",
                 )
 
 

@@ -17,7 +17,7 @@ from extender.cli.berth_client import SERVER, PolicyDiffReply, PolicyStatusReply
 from extender.cli.fleet_commands import Output
 from extender.cli.object_files import policy_of
 from extender.files import name_of
-from extender.model import WireError
+from extender.model import WireError, counted
 from extender.policy import Policy, PolicyError, UnreadablePolicy
 
 policy_app = typer.Typer(no_args_is_help=True, help="Check, print and compare policies.")
@@ -74,7 +74,7 @@ def status_command(
         typer.echo(f"policy of generation {found['generation']} is in force")
         for subject, problem in (("a newer policy", found["problem"]), ("the candidate", found["candidate_problem"])):
             if problem:
-                typer.echo(f"{subject} was refused: {problem}")
+                typer.echo(f"{subject} was rejected: {problem}")
         typer.echo(
             "the console compares a candidate; see `berth policy diff`"
             if found["candidate"]
@@ -103,8 +103,9 @@ def diff_command(
         console = Console(width=None if sys.stdout.isatty() else 160)
         if found["changed"]:
             console.print(_differences(found["changed"], wide=output == "wide"))
-        missed = f", {found['left_out']} were not compared" if found["left_out"] else ""
-        console.print(f"{len(found['changed'])} of the last {found['compared']} decisions would be others{missed}")
+        missed = f"; not compared: {found['left_out']}" if found["left_out"] else ""
+        compared = counted(found["compared"], "decision")
+        console.print(f"the candidate changes {len(found['changed'])} of the last {compared}{missed}")
     if not found["candidate"]:
         problem = f"; {found['problem']}" if found["problem"] else ""
         typer.echo(f"no candidate policy: start berth console with --candidate FILE{problem}", err=True)
@@ -125,6 +126,6 @@ def _differences(changed: list[dict[str, Any]], *, wide: bool) -> Table:
 
 
 def _choice(chosen: dict[str, Any], *, wide: bool) -> str:
-    devices = ", ".join(chosen["devices"]) if wide else f"{len(chosen['devices'])} devices"
+    devices = ", ".join(chosen["devices"]) if wide else counted(len(chosen["devices"]), "device")
     speed = f", {chosen['ring_gbps']:.0f} GB/s" if chosen["ring_gbps"] else ""
     return f"{chosen['node']} ({devices}{speed})"

@@ -13,7 +13,7 @@ from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
 from extender.cli.object_files import load_objects
 from extender.files import name_of, read_file
-from extender.model import Device, WireError, one_line, shown
+from extender.model import Device, WireError, counted, one_line, shown
 from extender.wire import SliceDecoder, get, json_value, many, need, string_list
 
 Json = dict[str, Any]
@@ -139,7 +139,7 @@ def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: s
                     markup=False,
                 )
     if output == "table":
-        console.print(f"{matched} of {total} devices match")
+        console.print(f"the selector matches {matched} of {counted(total, 'device')}")
 
 
 def _line(selector: Selector, dialect: Dialect, device: Device, driver: str) -> Json:

@@ -59,7 +59,8 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
     except ClusterError:
         raise
     except Exception as error:
-        raise ClusterError(f"cannot read credentials from {source}: {_reason(error)}") from error
+        outside = "; outside a pod, give --kubeconfig FILE" if kubeconfig is None else ""
+        raise ClusterError(f"cannot read credentials from {source}: {_reason(error)}{outside}") from error
     url = str(configuration.host).rstrip("/")
     if not url.startswith(("http://", "https://")):
         problem = f"the server {shown(url)} is not an http:// or https:// address"
@@ -75,7 +76,7 @@ def _check(kubeconfig: Path, source: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    text = one_line(str(error), 512)
+    text = one_line(str(error), 512).removesuffix(".")
     if isinstance(error, ssl.SSLError):
         return f"a certificate or key in it is invalid ({text})"
     known = isinstance(error, ConfigException | OSError)

@@ -27,6 +27,6 @@ class ActivePolicy:
         for changed in self._followers:
             changed()
 
-    def refuse(self, problem: str) -> None:
+    def reject(self, problem: str) -> None:
         """Note why the newest policy file is not valid. The last valid policy stays in force."""
         self.problem = problem

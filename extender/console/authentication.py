@@ -41,7 +41,7 @@ class Limits:
     """Limits of the reviews. Times are in seconds."""
 
     allowed_seconds: float = 60.0  # how long an allowed token is remembered
-    refused_seconds: float = 5.0  # how long a refused token is remembered
+    rejected_seconds: float = 5.0  # how long a rejected token is remembered
     tokens: int = 256  # remembered, of each result
     sources: int = 1024  # addresses with a rate limit of their own
     in_flight: int = 16  # concurrent reviews
@@ -97,7 +97,7 @@ class TokenReviewer:
         self._clock = clock
         self._limits = limits = limits or Limits()
         self._allowed: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.allowed_seconds, clock)
-        self._refused: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.refused_seconds, clock)
+        self._rejected: TTLCache[bytes, Review] = TTLCache(limits.tokens, limits.rejected_seconds, clock)
         self._known: LRUCache[bytes, None] = LRUCache(limits.tokens)  # tokens that were allowed before
         self._sources: LRUCache[str, _Source] = LRUCache(limits.sources)  # by address
         self._in_flight = 0
@@ -105,7 +105,7 @@ class TokenReviewer:
     @property
     def remembered(self) -> int:
         """How many tokens are remembered."""
-        return len(self._allowed) + len(self._refused)
+        return len(self._allowed) + len(self._rejected)
 
     @property
     def sources(self) -> int:
@@ -117,7 +117,7 @@ class TokenReviewer:
         if not token or len(token) > _MOST_TOKEN:
             return Review(ReviewResult.UNAUTHENTICATED, "no token, or no bearer token")
         digest = hashlib.sha256(token.encode()).digest()
-        found = self._allowed.get(digest) or self._refused.get(digest)
+        found = self._allowed.get(digest) or self._rejected.get(digest)
         if found is not None:
             return found
         sender = self._source(source)
@@ -141,7 +141,7 @@ class TokenReviewer:
         if review.result is ReviewResult.ALLOWED:
             self._allowed[digest], self._known[digest] = review, None
         elif review.result is not ReviewResult.UNAVAILABLE:
-            self._refused[digest] = review
+            self._rejected[digest] = review
             self._known.pop(digest, None)
 
     def _source(self, address: str) -> _Source:

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from extender.model import ObjectKey
+from extender.model import ObjectKey, counted
 from extender.records import Attempted, Bound
 from extender.scheduling import Attempt, Decision
 
@@ -29,7 +29,7 @@ class PodHistory:
     size: int = _ENTRY_BYTES  # estimated bytes
 
     @property
-    def is_refused(self) -> bool:
+    def is_unschedulable(self) -> bool:
         """Whether no node passed the last filter request, and the pod is not bound."""
         return bool(self.attempts) and not self.attempts[-1].fitting and self.decision is None
 
@@ -54,9 +54,10 @@ class PodHistory:
         if len(self.attempts) < 2:  # noqa: PLR2004 - two attempts to compare
             return ""
         before, now = dict(self.attempts[-2].reasons), dict(self.attempts[-1].reasons)
-        gone = [f"no longer '{text}' on {count} nodes" for text, count in before.items() if text not in now]
-        new = [f"now '{text}' on {count} nodes" for text, count in now.items() if text not in before]
-        moved = [f"'{t}' on {c} nodes instead of {before[t]}" for t, c in now.items() if t in before and before[t] != c]
+        gone = [f"no longer '{text}' on {counted(count, 'node')}" for text, count in before.items() if text not in now]
+        new = [f"now '{text}' on {counted(count, 'node')}" for text, count in now.items() if text not in before]
+        both = [(text, count) for text, count in now.items() if before.get(text, count) != count]
+        moved = [f"'{text}' on {counted(count, 'node')} instead of {before[text]}" for text, count in both]
         return "; ".join((*gone, *new, *moved))
 
 
@@ -106,9 +107,9 @@ class DecisionHistory:
         newest = reversed(self._entries.values())
         return [entry for entry, _ in zip(newest, range(count), strict=False) if entry.version > since]
 
-    def refused(self, waiting: Container[str]) -> list[PodHistory]:
+    def unschedulable(self, waiting: Container[str]) -> list[PodHistory]:
         """The entries of `waiting` UIDs whose last filter request no node passed, the least recently changed first."""
-        return [entry for uid, entry in self._entries.items() if entry.is_refused and uid in waiting]
+        return [entry for uid, entry in self._entries.items() if entry.is_unschedulable and uid in waiting]
 
     def _entry(self, pod: ObjectKey, uid: str) -> PodHistory:
         entry = self._entries.get(uid)
@@ -150,4 +151,4 @@ def _attempt_bytes(attempt: Attempt) -> int:
 def _decision_bytes(decision: Decision) -> int:
     chosen = decision.chosen
     parts = sum(_PART_BYTES + _text_bytes(part.name) + _text_bytes(part.sentence) for part in chosen.parts)
-    return _DECISION_BYTES + sum(map(_text_bytes, chosen.devices)) + parts
+    return _DECISION_BYTES + sum(map(_text_bytes, chosen.all_devices)) + parts

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
+from cachetools import LRUCache
 
 from extender.cluster import ClusterError, Writer
 from extender.console.decision_history import DecisionHistory
@@ -43,7 +44,7 @@ class EventRecorder:
         self._clock = clock
         self._remembered = remembered
         # Pod UID to (reasons, time) of the last Event.
-        self._recorded: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._recorded: LRUCache[str, tuple[str, float]] = LRUCache(remembered)
         self._queue: OrderedDict[str, ObjectKey] = OrderedDict()
         self._queued = asyncio.Event()
         self._log = structlog.get_logger("berth.events")
@@ -60,12 +61,11 @@ class EventRecorder:
             return
         self._recorded[uid] = reasons, self._clock()
         self._queue[uid] = pod
-        for table in (self._recorded, self._queue):
-            if len(table) > self._remembered:
-                table.popitem(last=False)
+        if len(self._queue) > self._remembered:
+            self._queue.popitem(last=False)
         self._queued.set()
 
-    async def policy_refused(self, config_map: ObjectKey, problem: str) -> None:
+    async def policy_rejected(self, config_map: ObjectKey, problem: str) -> None:
         """Write an Event on the ConfigMap of the policy: its policy is not valid."""
         note = f"the last good policy stays in force: {problem}"
         try:

@@ -22,6 +22,7 @@ from extender.diagnosis import (
     explain,
     explain_gang,
     groups_named,
+    no_devices,
     without_own_holds,
 )
 from extender.model import (
@@ -33,6 +34,7 @@ from extender.model import (
     ObjectKey,
     Pod,
     PoolKey,
+    WireError,
     one_line,
     shown,
 )
@@ -42,9 +44,11 @@ from extender.scheduling import (
     GangMemory,
     PodRequirements,
     RankingCache,
+    Skip,
     gang_minimum,
     requirements_of,
 )
+from extender.wire import decode_pod
 
 Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation
@@ -123,7 +127,7 @@ class Explainer:
         """
         async with self._in_turn():
             found = self.known(key, scenario, policy, narrated)
-        return found or await self._annotated(key)
+        return found or await self._read(key)
 
     def known(
         self,
@@ -184,8 +188,10 @@ class Explainer:
             found.append({**to_json(explanation), "remembered_since": self._history.since})
         return found
 
-    async def _annotated(self, key: ObjectKey) -> Json:
-        """The decision from the annotation of a pod that the history does not have. Raises UnknownPod."""
+    async def _read(self, key: ObjectKey) -> Json:
+        """Explain a pod that neither cache nor history has, from its object: a bound pod without devices, or the
+        decision in the pod's annotation. Raises UnknownPod.
+        """
         since = f" since {self._history.since}" if self._history.since else ""
         unknown = UnknownPod(
             f"pod {one_line(str(key))} does not wait for Berth, and no decision about it is remembered{since}"
@@ -193,18 +199,17 @@ class Explainer:
         if self._read_pod is None:
             raise unknown
         try:
-            found = await self._read_pod(key)
-        except ClusterError as error:
+            pod = decode_pod(await self._read_pod(key))
+        except (ClusterError, WireError) as error:
             raise unknown from error
-        note = (found["metadata"].get("annotations") or {}).get(DECISION_ANNOTATION)
-        if note is None:
+        note = pod.annotations.get(DECISION_ANNOTATION)
+        if note is not None:
+            outcome, sentence = "bound", f"pod {key} was bound to {pod.node_name or '?'}: {note}"
+        elif pod.node_name and isinstance(requirements_of(pod, self._cache.snapshot(), self._policy.policy), Skip):
+            outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
+        else:
             raise unknown
-        return {
-            "pod": str(key),
-            "outcome": "bound",
-            "sentence": f"pod {key} was bound to {found['spec'].get('nodeName', '?')}: {note}",
-            "remembered_since": self._history.since,
-        }
+        return {"pod": str(key), "outcome": outcome, "sentence": sentence, "remembered_since": self._history.since}
 
     async def hypothetical_all(
         self,

@@ -14,7 +14,7 @@ from extender.cache import ClusterCache
 from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.explainer import Explainer
 from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
-from extender.model import SCHEDULER, ObjectKey
+from extender.model import SCHEDULER, ObjectKey, counted
 
 Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page
@@ -108,9 +108,8 @@ class FleetOverview:
             return
         self._refreshed_at = self._clock()
         self._find_unrecorded()
-        todo = [
-            entry for entry in self._refused()[:_PENDING] if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
-        ]
+        waiting = self._unschedulable()[:_PENDING]
+        todo = [entry for entry in waiting if self._nearest.get(entry.uid, (0, ""))[0] != entry.version]
         for entry in todo[:_EXPLAINED]:
             found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
             self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
@@ -127,8 +126,8 @@ class FleetOverview:
             self._unrecorded = found
             self._refreshes += 1
 
-    def _refused(self) -> list[PodHistory]:
-        return self._history.refused(self._cache.store.pods)
+    def _unschedulable(self) -> list[PodHistory]:
+        return self._history.unschedulable(self._cache.store.pods)
 
     def _row(self, node_info: NodeInfo) -> Json:
         known = self._rows.get(node_info.node.name)
@@ -139,7 +138,7 @@ class FleetOverview:
     def _pods(self, since: int) -> Json:
         recent = self._history.recent(_DECISIONS, since)
         decided = [_decision(entry) for entry in recent if entry.decision is not None]
-        waiting = self._refused()
+        waiting = self._unschedulable()
         pending = [_pending(entry, self._nearest.get(entry.uid, (0, ""))[1]) for entry in waiting[:_PENDING]]
         start = f" since {self._history.since}" if self._history.since else ""
         sentence = f"no filter request is remembered{start}"
@@ -152,7 +151,7 @@ class FleetOverview:
 
 def _pending(entry: PodHistory, nearest: str) -> Json:
     last = entry.attempts[-1] if entry.attempts else None
-    reasons = [f"{text} on {count} nodes" for text, count in last.reasons] if last is not None else []
+    reasons = [f"{text} on {counted(count, 'node')}" for text, count in last.reasons] if last is not None else []
     return {
         "pod": str(entry.pod),
         "since": entry.attempts[0].at if last else "",
@@ -169,7 +168,7 @@ def _decision(entry: PodHistory) -> Json:
         "pod": str(entry.pod),
         "at": entry.decision.at,
         "node": chosen.node,
-        "devices": len(chosen.devices),
+        "devices": len(chosen.all_devices),
         "ring_gbps": round(chosen.ring_gbps),
         "best_gbps": round(chosen.best_gbps),
         "runner_up": entry.decision.runner_up,

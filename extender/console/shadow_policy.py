@@ -104,7 +104,7 @@ class ShadowPolicy:
         self._queue.clear()
         self._known.clear()
 
-    def refuse_policy(self, problem: str) -> None:
+    def reject_policy(self, problem: str) -> None:
         """Note why the newest candidate file is not valid. The last valid candidate stays in use."""
         self.problem = problem
 
@@ -211,4 +211,4 @@ class ShadowPolicy:
         if not found:
             return None
         name, placement = min(found, key=lambda one: (-one[1].score, one[0]))
-        return scored_node(own.get(name) or snapshot.node_infos[name], placement, snapshot)
+        return scored_node(own.get(name) or snapshot.node_infos[name], placement, requirements, snapshot)

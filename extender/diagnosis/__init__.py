@@ -5,7 +5,7 @@ without a console does not import this package. This package has no I/O, clock o
 """
 
 from extender.diagnosis.consistency import KINDS, Finding, check_consistency
-from extender.diagnosis.explain import Explanation, explain
+from extender.diagnosis.explain import Explanation, explain, no_devices
 from extender.diagnosis.explain_gang import (
     GangExplanation,
     PlannerCaches,
@@ -34,6 +34,7 @@ __all__ = [
     "explain_gang",
     "fleet_stats",
     "groups_named",
+    "no_devices",
     "node_detail",
     "row",
     "totals",

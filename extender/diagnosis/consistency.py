@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extender.allocation import newest, overdrawn_counters
+from extender.allocation import overdrawn_counters
 from extender.cache import ClusterCache
-from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice
+from extender.model import Claim, Device, DeviceId, ObjectKey, PoolKey, Result, Slice, newest_slices
 
 KINDS = {
     "double": "a device is allocated exclusively, and another claim has it too",
@@ -50,7 +50,7 @@ def check_consistency(cache: ClusterCache) -> list[Finding]:
                 used = pools.setdefault(PoolKey(device.driver, device.pool), {})
                 used.setdefault(device.device, []).append((claim, result))
     for key, devices in pools.items():
-        found += _pool(key, devices, newest(store.pools.get(key, {}).values()))
+        found += _pool(key, devices, newest_slices(store.pools.get(key, {}).values()))
     return sorted(found)
 
 

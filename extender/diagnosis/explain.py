@@ -13,7 +13,7 @@ from extender.diagnosis import near_misses
 from extender.diagnosis.near_misses import EquivalentNodes, NearMiss
 from extender.diagnosis.search_trace import SearchTrace, causes, trace, trace_search
 from extender.diagnosis.selector_stats import NodeSample, selector_stats
-from extender.model import CallBudgetSpent, Code, Pod, Reason, WireError
+from extender.model import CallBudgetSpent, Code, Pod, Reason, WireError, counted
 from extender.policy import Policy
 from extender.scheduling import (
     EvaluationContext,
@@ -125,7 +125,7 @@ def explain(
     name = str(pod.key)
     match requirements:
         case Skip():
-            return Explanation(name, "not-ours", f"pod {name} requests no devices: Berth accepts all nodes")
+            return Explanation(name, "not-ours", no_devices(pod))
         case Pending():
             return Explanation(name, "waiting", requirements.message)
         case UnschedulableAndUnresolvable():
@@ -138,6 +138,11 @@ def explain(
                 narration = trace_search(traces.of(own.get(narrated) or _known(narrated, snapshot)), context)
             found = _explain(name, snapshot, ranking or NodeRanking(requirements), own, traces)
             return replace(found, narration=narration)
+
+
+def no_devices(pod: Pod) -> str:
+    """The sentence about a pod that requests no devices."""
+    return f"pod {pod.key} requests no devices: Berth accepts all nodes"
 
 
 class _Traces:
@@ -187,7 +192,7 @@ def _explain(name: str, snapshot: Snapshot, ranking: NodeRanking, own: Views, tr
     fitting = nodes - unschedulable.nodes
     if fitting:
         best = [
-            scored_node(own.get(n) or node_infos[n], placement, snapshot)
+            scored_node(own.get(n) or node_infos[n], placement, requirements, snapshot)
             for n, placement in _best(ranking, allowed, statuses)
         ]
         return Explanation(name, "fits", _where(name, nodes, fitting, best), nodes, fitting, tuple(best), groups)
@@ -238,10 +243,10 @@ def _status_groups(
 
 
 def _where(name: str, nodes: int, fitting: int, best: list[ScoredNode]) -> str:
-    sentence = f"pod {name} fits on {fitting} of {nodes} nodes"
+    sentence = f"pod {name} fits on {fitting} of {counted(nodes, 'node')}"
     if not best:
         return sentence
-    return f"{sentence}; {best[0].node} is best: {', '.join(best[0].devices) or 'nothing left to allocate'}"
+    return f"{sentence}; {best[0].node} is best: {', '.join(best[0].all_devices) or 'no devices'}"
 
 
 def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
@@ -249,7 +254,7 @@ def _why(name: str, groups: tuple[Group, ...], misses: tuple[str, ...]) -> str:
         return f"pod {name} fits nowhere: the cluster has no node"
     most, nodes = groups[0], sum(group.nodes for group in groups)
     nearest = f"; {misses[0]}" if misses else ""
-    return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {nodes} nodes{nearest}"
+    return f"pod {name} fits nowhere: {most.reason} on {most.nodes} of {counted(nodes, 'node')}{nearest}"
 
 
 def _allowed(requirements: PodRequirements, snapshot: Snapshot) -> set[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from extender.allocation import Interned, NodeInfo, Snapshot, with_devices_released
 from extender.diagnosis.selector_stats import TermStats
 from extender.fabric import largest_joined
-from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, readable
+from extender.model import Claim, Code, DeviceRequest, InvalidClaim, PoolKey, Result, counted, readable
 from extender.scheduling import EvaluationContext, Placement, PodRequirements, Unschedulable, evaluate, problem_for
 
 _NODES = 24  # nodes of different states on which a release of claims is tried
@@ -216,7 +216,7 @@ def _missing_devices(
 
 
 def _nodes(count: int) -> str:
-    return f"{count} node has" if count == 1 else f"{count} nodes have"
+    return counted(count, "node has", "nodes have")
 
 
 def by_capacity(requirements: PodRequirements, node_infos: Iterable[NodeInfo]) -> list[NearMiss]:

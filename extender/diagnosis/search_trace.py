@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from extender.allocation import CAUSES, CauseRecorder, NodeInfo
-from extender.model import Code, InvalidClaim, cut, members
+from extender.model import Code, InvalidClaim, counted, cut, members
 from extender.scheduling import (
     EvaluationContext,
     FilterStatus,
@@ -72,7 +72,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
     """The search as lines: the matches of selectors, the rejected devices with causes, and the chosen devices."""
     node_info, status, recorder = found.node_info, found.status, found.recorder
     lines = [
-        f"node {node_info.node.name}: {len(node_info.inventory.places)} devices",
+        f"node {node_info.node.name}: {counted(len(node_info.inventory.places), 'device')}",
         *_matched(node_info, found.requirements, context),
     ]
     for request, bit, cause, detail in recorder.rejections:
@@ -80,7 +80,7 @@ def trace_search(found: SearchTrace, context: EvaluationContext) -> tuple[str, .
     if recorder.left_out:
         lines.append(f"and {recorder.left_out} more of these")
     if isinstance(status, Unschedulable):
-        return (*lines, f"refused: {status.text}")
+        return (*lines, f"unschedulable: {status.text}")
     devices = ", ".join(str(result.device) for result in held_results(node_info, status)) or "nothing left to allocate"
     parts = (f"{part.name} {part.value:.2f}: {part.sentence}" for part in status.parts)
     return (*lines, f"chosen: {devices}", *parts, f"score {status.score:.3f}")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cel import CelError, CompileError
 from extender.cel.dra import STORED, Selector, compile_selector, observed_value, split_terms
-from extender.model import UNLIMITED, CallBudget, Device, Slice, cut, one_line
+from extender.model import UNLIMITED, CallBudget, Device, Slice, counted, cut, one_line
 from extender.scheduling import PodRequirements
 
 _SHOWN_VALUES = 3
@@ -27,22 +27,24 @@ class TermStats:
     passed: int = 0
     failed: int = 0  # devices on which the term has no value
     instead: Counter[str] = field(default_factory=Counter)  # values of the devices that did not pass, with counts
-    published: dict[str, int] = field(
-        default_factory=dict
-    )  # attribute or capacity that the term reads, to the number of devices that have it
+    # Attribute or capacity that the term reads, to the number of devices that have it.
+    published: dict[str, int] = field(default_factory=dict)
     problem: str = ""  # the compile error; then no device was evaluated
 
     def sentence(self) -> str:
         """The result as a sentence for users."""
         if self.problem:
             return f"{self.source}: `{cut(self.term)}` does not compile: {one_line(self.problem)}"
-        others = ", ".join(f"{count} have {value}" for value, count in self.instead.most_common(_SHOWN_VALUES))
+        others = ", ".join(
+            f"{counted(count, 'has', 'have')} {value}" for value, count in self.instead.most_common(_SHOWN_VALUES)
+        )
+        asked = counted(self.asked, "device")
         missing = [name for name, count in self.published.items() if not count]
-        found = f"{self.source}: `{self.term}` matches {self.passed or 'none'} of {self.asked} devices"
+        found = f"{self.source}: `{self.term}` matches {self.passed or 'none'} of {asked}"
         if others:
             found += f"; {others}"
         if missing:
-            found += "; " + ", ".join(f"`{name}` is published by 0 of {self.asked} devices" for name in missing)
+            found += "; " + ", ".join(f"`{name}` is published by 0 of {asked}" for name in missing)
         elif self.failed:
             found += f"; it has no value on {self.failed}"
         return found

@@ -122,15 +122,15 @@ def start_pages(
     """
     active = other = None
     if policies.active is not None:
-        use, refuse = in_this_loop(console.policy.use), in_this_loop(console.policy.refuse)
-        active = PolicyFile(policies.active, use, refuse, known)
+        use, reject = in_this_loop(console.policy.use), in_this_loop(console.policy.reject)
+        active = PolicyFile(policies.active, use, reject, known)
     if policies.candidate is not None:
-        use_other, refuse_other = in_this_loop(console.shadow.use_policy), in_this_loop(console.shadow.refuse_policy)
-        other = CandidateFile(policies.candidate, use_other, refuse_other)
+        use_other, reject_other = in_this_loop(console.shadow.use_policy), in_this_loop(console.shadow.reject_policy)
+        other = CandidateFile(policies.candidate, use_other, reject_other)
     if active is not None or other is not None:
         config_map = policies.config_map
-        refused = partial(console.event_recorder.policy_refused, config_map) if config_map is not None else None
-        console.supervisor.start("console-policies", partial(watch_policies, active, other, refused))
+        rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
+        console.supervisor.start("console-policies", partial(watch_policies, active, other, rejected))
     app = ConsoleApp(console, opened.access, refusals=refusals)
     return {server(app, opened.pages.address, PAGES, opened.pages.tls, refusals): opened.sockets}
 

@@ -264,7 +264,7 @@ class Binder:
             pod=str(pod.key),
             node=cycle.node,
             claims=[str(claim.key) for claim in claims],
-            devices=chosen.devices,
+            devices=chosen.all_devices,
             score=chosen.score,
             ring_gbps=chosen.ring_gbps,
             generation=self._cache.snapshot().version,
@@ -275,7 +275,7 @@ class Binder:
         """Write the claims, and return them once nothing keeps the pod from using their devices."""
         with self._dependencies.span(cycle.pod.uid, "write claims"):
             claims = await self._claims.write(cycle, requirements, planned)
-        with self._dependencies.span(cycle.pod.uid, "fence"):
+        with self._dependencies.span(cycle.pod.uid, "write barrier"):
             await self._wait_for_write_barrier(claims)
             self._finish_assumed(cycle.pod, planned, self._cache.confirm)
         await self._wait_for_binding_conditions(cycle, claims, requirements)
@@ -314,7 +314,7 @@ class Binder:
         )
         for claim, allocation in planned:
             self._cache.assume(claim.uid, cycle.pod.uid, node, allocation.results)
-        return requirements, planned, scored_node(node_info, status, snapshot)
+        return requirements, planned, scored_node(node_info, status, requirements, snapshot)
 
     def _finish_assumed(self, pod: Pod, planned: Planned, finish: Callable[[str], None]) -> None:
         """Call `finish` for each claim that this bind still assumes.

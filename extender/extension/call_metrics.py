@@ -5,22 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-BOUNDS = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)  # seconds; kube-scheduler waits at least 5
+# Seconds; kube-scheduler waits at least 5.
+BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _NAMES = (*map(str, BOUNDS), "+Inf")
 
 

@@ -102,7 +102,7 @@ class FilterService:
         self.rankings.clear()
         self._unfinished.clear()
 
-    def refuse_policy(self, problem: str) -> None:
+    def reject_policy(self, problem: str) -> None:
         """Note why the newest policy file is not valid. The last valid policy stays in force."""
         self.policy_problem = problem
 
@@ -273,7 +273,7 @@ class FilterService:
         return scores({name: placement.score for name, placement in ranking.best(set(names), len(names))}, names)
 
     def runner_up(self, uid: str, node: str) -> tuple[str, float]:
-        """The second-best node of the pod's last filter request, and how much lower it scored than `node`.
+        """The runner-up of the pod's last filter request, and how much lower it scored than `node`.
 
         ('', 0.0) if that request had no other node.
         """
@@ -360,7 +360,7 @@ class FilterService:
         return {
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
-            "verdicts": self.rankings.groups,
+            "statuses": self.rankings.groups,
             "shortlists": len(self._shortlists),
             "rejected": len(self._unschedulable),
             **self._evaluator.remembered(),

@@ -24,7 +24,7 @@ from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Members
 from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
 from extender.wire import has_all
 
-_REPLANS = 3  # new plans after kube-scheduler refused a planned node
+_REPLANS = 3  # new plans after kube-scheduler rejected a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 _DOUBTFUL_SECONDS = 5.0  # until the first bind must have arrived, if an earlier plan failed
@@ -116,13 +116,13 @@ class GangScheduler:
         forming.answered.discard(uid)
         self._exclude(forming, uid, planned.plan.placements[uid][0])
         if forming.committed or forming.replans >= _REPLANS:
-            why = f"kube-scheduler refused the planned nodes of pod {pod.key}"
+            why = f"kube-scheduler rejected the planned nodes of pod {pod.key}"
             self.end(forming, why)
             return self._no_plan(forming.key, pod, names, Reason(Code.GANG_NO_ROOM, (forming.key.name,)))
         return self._plan(pod, membership, names, forming)
 
     def _exclude(self, forming: FormingGang, uid: str, node: str) -> None:
-        """kube-scheduler refused a node for a member: it would refuse it for equal members, too.
+        """kube-scheduler rejected a node for a member: it would reject it for equal members, too.
 
         If it has accepted the node for others of them, the node is full; so expect no more room on other nodes.
         """

@@ -47,8 +47,8 @@ class FormingGang:
     since: float  # the time of the first plan
     deadline: float
     first_bind_by: float  # when the plan ends if no bind request came: earlier than `deadline` after a failed plan
-    excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler refused
-    # Requirements key to the most members on one node: kube-scheduler refused one more than this.
+    excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler rejected
+    # Requirements key to the most members on one node: kube-scheduler rejected one more than this.
     most: dict[Hashable, int] = field(default_factory=dict)
     replans: int = 0
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node

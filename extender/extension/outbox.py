@@ -21,14 +21,14 @@ _STRETCH = 16  # records that are encoded before the outbox yields to the event 
 _DELAYS = Delays(first=0.5, most=10.0)
 
 Post = Callable[[bytes], Awaitable[None]]
-"""Sends a batch. Raises NotDelivered or Refused."""
+"""Sends a batch. Raises NotDelivered or Rejected."""
 
 
 class NotDelivered(BerthError):
     """The console did not accept a batch. It may accept the same batch later."""
 
 
-class Refused(BerthError):
+class Rejected(BerthError):
     """The console will never accept this batch."""
 
 
@@ -40,7 +40,7 @@ class _Waiting(NamedTuple):
 class Outbox:
     """A queue of records for the console: at most `limit`, and those of the batch that is being sent.
 
-    `post` sends a batch and raises NotDelivered or Refused. `state` returns the policy and the request mix in force.
+    `post` sends a batch and raises NotDelivered or Rejected. `state` returns the policy and the request mix in force.
     `clock`, `period` (between two batches) and `heartbeat` are in seconds. Records have numbers from 1, in the order
     of `put`. A dropped record leaves a gap in the numbers, which the console detects.
     """
@@ -136,7 +136,7 @@ class Outbox:
         """Send a batch with `records` records. Returns how many of them need not be sent again."""
         try:
             await self._post(body)
-        except Refused as error:
+        except Rejected as error:
             self.lost += records
             self._failed(error, dropped=records)
             return records
@@ -182,7 +182,7 @@ class Outbox:
         self.lost += 1
         self._log.error("a record cannot be sent", kind=type(record).__name__, problem="it has no JSON, or too much")
 
-    def _failed(self, error: Refused | NotDelivered, dropped: int = 0) -> None:
+    def _failed(self, error: Rejected | NotDelivered, dropped: int = 0) -> None:
         self.failures += 1
         problem = str(error)
         if problem != self._problem:

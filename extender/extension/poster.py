@@ -13,7 +13,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
-from extender.extension.outbox import NotDelivered, Refused
+from extender.extension.outbox import NotDelivered, Rejected
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line
 
@@ -109,7 +109,7 @@ class Poster:
             self._ssl = _trusting(self._ca_file)
 
     async def __call__(self, body: bytes) -> None:
-        """Post one batch. Raises NotDelivered if a later try may succeed, Refused if no try can succeed."""
+        """Post one batch. Raises NotDelivered if a later try may succeed, Rejected if no try can succeed."""
         assert self._session is not None, "the poster is used outside its context"
         try:
             async with self._session.post(
@@ -130,10 +130,10 @@ class Poster:
         return {"Authorization": f"Bearer {token}"}
 
 
-def _error(status: int, text: bytes) -> NotDelivered | Refused:
+def _error(status: int, text: bytes) -> NotDelivered | Rejected:
     problem = f"the console answers {status}: {one_line(text.decode('utf-8', 'replace'), _MOST_PROBLEM)}"
-    refused = 400 <= status < 500 and status not in _RETRIED  # noqa: PLR2004 - client errors
-    return Refused(problem) if refused else NotDelivered(problem)
+    rejected = 400 <= status < 500 and status not in _RETRIED  # noqa: PLR2004 - client errors
+    return Rejected(problem) if rejected else NotDelivered(problem)
 
 
 def _trusting(ca_file: Path) -> ssl.SSLContext:

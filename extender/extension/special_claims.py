@@ -31,7 +31,7 @@ class SpecialClaims:
         for attempt in range(_TRIES):
             try:
                 if pod.extended_claim not in ("", claim.key.name):
-                    await self._refuse_second(pod, claim)
+                    await self._reject_second(pod, claim)
                 await self._writer.map_special_claim(pod, claim, wanted)
                 return
             except (Conflict, Unavailable, TooMany):
@@ -43,7 +43,7 @@ class SpecialClaims:
                     raise BindError(f"pod {pod.key} was bound, deleted or recreated in the meantime") from None
                 pod = fresh
 
-    async def _refuse_second(self, pod: Pod, claim: Claim) -> None:
+    async def _reject_second(self, pod: Pod, claim: Claim) -> None:
         named = ObjectKey(pod.key.namespace, pod.extended_claim)
         try:
             other = await self._writer.read_claim(named)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from extender.allocation import newest, overdrawn_counters
+from extender.allocation import overdrawn_counters
 from extender.cache import CLAIM, ClusterCache
 from extender.extension.binding_cycle import BindError, DeviceLost, newer
-from extender.model import Claim, DeviceId, PoolKey, Result
+from extender.model import Claim, DeviceId, PoolKey, Result, newest_slices
 from extender.runtime import WatchProgress
 
 _SECONDS = 8.0  # how long a bind waits until the watch shows its write
@@ -93,7 +93,7 @@ def lost_device(cache: ClusterCache, claim: Claim) -> DeviceId | None:
 def _lost_counters(cache: ClusterCache, uid: str, results: tuple[Result, ...], result: Result) -> bool:
     """Whether earlier writes leave too little of a shared counter that this device consumes."""
     pool = PoolKey(result.device.driver, result.device.pool)
-    slices = newest(cache.store.pools.get(pool, {}).values())
+    slices = newest_slices(cache.store.pools.get(pool, {}).values())
     device = next((device for s in slices for device in s.devices if device.name == result.device.device), None)
     if device is None or not device.consumes:
         return False

@@ -127,9 +127,8 @@ def _graph(stats: Sequence[AgentFacts]) -> Graph:
         links=_symmetric(rows),
         switch_links=switched,
         link_gbps=min(rates, default=0.0),
-        pcie_gbps=min(
-            pcie_gbps(fact.count("pcieGeneration") or 4) for fact in stats
-        ),  # generation 4 is the most common
+        # Generation 4 is the most common.
+        pcie_gbps=min(pcie_gbps(fact.count("pcieGeneration") or 4) for fact in stats),
         distance=tuple(fact.distances(i, count, UNKNOWN_DISTANCE) for i, fact in enumerate(stats)),
         numa=tuple(fact.count("numaNode") for fact in stats),
     )

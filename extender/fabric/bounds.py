@@ -16,7 +16,7 @@ MAX_LINKS = 36  # NVLinks of one GPU; NVLink 5 has 18
 MAX_PROBLEMS = 8  # problems reported per node
 MAX_TEXT = 64  # characters; the API server's limit for a string attribute
 _SHOWN = 40  # characters of a value that a problem quotes
-_LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() refuses
+_LINK = re.compile(r"([0-9]{1,2}):([0-9]{1,2})")  # [0-9]: str.isdigit also accepts digits that int() rejects
 
 BOUNDS: Mapping[str, tuple[int, int]] = {
     "switchLinks": (0, MAX_LINKS),

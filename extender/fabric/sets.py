@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -125,12 +124,7 @@ class Graphs:
     """Interns graphs. Equal machines share one object, and so the cached measures of that object."""
 
     def __init__(self, limit: int = 1024) -> None:
-        self._known: OrderedDict[Graph, Graph] = OrderedDict()
-        self._limit = limit
+        self._known: LRUCache[Graph, Graph] = LRUCache(limit)
 
     def intern(self, graph: Graph) -> Graph:
-        known = self._known.setdefault(graph, graph)
-        self._known.move_to_end(known)
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
-        return known
+        return self._known.setdefault(graph, graph)

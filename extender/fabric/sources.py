@@ -9,16 +9,13 @@ from extender.fabric.agent_slices import DRIVER, read_fabric
 from extender.fabric.bounds import MAX_PROBLEMS
 from extender.fabric.products import flat_graph, usual_graph
 from extender.fabric.sets import Graphs
-from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source
+from extender.model import UNKNOWN_DISTANCE, Device, Fabric, GpuState, Graph, Slice, Source, newest_slices
 
 _UUID = ("gpu.nvidia.com/uuid", "uuid")
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
 _NUMA = ("resource.kubernetes.io/numaNode", "gpu.nvidia.com/numa")  # the standard name (KEP-6072) first
-_SAME_ROOT, _SAME_NUMA, _ACROSS = (
-    2,
-    4,
-    5,
-)  # PXB, NODE, SYS in DISTANCES: the levels that pcieRoot and numaNode can distinguish
+# PXB, NODE and SYS of DISTANCES: the levels that pcieRoot and numaNode can distinguish.
+_SAME_ROOT, _SAME_NUMA, _ACROSS = 2, 4, 5
 
 
 def gpu_uuid(device: Device) -> str:
@@ -33,13 +30,13 @@ def agent_slice(slices: Collection[Slice], node: str) -> tuple[Slice | None, tup
 
     The agent names the pool after its node. If there are several such slices, the newest generation counts.
     """
-    own = [slice_ for slice_ in slices if slice_.pool.name == node]
+    own = newest_slices(slice_ for slice_ in slices if slice_.pool.name == node)
     problems = tuple(
         f"slice {slice_.name}: pool {slice_.pool.name!r} is not named after the node"
         for slice_ in slices
         if slice_.pool.name != node
     )
-    return max(own, key=lambda slice_: (slice_.generation, slice_.name), default=None), problems[:MAX_PROBLEMS]
+    return max(own, key=lambda slice_: slice_.name, default=None), problems[:MAX_PROBLEMS]
 
 
 def live_fabric(

@@ -60,9 +60,11 @@ from extender.model.device import (
     TaintRule,
     Value,
     is_identity,
+    newest_slices,
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.model.node_selector import NodeSelector, Requirement, Term, lacks_label_or_has, only_node
+from extender.model.plurals import counted
 from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership
 from extender.model.quantity import (
     BINARY_SI,
@@ -166,12 +168,14 @@ __all__ = [
     "Value",
     "WireError",
     "add",
+    "counted",
     "cut",
     "from_int",
     "is_identity",
     "lacks_label_or_has",
     "lowest",
     "members",
+    "newest_slices",
     "one_line",
     "only_node",
     "parse_quantity",

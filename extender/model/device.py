@@ -6,7 +6,7 @@ same attributes. 40,000 devices of six models share six schemas.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -231,3 +231,10 @@ class Slice:
     resource_version: str = ""
     problem: str = ""
     skip_node_operations: tuple[str, ...] = ()  # KEP-5945; copied to allocation results
+
+
+def newest_slices(slices: Iterable[Slice]) -> list[Slice]:
+    """The slices of the newest generation of one pool."""
+    known = list(slices)
+    newest = max((slice_.generation for slice_ in known), default=0)
+    return [slice_ for slice_ in known if slice_.generation == newest]

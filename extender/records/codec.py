@@ -34,7 +34,6 @@ from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
 
 Json = dict[str, Any]
-
 VERSION = 1
 MAX_BODY = 1024 * 1024  # bytes of a batch
 MAX_FRAME = 128 * 1024  # bytes of a batch without its records
@@ -71,7 +70,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def encode_parts(batch: Batch, records: Iterable[bytes]) -> bytes:
-    """Like `encode`, with records that the caller encoded. `decode` refuses no replica, policy or mix."""
+    """Like `encode`, with records that the caller encoded. `decode` rejects no replica, policy or mix."""
     return orjson.dumps(
         {
             "version": VERSION,
@@ -148,6 +147,7 @@ def _bound(record: Bound) -> Json:
         "node": _cut(chosen.node, _MAX_NAME),
         "score": chosen.score,
         "devices": [_cut(device, _MAX_DEVICE) for device in chosen.devices[:MAX_DEVICES]],
+        "reused": [_cut(device, _MAX_DEVICE) for device in chosen.reused[: max(MAX_DEVICES - len(chosen.devices), 0)]],
         "ring_gbps": chosen.ring_gbps,
         "best_gbps": chosen.best_gbps,
         "source": _cut(chosen.source),
@@ -311,6 +311,7 @@ class _Bound(_Strict):
     node: _Name
     score: float
     devices: _Devices[_DeviceName]
+    reused: _Devices[_DeviceName]
     ring_gbps: float
     best_gbps: float
     source: _Word
@@ -318,9 +319,8 @@ class _Bound(_Strict):
 
     def record(self) -> Bound:
         parts = tuple(ScorePart(part.name, part.value, part.sentence) for part in self.parts)
-        chosen = ScoredNode(
-            self.node, self.score, tuple(self.devices), self.ring_gbps, self.best_gbps, self.source, parts
-        )
+        devices, reused = tuple(self.devices), tuple(self.reused)
+        chosen = ScoredNode(self.node, self.score, devices, self.ring_gbps, self.best_gbps, self.source, parts, reused)
         decision = Decision(self.at, chosen, self.runner_up, self.margin)
         return Bound(ObjectKey(self.namespace, self.name), self.uid, decision)
 

@@ -31,15 +31,15 @@ class PolicyFile:
     """A policy file. Call `reload` regularly, from one thread at a time.
 
     Only the content is compared: kubelet changes the file of a ConfigMap by swapping a symbolic link. `known` is the
-    content of the policy that is already in force. `use` gets each new policy, `refuse` each new problem.
+    content of the policy that is already in force. `use` gets each new policy, `reject` each new problem.
     """
 
     def __init__(
-        self, path: Path, use: Callable[[Policy], None], refuse: Callable[[str], None], known: bytes | None = None
+        self, path: Path, use: Callable[[Policy], None], reject: Callable[[str], None], known: bytes | None = None
     ) -> None:
         self._path = path
         self._use = use
-        self._refuse = refuse
+        self._reject = reject
         self._known = known
         self._problem = ""
         self._log = structlog.get_logger("berth.policy")
@@ -52,28 +52,28 @@ class PolicyFile:
                 return ""
             policy = load_policy(content)
         except (WireError, PolicyError) as error:
-            return self._refused(str(error))
+            return self._rejected(str(error))
         self._known, self._problem = content, ""
         self._use(policy)
         self._log.info("policy read", file=str(self._path))
         return ""
 
-    def _refused(self, problem: str) -> str:
+    def _rejected(self, problem: str) -> str:
         if problem == self._problem:
             return ""
         self._problem = problem
-        self._refuse(problem)
-        self._log.warning("policy refused; the last valid one stays", file=str(self._path), problem=problem)
+        self._reject(problem)
+        self._log.warning("policy rejected; the last valid one stays", file=str(self._path), problem=problem)
         return problem
 
 
 class CandidateFile:
     """A candidate policy file. If the file is absent, there is no candidate, and `use` gets None."""
 
-    def __init__(self, path: Path, use: Callable[[Policy | None], None], refuse: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, use: Callable[[Policy | None], None], reject: Callable[[str], None]) -> None:
         self._path = path
         self._use = use
-        self._refuse = refuse
+        self._reject = reject
         self._file: PolicyFile | None = None
 
     def reload(self) -> None:
@@ -84,22 +84,25 @@ class CandidateFile:
                 self._use(None)
             return
         if self._file is None:
-            self._file = PolicyFile(self._path, self._use, self._refuse)
+            self._file = PolicyFile(self._path, self._use, self._reject)
         self._file.reload()
 
 
 async def watch_policies(
     active: PolicyFile | None,
     candidate: CandidateFile | None = None,
-    refused: Callable[[str], Awaitable[None]] | None = None,
+    rejected: Callable[[str], Awaitable[None]] | None = None,
 ) -> None:
-    """Run until cancelled: reload the files once a second, in a thread. `refused` gets each new problem of `active`."""
+    """Run until cancelled: reload the files once a second, in a thread.
+
+    `rejected` gets each new problem of `active`.
+    """
     while True:
         problem = await asyncio.to_thread(active.reload) if active is not None else ""
         if candidate is not None:
             await asyncio.to_thread(candidate.reload)
-        if problem and refused is not None:
-            await refused(problem)
+        if problem and rejected is not None:
+            await rejected(problem)
         await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -4,7 +4,7 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 """
 
 from extender.scheduling.binding_conditions import Readiness, readiness
-from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_node
+from extender.scheduling.decision import Attempt, Decision, ScoredNode, runner_up_text, scored_node
 from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
@@ -82,6 +82,7 @@ __all__ = [
     "proximity_of",
     "readiness",
     "requirements_of",
+    "runner_up_text",
     "scored_node",
     "scores",
     "shortlist",

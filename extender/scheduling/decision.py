@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.scheduling.placements import Placement
+from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.shortlist import held_results
 from extender.scoring import ScorePart
 
@@ -29,11 +30,17 @@ class ScoredNode:
 
     node: str
     score: float
-    devices: tuple[str, ...]  # driver/pool/device
+    devices: tuple[str, ...]  # the devices to allocate, as driver/pool/device
     ring_gbps: float  # GB/s of the ring through the chosen GPUs
     best_gbps: float  # GB/s of the best set of equal size in the fleet
     source: str  # the source of the link data
     parts: tuple[ScorePart, ...]
+    reused: tuple[str, ...] = ()  # devices of the pod's claims that were allocated or promised before
+
+    @property
+    def all_devices(self) -> tuple[str, ...]:
+        """All devices that the pod uses."""
+        return (*self.devices, *self.reused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +49,18 @@ class Decision:
 
     at: str  # RFC 3339
     chosen: ScoredNode
-    runner_up: str = ""  # the second best node when the pod was filtered
+    runner_up: str = ""  # the best other node when the pod was filtered
     margin: float = 0.0  # score of the chosen node minus score of the runner-up
 
 
-def scored_node(node_info: NodeInfo, placement: Placement, snapshot: Snapshot) -> ScoredNode:
+def runner_up_text(name: str, margin: float) -> str:
+    """The runner-up for users, as the decision and the pod's annotation name it."""
+    return f"runner-up {name}, {margin:.3f} behind"
+
+
+def scored_node(
+    node_info: NodeInfo, placement: Placement, requirements: PodRequirements, snapshot: Snapshot
+) -> ScoredNode:
     """The node with the score and devices of this placement."""
     devices = tuple(str(result.device) for result in held_results(node_info, placement))
     count = node_info.positions(placement.solution.mask).bit_count()
@@ -60,4 +74,5 @@ def scored_node(node_info: NodeInfo, placement: Placement, snapshot: Snapshot) -
         best if placement.ring_gbps else 0.0,
         source,
         placement.parts,
+        requirements.allocated_devices,
     )

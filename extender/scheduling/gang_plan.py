@@ -29,7 +29,7 @@ class GangMember:
     requirements: PodRequirements
     rank: int  # members are placed in this order on neighbouring nodes
     nodes: frozenset[str] | None = None  # nodes on which kube-scheduler may run the pod; None: all
-    excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler refused for the pod
+    excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler rejected for the pod
     limit: NodeLimit | None = None  # members of one kind share one limit
 
 

@@ -83,7 +83,10 @@ class NodeRanking:
         return True
 
     def refresh(self, snapshot: Snapshot, context: EvaluationContext) -> bool:
-        """Compute all stale placements again after `update` on the same snapshot. False if the budget ended first."""
+        """Compute all stale placements again, after an `update` on the same snapshot that returned True.
+
+        Returns False if the budget ended first. Before the end of `update`, a changed node is still in its old class.
+        """
         try:
             self._refresh(snapshot, context, len(self._stale))
         except CallBudgetSpent:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from extender.allocation import NodeInfo, Snapshot
+from extender.model import counted
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scoring import ScorePart, total
@@ -41,9 +42,9 @@ class PodGroupProximity:
                 return ScorePart(
                     "clique",
                     self._value(label),
-                    f"same {label} as most of the {self.placed} placed claims of group {self.group}",
+                    f"same {label} as most of {counted(self.placed, 'placed claim')} of group {self.group}",
                 )
-        return ScorePart("clique", 0.0, f"far from the {self.placed} placed claims of group {self.group}")
+        return ScorePart("clique", 0.0, f"far from {counted(self.placed, 'placed claim')} of group {self.group}")
 
     def _value(self, label: str) -> float:
         position = next(i for i, (known, _) in enumerate(self.levels) if known == label)

@@ -173,13 +173,22 @@ class PodRequirements:
         return None
 
     def _claim_selectors(self) -> tuple[NodeSelector, ...]:
-        shared = (*self.allocated_claims, *self.promised_claims)
-        found = (claim.allocation.node_selector for claim in shared if claim.allocation is not None)
+        found = (allocation.node_selector for allocation in self._allocations())
         return tuple(selector for selector in found if selector is not None)
 
     def _domain_selectors(self) -> tuple[NodeSelector, ...]:
         """NVIDIA's driver does not prepare a channel on a node that is labelled for another ComputeDomain."""
         return (lacks_label_or_has(COMPUTE_DOMAIN_LABEL, self.compute_domain),) if self.compute_domain else ()
+
+    @property
+    def allocated_devices(self) -> tuple[str, ...]:
+        """The devices of the allocated and promised claims, as driver/pool/device."""
+        return tuple(str(result.device) for allocation in self._allocations() for result in allocation.results)
+
+    def _allocations(self) -> list[Allocation]:
+        """The allocations of the allocated and promised claims."""
+        shared = (*self.allocated_claims, *self.promised_claims)
+        return [claim.allocation for claim in shared if claim.allocation is not None]
 
 
 PreFilterResult = Skip | Pending | UnschedulableAndUnresolvable | PodRequirements

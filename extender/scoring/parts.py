@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from extender.allocation import UNUSED, FleetBaseline, NodeInfo, Problem, Solution
 from extender.fabric import bandwidth, best_gbps, links_inside
-from extender.model import WHOLE, RequestMix, members, whole_units
+from extender.model import WHOLE, RequestMix, counted, members, whole_units
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
@@ -246,7 +246,7 @@ def _packing(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
     used = choice.node_info.busy.bit_count()
     share = used / len(places)
     value = share if policy.packing == "pack" else 1 - share
-    return ScorePart("packing", value, f"{used} of {len(places)} devices were in use ({policy.packing})")
+    return ScorePart("packing", value, f"{used} of {counted(len(places), 'device')} in use before ({policy.packing})")
 
 
 def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
@@ -258,9 +258,8 @@ def _health(choice: DeviceChoice, policy: Policy) -> ScorePart | None:
         return ScorePart("health", 1.0, "no device reports trouble")
     value = 1 - len(troubled) / choice.devices.bit_count()
     name = choice.node_info.inventory.places[troubled[0]].id.device
-    return ScorePart(
-        "health", value, f"{len(troubled)} devices report trouble: {name}: {_trouble(choice.node_info, troubled[0])}"
-    )
+    reporting = counted(len(troubled), "device reports", "devices report")
+    return ScorePart("health", value, f"{reporting} trouble: {name}: {_trouble(choice.node_info, troubled[0])}")
 
 
 def troubled_devices(node_info: NodeInfo, policy: Policy) -> int:

@@ -1,4 +1,4 @@
-"""Refuses requests by their headers: protection against other web sites in a user's browser, and against other pods.
+"""Rejects requests by their headers: protection against other web sites in a user's browser, and against other pods.
 
 The verbs are for kube-scheduler alone, which sends application/json and no Origin. The pages are for their own origin.
 The Host header exposes a page of another site whose name resolves to this address (DNS rebinding).

@@ -1,4 +1,4 @@
-"""Limits of an HTTP server, and the log of refused requests and connections."""
+"""Limits of an HTTP server, and the log of rejected requests and connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAGES = HttpLimits(connections=256, bodies_bytes=16 * 1024 * 1024, end_seconds=1
 
 
 class RefusalLog:
-    """Logs refused requests and connections at a limited rate, with a token bucket for each cause.
+    """Logs rejected requests and connections at a limited rate, with a token bucket for each cause.
 
     `left_out` of a line counts the lines of its cause that were suppressed before it. `clock` returns seconds.
     """
@@ -55,7 +55,7 @@ class RefusalLog:
             bucket.left_out += 1
             return
         bucket.tokens -= 1
-        self._log.warning("refused", because=cause, left_out=bucket.left_out, **facts)
+        self._log.warning("rejected", because=cause, left_out=bucket.left_out, **facts)
         bucket.left_out = 0
 
 

@@ -89,10 +89,10 @@ class Protocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             self._end_after_answer()  # the request is answered without the upgrade
         except httptools.HttpParserError as error:
-            self._refuse_for(error.__context__)
+            self._reject_for(error.__context__)
         else:
             if self._unparsed > self._listener.limits.head_bytes:
-                self._refuse(431, "headers too large")
+                self._reject(431, "headers too large")
             elif self._in_head and not self._head_is_timed:
                 self._head_is_timed = True
                 self._wait(self._listener.limits.head_seconds)
@@ -125,7 +125,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """This replaces uvicorn's method, which starts the next pipelined request: pipelining is refused here."""
+        """This replaces uvicorn's method, which starts the next pipelined request: pipelining is rejected here."""
         self.server_state.total_requests += 1
         self.flow.resume_reading()
         # A client that still sends its body, or that does not read its answer, gets less time than an idle one.
@@ -172,16 +172,16 @@ class Protocol(HttpToolsProtocol):
 
     # -- refusals ----------------------------------------------------------------------------------------
 
-    def _refuse_for(self, cause: BaseException | None) -> None:
+    def _reject_for(self, cause: BaseException | None) -> None:
         if isinstance(cause, _Pipelined):
             self._listener.refusals.note("pipelined request", client=self._peer)
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
-            self._refuse(431, "headers too large")
+            self._reject(431, "headers too large")
         else:
-            self._refuse(400, "not HTTP")
+            self._reject(400, "not HTTP")
 
-    def _refuse(self, status: int, because: str) -> None:
+    def _reject(self, status: int, because: str) -> None:
         self._listener.refusals.note(because, client=self._peer)
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or not self.cycle.more_body:

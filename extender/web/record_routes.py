@@ -58,9 +58,9 @@ class Records:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        refused = await self._refusal(scope) or await self._taken(scope, receive)
-        if refused is not None:
-            await refused.to(send)
+        rejected = await self._refusal(scope) or await self._taken(scope, receive)
+        if rejected is not None:
+            await rejected.to(send)
             return
         self.counts[str(_NO_CONTENT)] += 1
         await send({"type": "http.response.start", "status": _NO_CONTENT, "headers": []})
@@ -69,15 +69,15 @@ class Records:
     async def _refusal(self, scope: Scope) -> Answer | None:
         """Check headers and token. Returns the error answer to a request whose body is not read, else None."""
         if scope["path"] != PATH:
-            return self._refused(404, f"this address only serves {PATH}")
+            return self._rejected(404, f"this address only serves {PATH}")
         if scope["method"] != "POST":
-            return self._refused(405, f"{PATH} takes POST, not {scope['method']}")
+            return self._rejected(405, f"{PATH} takes POST, not {scope['method']}")
         if header(scope, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
-            return self._refused(415, "the Content-Type of the request must be application/json")
+            return self._rejected(415, "the Content-Type of the request must be application/json")
         review = await self._reviewer.review(_token(scope), _source(scope))
         if review.result is ReviewResult.ALLOWED:
             return None
-        return self._refused(_BY_RESULT[review.result], review.result.value, review.detail)
+        return self._rejected(_BY_RESULT[review.result], review.result.value, review.detail)
 
     async def _taken(self, scope: Scope, receive: Receive) -> Answer | None:
         """Read the batch and pass it to `take`. Returns the error answer if that fails, else None."""
@@ -85,13 +85,13 @@ class Records:
             self._take(decode(await self._bodies.read(scope, receive, MAX_BODY)))
         except tuple(_BY_ERROR) as error:
             status = next(status for kind, status in _BY_ERROR.items() if isinstance(error, kind))
-            return self._refused(status, str(error), count="version" if isinstance(error, UnknownVersion) else "")
+            return self._rejected(status, str(error), count="version" if isinstance(error, UnknownVersion) else "")
         except Exception:  # noqa: BLE001 - after a bug the answer must not be 204
             self._log.exception("records cannot be applied")
-            return self._refused(500, "the console failed: see its log")
+            return self._rejected(500, "the console failed: see its log")
         return None
 
-    def _refused(self, status: int, text: str, detail: str = "", count: str = "") -> Answer:
+    def _rejected(self, status: int, text: str, detail: str = "", count: str = "") -> Answer:
         """Count and log a refusal. `detail` only goes to the log."""
         self.counts[count or str(status)] += 1
         self._refusals.note(f"records: {HTTPStatus(status).phrase}", path=PATH, status=status, problem=detail or text)

@@ -50,10 +50,10 @@ class Verbs:
         method, path = scope["method"], scope["path"]
         if method != "POST":
             return problem(405, f"{path} takes POST, not {method}")
-        refused = refusal_by_verbs(scope)
-        if refused is not None:
-            self._refusals.note("not from kube-scheduler", path=path, status=refused.status)
-            return refused
+        rejected = refusal_by_verbs(scope)
+        if rejected is not None:
+            self._refusals.note("not from kube-scheduler", path=path, status=rejected.status)
+            return rejected
         try:
             return Answer(200, await self._routes[path](await self._bodies.read(scope, receive, MAX_BODY)))
         except TooManyBodies as error:

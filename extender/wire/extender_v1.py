@@ -151,8 +151,8 @@ def _filter_result(names: bytes | memoryview, nodes: bytes, failed: dict[str, st
     most = _REASONS_BYTES // len(failed) if failed else REASON_BYTES
     if most < REASON_BYTES:
         failed = {name: cut(text, most) for name, text in failed.items()}
-    refused = b',"FailedNodes":{},"FailedAndUnresolvableNodes":%b,"Error":""}' % orjson.dumps(failed)
-    return b"".join((b'{"NodeNames":', names, b',"Nodes":', nodes, refused))
+    rejected = b',"FailedNodes":{},"FailedAndUnresolvableNodes":%b,"Error":""}' % orjson.dumps(failed)
+    return b"".join((b'{"NodeNames":', names, b',"Nodes":', nodes, rejected))
 
 
 def encode_filter_error(message: str) -> bytes:

@@ -58,7 +58,7 @@ class Console(NamedTuple):
 
 
 def unverified() -> ssl.SSLContext:
-    """TLS to a server on loopback whose certificate nobody signed."""
+    """TLS to a server on loopback whose certificate is self-signed."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

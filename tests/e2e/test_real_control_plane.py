@@ -122,7 +122,7 @@ def test_every_pod_is_bound_once_and_no_device_twice(plane: ControlPlane) -> Non
 
 
 def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> None:
-    """A pod that waits for devices is bound soon after a node brings them, although slices wake nobody."""
+    """A pod that waits for devices is bound soon after a node brings them, although slices wake no pod."""
     plane.create(
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -274,7 +274,7 @@ def test_shares_are_stored_as_sent(plane: ControlPlane) -> None:
 
 
 def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
-    """After the tests above: no write that the real server refused, and no object that was not understood."""
+    """After the tests above: no write that the real server rejected, and no object that was not understood."""
     lines = "".join((plane.folder / f"{name}.log").read_text() for name in ("berth", "console")).splitlines()
     said = [line for line in lines if '"level": "warning"' in line or '"level": "error"' in line]
     assert not said, said[:3]

@@ -204,7 +204,7 @@ def test_a_leftover_with_a_finalizer_of_the_tenants_stops_nothing(plane: Control
 
 def test_what_a_claim_holds_stops_no_other_claim(plane: ControlPlane) -> None:
     """Odd JSON in opaque parameters: another claim is read and bound, by the Berth that saw it in its watch and by one
-    that finds it in its list. The server may refuse some of it; most it stores."""
+    that finds it in its list. The server may reject some of it; most it stores."""
     path = f"/apis/resource.k8s.io/v1/namespaces/{OURS}/resourceclaims"
     stored: list[int] = []
     refused: list[tuple[int, int]] = []
@@ -233,7 +233,7 @@ def test_what_a_claim_holds_stops_no_other_claim(plane: ControlPlane) -> None:
 
 
 def test_berth_could_do_all_it_wanted(plane: ControlPlane) -> None:
-    """After the tests above: no write that the server refused."""
+    """After the tests above: no write that the server rejected."""
     lines = (plane.folder / "berth.log").read_text().splitlines()
     said = [line for line in lines if '"level": "warning"' in line or '"level": "error"' in line]
     assert not said, said[:3]

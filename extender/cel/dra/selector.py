@@ -86,7 +86,7 @@ def check_selector(expression: str, dialect: Dialect = STORED) -> Checked:
 
 
 def check_cost(expression: str, dialect: Dialect) -> None:
-    """Refuse an expression as the API server does on creation: its worst case is above the limit. Raises
+    """Reject an expression as the API server does on creation: its worst case is above the limit. Raises
     CompileError."""
     worst = cost(check_selector(expression, dialect))
     if worst > COST_LIMIT:

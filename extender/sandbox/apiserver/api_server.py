@@ -226,9 +226,9 @@ def _content_type(scope: Scope) -> bytes:
 
 
 async def _met(intercept: Intercept | None, method: str, path: str) -> None:
-    refused = await intercept(method, path) if intercept is not None else None
-    if refused is not None:
-        raise refused
+    rejected = await intercept(method, path) if intercept is not None else None
+    if rejected is not None:
+        raise rejected
 
 
 async def _read(receive: Receive) -> Json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import datetime
 import itertools
 import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from extender.cluster import now_rfc3339
 from extender.sandbox.apiserver import claim_validation, patch
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
 from extender.sandbox.apiserver.versioned_store import Json, Key, ObjectStore
@@ -85,7 +85,7 @@ class Registry:
             raise ApiError(409, "AlreadyExists", f'{resource.name} "{name}" already exists')
         if resource.namespaced:
             metadata["namespace"] = namespace
-        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+        metadata |= {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now_rfc3339(), "generation": 1}
         stored = {"apiVersion": resource.api_version, "kind": resource.kind, **obj, "metadata": metadata}
         if resource.name in ("pods", "resourceclaims"):
             stored["status"] = {"phase": "Pending"} if resource.name == "pods" else {}
@@ -117,7 +117,7 @@ class Registry:
         if old["metadata"].get("finalizers"):
             if old["metadata"].get("deletionTimestamp"):
                 return old
-            marked = {**old, "metadata": {**old["metadata"], "deletionTimestamp": _now()}}
+            marked = {**old, "metadata": {**old["metadata"], "deletionTimestamp": now_rfc3339()}}
             return self.store.put(resource.name, key, marked)
         return self.store.remove(resource.name, key)
 
@@ -141,7 +141,7 @@ class Registry:
             raise invalid("Binding", key[1], "target.name: Required value")
         annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
         bound = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}, "spec": {**spec, "nodeName": node}}
-        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": _now()}
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_rfc3339()}
         bound["status"] = {**(pod.get("status") or {}), "conditions": [condition]}
         bound["status"].pop("nominatedNodeName", None)
         self.store.put("pods", key, bound)
@@ -208,7 +208,3 @@ def _same(new: Json, old: Json) -> bool:
         return {**obj, "metadata": metadata}
 
     return without_version(new) == without_version(old)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

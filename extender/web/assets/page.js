@@ -12,6 +12,8 @@ let token = sessionStorage.getItem("berth-token") || "";
 
 const stateOf = (letter) => (letter >= "1" && letter <= "9" ? "s" : letter);
 const size = (bytes) => (bytes ? `${(bytes / 2 ** 30).toFixed(bytes < 2 ** 33 ? 1 : 0)} GiB` : "–");
+const noun = (count, one) => (count === 1 ? one : `${one}s`);
+const counted = (count, one) => `${count} ${noun(count, one)}`;
 
 function el(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -54,7 +56,7 @@ function layOut() {
   let y = 8;
   for (const [name, nodes] of grouped()) {
     const free = nodes.reduce((sum, node) => sum + [...node.gpus].filter((g) => g === "f").length, 0);
-    map.heads.push([name, `${nodes.length} nodes, ${free} GPUs free`, y + 14]);
+    map.heads.push([name, `${counted(nodes.length, "node")}, ${counted(free, "GPU")} free`, y + 14]);
     y += HEAD;
     let x = 10, tallest = 0;
     for (const node of nodes) {
@@ -150,9 +152,9 @@ function showTotals() {
   const total = (count, name) => el("span", {}, el("b", { textContent: count }), ` ${name}`);
   const shown = Object.entries(STATES).filter(([state]) => counts[state] || "fu".includes(state));
   $("totals").replaceChildren(
-    total(fleet.nodes.size, "nodes"),
+    total(fleet.nodes.size, noun(fleet.nodes.size, "node")),
     ...shown.map(([state, name]) => total(counts[state], name)),
-    total(fleet.waiting, "waiting pods"),
+    total(fleet.waiting, noun(fleet.waiting, "waiting pod")),
   );
 }
 
@@ -174,9 +176,8 @@ function showLists() {
 
 function decision(d) {
   const gbps = d.ring_gbps ? ` · ${d.ring_gbps.toFixed(0)} of ${d.best_gbps.toFixed(0)} GB/s` : "";
-  const devices = `${d.devices} ${d.devices === 1 ? "device" : "devices"}`;
-  const lead = d.margin < .0005 ? "as good as" : `${d.margin.toFixed(3)} ahead of`;
-  const second = d.runner_up ? ` · ${lead} ${d.runner_up}` : "";
+  const devices = counted(d.devices, "device");
+  const second = d.runner_up ? ` · runner-up ${d.runner_up}, ${d.margin.toFixed(3)} behind` : "";
   return `${d.node} · ${devices}${gbps}${second}`;
 }
 
@@ -226,7 +227,7 @@ async function openNode(name) {
       return [d.name, stateMark(d.state), d.claims.join(", ") || "–", size(d.memory), free, d.note];
     });
     const clique = node.clique && `clique ${node.clique}`;
-    const largest = node.largest_free_set && `largest free NVLink set: ${node.largest_free_set} GPUs`;
+    const largest = node.largest_free_set && `largest free NVLink set: ${counted(node.largest_free_set, "GPU")}`;
     const facts = [node.product, node.zone, node.rack, clique, largest];
     const devices = table(["device", "state", "claims", "memory", "free now", "note"], rows);
     const links = node.fabric ? linkGraph(node) : quiet("The NVLinks of this node are not known.");
@@ -249,7 +250,7 @@ async function openPod(pod) {
     }
     if (found.decision) {
       const { at, chosen } = found.decision;
-      const text = decision({ ...found.decision, ...chosen, devices: chosen.devices.length });
+      const text = decision({ ...found.decision, ...chosen, devices: chosen.devices.length + chosen.reused.length });
       parts.push(el("p", { textContent: `Bound at ${at}: ${text}` }), scoreTable([chosen]));
     }
     if (found.misses?.length) section("What would help", bullets(found.misses));
@@ -260,7 +261,7 @@ async function openPod(pod) {
     }
     if (found.terms?.length) section("Terms of the selectors", bullets(found.terms));
     if (found.attempts?.length) {
-      const reasons = (a) => a.reasons.map(([text, count]) => `${text} on ${count} nodes`).join("; ");
+      const reasons = (a) => a.reasons.map(([text, count]) => `${text} on ${counted(count, "node")}`).join("; ");
       const rows = found.attempts.map((a) => [a.at, `${a.fitting} of ${a.asked}`, reasons(a)]);
       section("Attempts", table(["time", "nodes that fit", "most frequent reasons"], rows));
     }

@@ -47,15 +47,15 @@ class ConsoleApp:
             await self._app(scope, receive, send)
 
     async def _shortcut(self, scope: Scope, receive: Receive) -> Answer | None:
-        """The answer to a request that is refused or that needs no FastAPI, else None."""
+        """The answer to a request that is rejected or that needs no FastAPI, else None."""
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
         if reads and path in PROBES:  # before the check of the Host header, which kubelet sets to any name
             return probe(path, self.console.informers)
-        refused = self._access.refusal(scope, open_to_all=path in _OPEN)
-        if refused is not None:
+        rejected = self._access.refusal(scope, open_to_all=path in _OPEN)
+        if rejected is not None:
             host = header(scope, b"host").decode("latin-1")
-            self._refusals.note("page not allowed", status=refused.status, host=host)
-            return refused
+            self._refusals.note("page not allowed", status=rejected.status, host=host)
+            return rejected
         if reads and path == "/metrics":
             return scrape(READINGS, self.console)
         if path == "/v1/explain" and scope["method"] == "POST":
