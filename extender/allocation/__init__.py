@@ -18,7 +18,13 @@ from extender.allocation.constraints import attribute_values
 from extender.allocation.counters import left_of
 from extender.allocation.fast_path import FastPath, fast_path
 from extender.allocation.features import Features, from_gates
-from extender.allocation.hypothetical import with_devices_allocated, with_devices_released
+from extender.allocation.hypothetical import (
+    hypothetical_snapshot,
+    is_own,
+    with_devices_allocated,
+    with_devices_released,
+    with_own_pools_released,
+)
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, newest, overdrawn_counters, problem_of, usage_of
@@ -76,7 +82,9 @@ __all__ = [
     "find_class",
     "from_gates",
     "gather",
+    "hypothetical_snapshot",
     "inventory",
+    "is_own",
     "left_of",
     "live_use",
     "newest",
@@ -89,4 +97,5 @@ __all__ = [
     "uses_of",
     "with_devices_allocated",
     "with_devices_released",
+    "with_own_pools_released",
 ]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from extender.allocation.live_memory import live_use, uses_of
-from extender.allocation.node_info import NodeInfo, NodeState
+from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Pool
 from extender.allocation.problem import UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
@@ -63,6 +63,41 @@ def with_devices_allocated(
             counters[pool.key] = _with_consumed(counters[pool.key], use, devices)
         pools[pool.key] = _with(use, added)
     return _with_use(node_info, pools, counters)
+
+
+def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) -> NodeInfo:
+    """The node with all devices of its own pools free except `kept`, in a hypothetical state.
+
+    The use of pools that other nodes share stays. The memory in use on the released devices is no drift.
+    """
+    before, own = node_info.allocated_state, {pool.key for pool in node_info.inventory.pools if is_own(pool)}
+    pools = {key: use for key, use in before.pools.items() if key not in own}
+    counters = {
+        pool.key: {} if pool.key in own else before.counters(pool)
+        for pool in node_info.inventory.pools
+        if pool.counter_sets
+    }
+    found = with_devices_allocated(_with_use(node_info, pools, counters), kept)
+    return replace(found, drift=node_info.drift, overuse=node_info.overuse)
+
+
+def is_own(pool: Pool) -> bool:
+    """Whether only one node can use the devices of the pool."""
+    return all(slice_.selection.node_name for slice_ in pool.slices)
+
+
+def hypothetical_snapshot(snapshot: Snapshot, node_infos: Mapping[str, NodeInfo], version: int) -> Snapshot:
+    """The snapshot with only these nodes.
+
+    A ranking may follow a sequence of such snapshots if their versions differ, but not real snapshots, too.
+    """
+    states: dict[int, NodeState] = {}
+    for name, node_info in sorted(node_infos.items()):
+        state = states.get(node_info.state.number)
+        if state is None:  # a copy, because the state may list nodes of another snapshot
+            state = states[node_info.state.number] = replace(node_info.state, names=[])
+        state.names.append(name)
+    return replace(snapshot, version=version, node_infos=node_infos, states=states, changes=ChangeLog())
 
 
 def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeInfo:

@@ -49,6 +49,8 @@ class GangMonitor:
             if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
                 self._check_complete(key, waiting)
         for key in resized:
+            if key not in self._gangs.forming:
+                self._gangs.collecting.group_changed(key)
             waiting = self._waiting.get(key)
             if waiting is not None:
                 waiting.retry_at = -inf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from extender.cache import ClusterCache
@@ -10,6 +10,7 @@ from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
+    CollectedDomain,
     Gang,
     GangMembers,
     GangMemory,
@@ -51,12 +52,16 @@ class GangPlanning:
         if isinstance(members, Reason):
             return members
         kept = frozenset(before.arrived if before is not None else ())
-        shortage = None
-        for count in plan_sizes(gang, members, len(kept)):
-            found = self._plan(gang, members.first(count, kept), pod, names, others, before)
+        shortage, collected, sizes = None, self._collected_for_other(gang), plan_sizes(gang, members, len(kept))
+        for count in sizes:
+            found = self._plan(gang, members.first(count, kept), pod, names, others, before, collected)
             if isinstance(found, (PlannedGang, Reason)):
                 return found
             shortage = found
+        if collected is not None:
+            fewest = members.first(sizes[-1], kept)
+            if not isinstance(self._plan(gang, fewest, pod, names, others, before, None), GangShortage):
+                return collected.reason
         gave_up = shortage is not None and shortage.gave_up
         return Reason(Code.GANG_GAVE_UP if gave_up else Code.GANG_NO_ROOM, (gang.key.name,))
 
@@ -82,6 +87,11 @@ class GangPlanning:
         except CallBudgetSpent:
             return True
 
+    def _collected_for_other(self, gang: Gang) -> CollectedDomain | None:
+        """The domain that is kept from the gang. A gang of which some members are bound may return to its domain."""
+        collected = self._filter_service.collected
+        return collected if collected is not None and collected.key != gang.key and not gang.placed else None
+
     def _members(self, gang: Gang) -> GangMembers | Reason:
         found = gang_members(gang, self._cache.snapshot(), self._filter_service.policy)
         if not isinstance(found, UnreadyMember):
@@ -98,8 +108,11 @@ class GangPlanning:
         names: Sequence[str] | None,
         others: Sequence[FormingGang],
         before: FormingGang | None,
+        collected: CollectedDomain | None,
     ) -> PlannedGang | Reason | GangShortage:
         problem = self._problem(gang, members, pod, names, before)
+        if collected is not None:
+            problem = _without_kept(problem, collected, before.arrived if before is not None else ())
         found = self._solve(gang, problem)
         occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
         if isinstance(found, GangPlan) and not occupied.isdisjoint(node for node, _ in found.placements.values()):
@@ -138,3 +151,14 @@ def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:
     return replace(
         problem, members=tuple(replace(member, excluded=member.excluded | nodes) for member in problem.members)
     )
+
+
+def _without_kept(problem: GangProblem, collected: CollectedDomain, arrived: Collection[str]) -> GangProblem:
+    """The problem without the nodes kept for another gang. kube-scheduler has assumed the pods `arrived` on nodes."""
+    members = (
+        member
+        if member.uid in arrived
+        else replace(member, excluded=member.excluded | collected.kept_from(member.requirements))
+        for member in problem.members
+    )
+    return replace(problem, members=tuple(members))

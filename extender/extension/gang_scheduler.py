@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
 
 import structlog
 
@@ -17,6 +16,7 @@ from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang
 from extender.extension.waiting_gangs import WaitingGangs
@@ -59,6 +59,9 @@ class GangScheduler:
         self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
+        self.collecting = GangCollecting(
+            cache, filter_service, planning, self.waiting, sink, clock, self.rescheduled.set, remembered_gangs
+        )
 
     # -- filter ----------------------------------------------------------------------------------------------
 
@@ -176,7 +179,8 @@ class GangScheduler:
             self.end(before, str(found))
         if found.code is Code.GANG_WAITS:
             return self._wait(gang.key, pod, names, found)
-        for claim in self._planning.unused_allocations(gang) if found.code is Code.GANG_NO_ROOM else ():
+        lacks_room = found.code in (Code.GANG_NO_ROOM, Code.COLLECTED_FOR_GANG)
+        for claim in self._planning.unused_allocations(gang) if lacks_room else ():
             self._sink.unsuitable(claim)
         return self._no_plan(gang.key, pod, names, found)
 
@@ -227,7 +231,7 @@ class GangScheduler:
         return self._rejected(pod, names, reason)
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP)
+        may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
         self.waiting.pause(key, reason, self._cache.snapshot().version if may_fit_later else -1, pod.uid)
         return self._rejected(pod, names, reason)
 
@@ -287,6 +291,7 @@ class GangScheduler:
         self._cache.member_bound(forming.key, uid)
         self.waiting.succeeded(forming.key)
         if len(forming.bound) == forming.quorum:
+            self.collecting.end(forming.key, "its minimum is bound")
             self.counts.bound += 1
             self.counts.seconds += self._clock() - forming.complete_since
         if forming.bound >= forming.planned.members:
@@ -298,7 +303,8 @@ class GangScheduler:
                 self._cache.release(uid)
 
     def expire(self) -> None:
-        """End the plans whose deadline passed."""
+        """End the plans whose deadline passed, and a collection whose time is over."""
+        self.collecting.expire()
         now = self._clock()
         for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
             members, name = forming.planned.members, forming.key.name
@@ -310,4 +316,5 @@ class GangScheduler:
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` has work; infinite if there is none."""
-        return min((forming.ends_at for forming in self.forming.values()), default=inf)
+        plans = (forming.ends_at for forming in self.forming.values())
+        return min([self.collecting.next_deadline, *plans])

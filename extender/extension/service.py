@@ -133,6 +133,12 @@ class Service:
         """See Binder.bind."""
         await self.binder.bind(key, uid, node)
 
+    def use_policy(self, policy: Policy) -> None:
+        """Use this policy from now on. A gang may collect devices now, or not any more."""
+        self.filter_service.use_policy(policy)
+        self.gangs.rescheduled.set()
+        self.requeuer.supply_changed()
+
     def _applied(self, kind: str) -> None:
         """Called after each applied event: drop deleted objects, and tell the requeuer if devices may be new."""
         self.filter_service.forget_deleted()
@@ -143,7 +149,11 @@ class Service:
             self.requeuer.supply_changed()
 
     def _find_schedulable(self) -> Iterator[bool]:
-        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
+        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
+
+        First the gang that collects devices is chosen: the search ends as soon as something fits.
+        """
+        yield from self.gangs.collecting.choose()
         for look in (self.filter_service.queueing_hints.find_schedulable, self.gang_monitor.find_schedulable):
             for fits in look():
                 yield fits

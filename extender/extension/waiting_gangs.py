@@ -47,6 +47,19 @@ class WaitingGangs:
         """The gangs for which an older snapshot than this version had no room, the least recently used first."""
         return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
 
+    def longest_complete(self, may: Callable[[GroupKey], bool]) -> GroupKey | None:
+        """Of the gangs without room for which `may` is True, the one that has been complete for longest."""
+        found = [
+            (gang.complete_since, key) for key, gang in self._gangs.items() if gang.reason.code is Code.GANG_NO_ROOM
+        ]
+        return next((key for _, key in sorted(found, key=lambda entry: entry[0]) if may(key)), None)
+
+    def plan_again(self, code: Code) -> None:
+        """End the pauses of the gangs that wait with this code."""
+        for gang in self._gangs.values():
+            if gang.reason.code is code:
+                gang.retry_at = -inf
+
     def wait(self, key: GroupKey, uid: str, reason: Reason) -> None:
         """The gang waits for an event that Berth sees: new members, or the end of another gang's plan."""
         gang = self._gangs.get(key)

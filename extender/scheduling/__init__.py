@@ -4,7 +4,10 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 """
 
 from extender.scheduling.binding_conditions import Readiness, readiness
+from extender.scheduling.collected_domain import CollectedDomain
 from extender.scheduling.decision import Attempt, Decision, ScoredNode, scored_node
+from extender.scheduling.domains import Domain
+from extender.scheduling.emptied_domains import EmptiedDomains, domains_by_room
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
@@ -31,7 +34,10 @@ from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
     "Attempt",
+    "CollectedDomain",
     "Decision",
+    "Domain",
+    "EmptiedDomains",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -55,6 +61,7 @@ __all__ = [
     "UnreadyMember",
     "Unschedulable",
     "UnschedulableAndUnresolvable",
+    "domains_by_room",
     "evaluate",
     "gang_members",
     "gang_minimum",

@@ -1,0 +1,179 @@
+"""Lets one gang at a time collect the freed devices of one domain, so that smaller pods do not starve it.
+
+Off by default (`gang_collect_seconds`). While a gang collects, no other pod gets devices on the nodes of its domain.
+At most half of the time a gang collects: after each collection passes as long a time without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import structlog
+from cachetools import LRUCache
+
+from extender.cache import ClusterCache
+from extender.extension.decisions import FilterSink
+from extender.extension.filter_service import FilterService
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.waiting_gangs import WaitingGangs
+from extender.model import CallBudgetSpent, Code, GroupKey, Pod
+from extender.scheduling import (
+    CollectedDomain,
+    EmptiedDomains,
+    GangMembers,
+    GangMemory,
+    GangProblem,
+    domains_by_room,
+    gang_members,
+    gang_minimum,
+    gang_of,
+    gang_problem,
+    is_incomplete,
+)
+
+_REMEMBERED = 4096  # gangs that collected, or that no domain could hold; the least recently used one is dropped first
+
+
+class GangCollecting:
+    """Chooses the gang that collects, and its domain.
+
+    `clock` returns seconds. `rescheduled` is called when `next_deadline` may be earlier than before.
+    """
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        filter_service: FilterService,
+        planning: GangPlanning,
+        waiting: WaitingGangs,
+        sink: FilterSink,
+        clock: Callable[[], float],
+        rescheduled: Callable[[], None],
+        remembered_gangs: int = _REMEMBERED,
+    ) -> None:
+        self._cache = cache
+        self._filter_service = filter_service
+        self._planning = planning
+        self._waiting = waiting
+        self._sink = sink
+        self._clock = clock
+        self._rescheduled = rescheduled
+        self._log = structlog.get_logger("berth.gangs")
+        self._not_before: LRUCache[GroupKey, float] = LRUCache(remembered_gangs)
+        self._rests_until = -inf
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that are kept for a gang."""
+        collected = self._filter_service.collected
+        return len(collected.nodes) if collected is not None else 0
+
+    # -- the choice ------------------------------------------------------------------------------------------
+
+    def choose(self) -> Iterator[bool]:
+        """If no gang collects, let the one collect that has been complete for longest and that a domain could hold.
+
+        One gang in each call, in steps. Yields False only: no pod fits because of this.
+        """
+        key, seconds = self._next(), self._filter_service.policy.gang_collect_seconds
+        if key is not None:
+            self._not_before[key] = self._clock() + seconds
+            for chosen in self._search(key):
+                yield False
+                if chosen is not None and self._next(key) is not None:
+                    self._begin(chosen)
+        yield False
+
+    def _next(self, key: GroupKey | None = None) -> GroupKey | None:
+        """The gang that may collect now; None if there is none. With `key`, only that gang counts."""
+        now, off = self._clock(), not self._filter_service.policy.gang_collect_seconds
+        if off or self._filter_service.collected is not None or now < self._rests_until:
+            return None
+        if key is not None:
+            return self._waiting.longest_complete(lambda other: other == key)
+        return self._waiting.longest_complete(lambda other: self._not_before.get(other, -inf) <= now)
+
+    def _search(self, key: GroupKey) -> Iterator[CollectedDomain | None]:
+        """Search in steps. The last value is the chosen domain, or None."""
+        snapshot = self._cache.snapshot()
+        pod = next(iter(snapshot.members.get(key, {}).values()), None)
+        problem = self._problem(pod) if pod is not None else None
+        if problem is None:
+            return
+        yield None
+        evaluation = partial(self._filter_service.evaluation, key.namespace)
+        try:
+            with evaluation() as context:
+                domains = domains_by_room(problem, snapshot, context, self._filter_service.rankings, GangMemory())
+        except CallBudgetSpent:
+            return
+        emptied = EmptiedDomains(problem, dict(snapshot.claims_of_group(key)), evaluation)
+        for domain in domains:
+            for nodes in emptied.holding(domain, self._cache.snapshot):
+                yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
+                if nodes:
+                    return
+
+    def _problem(self, pod: Pod) -> GangProblem | None:
+        """The problem of the gang's minimum. None if the gang does not wait for devices now."""
+        assert pod.membership is not None, "the pod is a member of the group"
+        snapshot, policy = self._cache.snapshot(), self._filter_service.policy
+        gang = gang_of(pod, pod.membership, snapshot)
+        members = gang_members(gang, snapshot, policy)
+        if not isinstance(members, GangMembers) or self._planning.fits(gang, pod):
+            return None
+        problem = gang_problem(gang, members.first(gang.missing), policy)
+        # A gang that may use any nodes needs a domain to collect in, too.
+        return replace(problem, topology="preferred") if problem.topology == "none" else problem
+
+    def _begin(self, chosen: CollectedDomain) -> None:
+        self._filter_service.collected = chosen
+        self._log.info(
+            "a gang collects the freed devices of a domain",
+            group=str(chosen.key),
+            level=chosen.level,
+            domain=chosen.name,
+            nodes=len(chosen.nodes),
+            seconds=self._filter_service.policy.gang_collect_seconds,
+        )
+        self._rescheduled()
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def end(self, key: GroupKey, why: str) -> None:
+        """The gang does not collect any more, if it did. The pods that were rejected for it are retried."""
+        collected, now = self._filter_service.collected, self._clock()
+        if collected is None or collected.key != key:
+            return
+        self._filter_service.collected = None
+        self._rests_until = now + (now - collected.since)
+        self._not_before[key] = now + self._filter_service.policy.gang_collect_seconds
+        self._log.info("a gang does not collect devices any more", group=str(key), because=why)
+        self._waiting.plan_again(Code.COLLECTED_FOR_GANG)
+        self._sink.fits()
+
+    def expire(self) -> None:
+        """End the collection whose time is over, or which the policy does not allow any more."""
+        collected = self._filter_service.collected
+        if collected is not None and self.next_deadline <= self._clock():
+            self.end(collected.key, "its time is over")
+
+    @property
+    def next_deadline(self) -> float:
+        """When `expire` has work; infinite if no gang collects."""
+        collected = self._filter_service.collected
+        return collected.since + self._filter_service.policy.gang_collect_seconds if collected is not None else inf
+
+    def group_changed(self, key: GroupKey) -> None:
+        """The members of the group or its minimum changed, and it has no plan. It must still be complete."""
+        collected = self._filter_service.collected
+        if collected is None or collected.key != key:
+            return
+        snapshot = self._cache.snapshot()
+        membership = next((pod.membership for pod in snapshot.members.get(key, {}).values()), None)
+        minimum = gang_minimum(membership, snapshot) if membership is not None else 0
+        if membership is None or not minimum or is_incomplete(membership, minimum, snapshot):
+            self.end(key, "its minimum does not wait any more")
