@@ -6,7 +6,9 @@ At most half of the time a gang collects: after each collection passes as long a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -34,14 +36,12 @@ from extender.scheduling import (
     is_incomplete,
 )
 
+_RETRY_SECONDS = 60.0  # until a gang is tried again that no domain could hold
 _REMEMBERED = 4096  # gangs that collected, or that no domain could hold; the least recently used one is dropped first
 
 
 class GangCollecting:
-    """Chooses the gang that collects, and its domain.
-
-    `clock` returns seconds. `rescheduled` is called when `next_deadline` may be earlier than before.
-    """
+    """Chooses the gang that collects, and its domain. `run` is a background task. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class GangCollecting:
         waiting: WaitingGangs,
         sink: FilterSink,
         clock: Callable[[], float],
-        rescheduled: Callable[[], None],
         remembered_gangs: int = _REMEMBERED,
     ) -> None:
         self._cache = cache
@@ -60,10 +59,10 @@ class GangCollecting:
         self._waiting = waiting
         self._sink = sink
         self._clock = clock
-        self._rescheduled = rescheduled
         self._log = structlog.get_logger("berth.gangs")
         self._not_before: LRUCache[GroupKey, float] = LRUCache(remembered_gangs)
-        self._rests_until = -inf
+        self._rests_until = -inf  # no gang may collect before
+        self._changed = asyncio.Event()
 
     @property
     def nodes(self) -> int:
@@ -71,30 +70,47 @@ class GangCollecting:
         collected = self._filter_service.collected
         return len(collected.nodes) if collected is not None else 0
 
+    def wake(self) -> None:
+        """A gang found no room, or the policy changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Choose the gang that collects, and end its collection in time, until cancelled."""
+        while True:
+            self._changed.clear()
+            self._expire()
+            while (key := self._next()) is not None:
+                await self._try(key)
+            seconds = self._next_deadline - self._clock()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
+                    await self._changed.wait()
+
     # -- the choice ------------------------------------------------------------------------------------------
 
-    def choose(self) -> Iterator[bool]:
-        """If no gang collects, let the one collect that has been complete for longest and that a domain could hold.
-
-        One gang in each call, in steps. Yields False only: no pod fits because of this.
-        """
-        key, seconds = self._next(), self._filter_service.policy.gang_collect_seconds
-        if key is not None:
-            self._not_before[key] = self._clock() + seconds
-            for chosen in self._search(key):
-                yield False
-                if chosen is not None and self._next(key) is not None:
-                    self._begin(chosen)
-        yield False
-
-    def _next(self, key: GroupKey | None = None) -> GroupKey | None:
-        """The gang that may collect now; None if there is none. With `key`, only that gang counts."""
-        now, off = self._clock(), not self._filter_service.policy.gang_collect_seconds
-        if off or self._filter_service.collected is not None or now < self._rests_until:
+    def _next(self) -> GroupKey | None:
+        """Of the gangs that may collect now, the one that has been complete for longest; None if there is none."""
+        now = self._clock()
+        if not self._may_begin(now):
             return None
-        if key is not None:
-            return self._waiting.longest_complete(lambda other: other == key)
-        return self._waiting.longest_complete(lambda other: self._not_before.get(other, -inf) <= now)
+        return self._waiting.longest_complete(lambda key: self._not_before.get(key, -inf) <= now)
+
+    def _may_begin(self, now: float) -> bool:
+        allowed = self._filter_service.policy.gang_collect_seconds > 0
+        return allowed and self._filter_service.collected is None and self._rests_until <= now
+
+    async def _try(self, key: GroupKey) -> None:
+        """Let the gang collect if a domain could hold it. Other tasks run between the steps of the search."""
+        self._not_before[key] = self._clock() + max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
+        await asyncio.sleep(0)
+        chosen: CollectedDomain | None = None
+        for found in self._search(key):
+            chosen = found
+            await asyncio.sleep(0)
+        waiting = self._waiting.get(key)
+        lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
+        if chosen is not None and lacks_room and self._may_begin(self._clock()):
+            self._begin(chosen)
 
     def _search(self, key: GroupKey) -> Iterator[CollectedDomain | None]:
         """Search in steps. The last value is the chosen domain, or None."""
@@ -139,7 +155,6 @@ class GangCollecting:
             nodes=len(chosen.nodes),
             seconds=self._filter_service.policy.gang_collect_seconds,
         )
-        self._rescheduled()
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -154,18 +169,24 @@ class GangCollecting:
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
         self._waiting.plan_again(Code.COLLECTED_FOR_GANG)
         self._sink.fits()
+        self._changed.set()
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """End the collection whose time is over, or which the policy does not allow any more."""
         collected = self._filter_service.collected
-        if collected is not None and self.next_deadline <= self._clock():
+        if collected is not None and self._deadline(collected) <= self._clock():
             self.end(collected.key, "its time is over")
 
     @property
-    def next_deadline(self) -> float:
-        """When `expire` has work; infinite if no gang collects."""
+    def _next_deadline(self) -> float:
+        """When the collection ends or the next one may begin; infinite if neither will be."""
         collected = self._filter_service.collected
-        return collected.since + self._filter_service.policy.gang_collect_seconds if collected is not None else inf
+        if collected is not None:
+            return self._deadline(collected)
+        return self._rests_until if self._rests_until > self._clock() else inf
+
+    def _deadline(self, collected: CollectedDomain) -> float:
+        return collected.since + self._filter_service.policy.gang_collect_seconds
 
     def group_changed(self, key: GroupKey) -> None:
         """The members of the group or its minimum changed, and it has no plan. It must still be complete."""

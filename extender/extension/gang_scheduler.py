@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 import structlog
 
@@ -59,9 +60,7 @@ class GangScheduler:
         self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
-        self.collecting = GangCollecting(
-            cache, filter_service, planning, self.waiting, sink, clock, self.rescheduled.set, remembered_gangs
-        )
+        self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock, remembered_gangs)
 
     # -- filter ----------------------------------------------------------------------------------------------
 
@@ -233,6 +232,7 @@ class GangScheduler:
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
         self.waiting.pause(key, reason, self._cache.snapshot().version if may_fit_later else -1, pod.uid)
+        self.collecting.wake()
         return self._rejected(pod, names, reason)
 
     def _rejected(self, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
@@ -303,8 +303,7 @@ class GangScheduler:
                 self._cache.release(uid)
 
     def expire(self) -> None:
-        """End the plans whose deadline passed, and a collection whose time is over."""
-        self.collecting.expire()
+        """End the plans whose deadline passed."""
         now = self._clock()
         for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
             members, name = forming.planned.members, forming.key.name
@@ -316,5 +315,4 @@ class GangScheduler:
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` has work; infinite if there is none."""
-        plans = (forming.ends_at for forming in self.forming.values())
-        return min([self.collecting.next_deadline, *plans])
+        return min((forming.ends_at for forming in self.forming.values()), default=inf)

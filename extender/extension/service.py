@@ -96,6 +96,7 @@ class Service:
         start = self.supervisor.start
         start("requeue", partial(self.requeuer.run, self._find_schedulable))
         start("gangs", self.gang_monitor.run)
+        start("gang-collecting", self.gangs.collecting.run)
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
         start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
@@ -136,8 +137,7 @@ class Service:
     def use_policy(self, policy: Policy) -> None:
         """Use this policy from now on. A gang may collect devices now, or not any more."""
         self.filter_service.use_policy(policy)
-        self.gangs.rescheduled.set()
-        self.requeuer.supply_changed()
+        self.gangs.collecting.wake()
 
     def _applied(self, kind: str) -> None:
         """Called after each applied event: drop deleted objects, and tell the requeuer if devices may be new."""
@@ -149,11 +149,7 @@ class Service:
             self.requeuer.supply_changed()
 
     def _find_schedulable(self) -> Iterator[bool]:
-        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run.
-
-        First the gang that collects devices is chosen: the search ends as soon as something fits.
-        """
-        yield from self.gangs.collecting.choose()
+        """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
         for look in (self.filter_service.queueing_hints.find_schedulable, self.gang_monitor.find_schedulable):
             for fits in look():
                 yield fits

@@ -88,7 +88,7 @@ DESCRIPTIONS = {
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
     Code.HELD_FOR_GANG: "Berth holds the devices for a group that is being bound. This pod is retried automatically.",
-    Code.COLLECTED_FOR_GANG: "The group collects devices of one domain (`gang_collect_seconds`). This pod is retried after that.",
+    Code.COLLECTED_FOR_GANG: "The group collects devices (`gang_collect_seconds`). This pod is retried afterwards.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 
