@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from extender.extension.waiting_gangs import WaitingGangs
+from extender.model import Code, GroupKey, GroupSource, Reason
 from extender.policy import Policy
 from extender.sandbox import carried_machines
+from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gangs import NO_ROOM, bind_all, delete, member, planned, reasons
@@ -162,6 +165,48 @@ async def test_one_gang_collects_at_a_time_and_the_one_that_waits_longest_is_fir
         collected = b.app.service.filter_service.collected
         assert collected is not None
         assert collected.key.name == "later"
+
+
+def test_gangs_collect_by_age_and_those_that_have_collected_come_last() -> None:
+    now = [0.0]
+    waiting = WaitingGangs(lambda: now[0], 8)
+    keys = {name: GroupKey("default", GroupSource.BERTH, name) for name in ("old", "new", "refused")}
+    waiting.pause(keys["refused"], Reason(Code.GANG_REFUSED, ("refused",)))
+    for name in ("old", "new"):
+        now[0] += 1
+        waiting.pause(keys[name], Reason(Code.GANG_NO_ROOM, (name,)))
+    assert waiting.next_to_collect(2.0) == keys["old"]
+    waiting.collects_not_before(keys["old"], 9.0)
+    assert waiting.next_to_collect(2.0) == keys["new"]
+    assert waiting.next_to_collect(9.0) == keys["new"]
+    waiting.collects_not_before(keys["new"], 10.0)
+    assert waiting.next_to_collect(9.0) == keys["old"]
+    assert waiting.next_to_collect(8.0) is None
+
+
+async def test_a_pod_goes_on_where_it_has_devices_or_was_offered_them() -> None:
+    async with racks(ON, 2) as b:
+        await run_alone(b, "x", "a0")
+        assert await ask_alone(b, "offered", 4) == ["a1"]
+        b.cluster.apply(pod("sharing", "x-gpus"))
+        names = await gang(b, 2)
+        assert await reasons(b, names[0]) == {NO_ROOM}
+        await collecting(b)
+        assert await b.bind("offered", "a1") == ""
+        assert (await b.filter("sharing"))["NodeNames"] == ["a0"]
+
+
+async def test_a_pod_that_takes_no_devices_may_use_the_domain() -> None:
+    async with racks(ON, 2) as b:
+        labels = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+        b.cluster.api.registry.patch(RESOURCES["", "namespaces"], ("", "default"), labels, "", strategic=False)
+        b.cluster.apply(claim("monitor", 8, adminAccess=True))
+        b.cluster.apply(pod("monitor", "monitor"))
+        await run_alone(b, "x", "a0")
+        names = await gang(b, 2)
+        assert await reasons(b, names[0]) == {NO_ROOM}
+        await collecting(b)
+        assert sorted((await b.filter("monitor"))["NodeNames"]) == ["a0", "a1"]
 
 
 async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:

@@ -14,7 +14,6 @@ from functools import partial
 from math import inf
 
 import structlog
-from cachetools import LRUCache
 
 from extender.cache import ClusterCache
 from extender.extension.decisions import FilterSink
@@ -37,7 +36,6 @@ from extender.scheduling import (
 )
 
 _RETRY_SECONDS = 60.0  # until a gang is tried again that no domain could hold
-_REMEMBERED = 4096  # gangs that collected, or that no domain could hold; the least recently used one is dropped first
 
 
 class GangCollecting:
@@ -51,7 +49,6 @@ class GangCollecting:
         waiting: WaitingGangs,
         sink: FilterSink,
         clock: Callable[[], float],
-        remembered_gangs: int = _REMEMBERED,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -60,7 +57,6 @@ class GangCollecting:
         self._sink = sink
         self._clock = clock
         self._log = structlog.get_logger("berth.gangs")
-        self._not_before: LRUCache[GroupKey, float] = LRUCache(remembered_gangs)
         self._rests_until = -inf  # no gang may collect before
         self._changed = asyncio.Event()
 
@@ -89,11 +85,9 @@ class GangCollecting:
     # -- the choice ------------------------------------------------------------------------------------------
 
     def _next(self) -> GroupKey | None:
-        """Of the gangs that may collect now, the one that has been complete for longest; None if there is none."""
+        """The gang that may collect now; None if there is none."""
         now = self._clock()
-        if not self._may_begin(now):
-            return None
-        return self._waiting.longest_complete(lambda key: self._not_before.get(key, -inf) <= now)
+        return self._waiting.next_to_collect(now) if self._may_begin(now) else None
 
     def _may_begin(self, now: float) -> bool:
         allowed = self._filter_service.policy.gang_collect_seconds > 0
@@ -101,7 +95,8 @@ class GangCollecting:
 
     async def _try(self, key: GroupKey) -> None:
         """Let the gang collect if a domain could hold it. Other tasks run between the steps of the search."""
-        self._not_before[key] = self._clock() + max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
+        seconds = max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
+        self._waiting.collects_not_before(key, self._clock() + seconds)
         await asyncio.sleep(0)
         chosen: CollectedDomain | None = None
         for found in self._search(key):
@@ -138,6 +133,8 @@ class GangCollecting:
         assert pod.membership is not None, "the pod is a member of the group"
         snapshot, policy = self._cache.snapshot(), self._filter_service.policy
         gang = gang_of(pod, pod.membership, snapshot)
+        if not gang.is_complete or not gang.missing:
+            return None
         members = gang_members(gang, snapshot, policy)
         if not isinstance(members, GangMembers) or self._planning.fits(gang, pod):
             return None
@@ -165,7 +162,7 @@ class GangCollecting:
             return
         self._filter_service.collected = None
         self._rests_until = now + (now - collected.since)
-        self._not_before[key] = now + self._filter_service.policy.gang_collect_seconds
+        self._waiting.collects_not_before(key, self._rests_until)
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
         self._waiting.plan_again(Code.COLLECTED_FOR_GANG)
         self._sink.fits()

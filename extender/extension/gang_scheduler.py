@@ -60,7 +60,7 @@ class GangScheduler:
         self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
-        self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock, remembered_gangs)
+        self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
 
     # -- filter ----------------------------------------------------------------------------------------------
 
