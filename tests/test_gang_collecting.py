@@ -209,6 +209,28 @@ async def test_a_pod_that_takes_no_devices_may_use_the_domain() -> None:
         assert sorted((await b.filter("monitor"))["NodeNames"]) == ["a0", "a1"]
 
 
+async def test_nodes_on_which_no_member_may_run_are_not_kept() -> None:
+    async with racks(ON, 2, 2, 2) as b:
+        for node in ("a0", "b0", "b1", "c0", "c1"):
+            await run_alone(b, f"x-{node}", node)
+        b.cluster.api.registry.patch(
+            RESOURCES["", "nodes"], ("", "a1"), {"spec": {"unschedulable": True}}, "", strategic=False
+        )
+        wanted = {"key": RACK, "operator": "NotIn", "values": ["b"]}
+        required = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
+        }
+        for i in range(2):
+            annotations = {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+            b.cluster.apply(claim(f"job-{i}-gpus", 8))
+            affinity = {"nodeAffinity": required}
+            b.cluster.apply(pod(f"job-{i}", f"job-{i}-gpus", annotations=annotations, affinity=affinity))
+        await b.settled()
+        found = await b.filter("job-0", ["a0", "c0", "c1"])
+        assert set(found["FailedAndUnresolvableNodes"].values()) == {NO_ROOM}
+        assert await collecting(b) == {"c0", "c1"}, "a1 is cordoned, and the gang may not use rack b"
+
+
 async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:
     async with racks(Policy(gang_collect_seconds=3600, group_levels=(RACK,)), 2, 3) as b:
         for node in ("a0", "b0", "b1"):

@@ -44,6 +44,7 @@ from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, NULL_OBSERVER, CauseRecorder
 from extender.allocation.selection import find_class, select
+from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "problem_of",
     "select",
     "taken_mask",
+    "tolerates",
     "troubled",
     "usage_of",
     "uses_of",

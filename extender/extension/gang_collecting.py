@@ -138,7 +138,8 @@ class GangCollecting:
         members = gang_members(gang, snapshot, policy)
         if not isinstance(members, GangMembers) or self._planning.fits(gang, pod):
             return None
-        problem = gang_problem(gang, members.first(gang.missing), policy)
+        members = members.first(gang.missing)
+        problem = gang_problem(gang, members, policy, self._planning.usable_nodes(members))
         # A gang that may use any nodes needs a domain to collect in, too.
         return replace(problem, topology="preferred") if problem.topology == "none" else problem
 

@@ -19,6 +19,7 @@ from extender.scheduling import (
     GangShortage,
     Pending,
     UnreadyMember,
+    UsableNodes,
     gang_members,
     gang_problem,
     plan_gang,
@@ -33,6 +34,7 @@ class GangPlanning:
         self._cache = cache
         self._filter_service = filter_service
         self._memory = GangMemory()
+        self._usable = UsableNodes()
 
     def plan(
         self,
@@ -44,7 +46,8 @@ class GangPlanning:
     ) -> PlannedGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers `pod`; equal members are offered the same. `others` are gangs
+        `names` are the nodes that kube-scheduler offers `pod`; equal members are offered the same. None: all that the
+        node selectors, affinity and tolerations of the pods allow. `others` are gangs
         with a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent.
         """
@@ -86,6 +89,10 @@ class GangPlanning:
             return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
         except CallBudgetSpent:
             return True
+
+    def usable_nodes(self, members: GangMembers) -> dict[str, frozenset[str]]:
+        """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out."""
+        return self._usable.of(members.pods, self._cache.store.nodes, self._cache.store.nodes_version)
 
     def _collected_for_other(self, gang: Gang) -> CollectedDomain | None:
         """The domain that is kept from the gang. A gang of which some members are bound may return to its domain."""
@@ -132,7 +139,9 @@ class GangPlanning:
         self, gang: Gang, members: GangMembers, pod: Pod, names: Sequence[str] | None, before: FormingGang | None
     ) -> GangProblem:
         asked, nodes = members.requirements.get(pod.uid), dict[str, frozenset[str]]()
-        if names is not None and asked is not None:
+        if names is None:
+            nodes |= self.usable_nodes(members)
+        elif asked is not None:
             offered = frozenset(names)
             nodes = {uid: offered for uid, found in members.requirements.items() if found.key == asked.key}
         if before is None:

@@ -16,6 +16,7 @@ from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, plan_sizes
+from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -61,6 +62,7 @@ __all__ = [
     "UnreadyMember",
     "Unschedulable",
     "UnschedulableAndUnresolvable",
+    "UsableNodes",
     "domains_by_room",
     "evaluate",
     "gang_members",
