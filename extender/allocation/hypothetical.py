@@ -5,7 +5,7 @@ The state of such a node is hypothetical: no cache of statuses may keep it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapsh
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Pool
 from extender.allocation.problem import UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
-from extender.model import Device, DeviceId, PoolKey, Result
+from extender.model import Device, DeviceId, Fabric, PoolKey, Result
 
 _Pools = Mapping[PoolKey, PoolUse]
 _Counters = Mapping[PoolKey, Mapping[CounterKey, int]]
@@ -68,7 +68,7 @@ def with_devices_allocated(
 def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) -> NodeInfo:
     """The node with all devices of its own pools free except `kept`, in a hypothetical state.
 
-    The use of pools that other nodes share stays. The memory in use on the released devices is no drift.
+    The use of pools that other nodes share stays. Memory that is in use on the released devices does not count.
     """
     before, own = node_info.allocated_state, {pool.key for pool in node_info.inventory.pools if is_own(pool)}
     pools = {key: use for key, use in before.pools.items() if key not in own}
@@ -77,8 +77,26 @@ def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) ->
         for pool in node_info.inventory.pools
         if pool.counter_sets
     }
-    found = with_devices_allocated(_with_use(node_info, pools, counters), kept)
-    return replace(found, drift=node_info.drift, overuse=node_info.overuse)
+    idle = replace(node_info, fabric=_without_memory_in_use(node_info, own))
+    return with_devices_allocated(_with_use(idle, pools, counters), kept)
+
+
+def _without_memory_in_use(node_info: NodeInfo, pools: Container[PoolKey]) -> Fabric | None:
+    """The fabric without the readings of memory that workloads with claims on these pools may use."""
+    fabric, inventory = node_info.fabric, node_info.inventory
+    if fabric is None:
+        return None
+
+    def is_allocated(bit: int) -> bool:
+        place = inventory.places[bit]
+        key = inventory.pools[place.pool].key
+        return key in pools and node_info.allocated_state.pools.get(key, UNUSED).holds(place.id.device)
+
+    gpus = tuple(
+        replace(gpu, memory_free_bytes=None) if bit >= 0 and is_allocated(bit) else gpu
+        for gpu, bit in zip(fabric.gpus, node_info.gpu_bits, strict=True)
+    )
+    return replace(fabric, gpus=gpus)
 
 
 def is_own(pool: Pool) -> bool:

@@ -137,4 +137,4 @@ def _empty_state(node_info: NodeInfo) -> Hashable | None:
     attribute_class = node_info.state.attribute_class
     if attribute_class is None or not all(is_own(pool) for pool in node_info.inventory.pools):
         return None
-    return attribute_class.number, node_info.drift, tuple(node_info.overuse.items()), node_info.agent_is_fresh
+    return attribute_class.number, node_info.drift, node_info.agent_is_fresh
