@@ -252,6 +252,40 @@ async def test_other_gangs_are_planned_outside_of_the_domain_or_wait() -> None:
         assert set(nodes.values()) == {"a0", "a1"}
 
 
+async def test_a_rejection_from_before_the_plan_does_not_end_the_plan() -> None:
+    async with racks(ON, 2) as b:
+        await run_alone(b, "x", "a0")
+        names = await gang(b, 2)
+        assert await reasons(b, names[0]) == {NO_ROOM}
+        await collecting(b)
+        for i in range(2):
+            member(b, f"other-{i}", "other", 2, gpus=4)
+        await b.settled()
+        assert await reasons(b, "other-0") == {KEPT}
+        b.app.service.use_policy(Policy())
+        await planned_in_the_end(b, "other-0")
+        said = {"type": "PodScheduled", "status": "False", "message": f"0/2 nodes are available: 2 {KEPT}."}
+        change = {"status": {"conditions": [said]}}
+        b.cluster.api.registry.patch(RESOURCES["", "pods"], ("default", "other-1"), change, "status", strategic=True)
+        await b.settled()
+        assert set((await planned(b, "other-0", "other-1")).values()) == {"a1"}
+        assert not b.app.service.gangs.counts.failed
+
+
+async def test_a_replaced_pod_returns_to_its_running_gang() -> None:
+    async with racks(ON, 2) as b:
+        running = await gang(b, 2, "running")
+        assert await bind_all(b, await planned(b, *running)) == ["", ""]
+        names = await gang(b, 2)
+        assert await reasons(b, names[0]) == {NO_ROOM}
+        assert await collecting(b) == {"a0", "a1"}
+        node = b.node_of("running-1")
+        await end(b, "running-1")
+        member(b, "running-2", "running", 2)
+        await b.settled()
+        assert await planned(b, "running-2") == {"running-2": node}
+
+
 async def test_a_gang_that_no_domain_could_hold_does_not_collect_and_the_next_one_does() -> None:
     async with racks(ON, 2, 2) as b:
         for node in ("a0", "a1", "b0", "b1"):

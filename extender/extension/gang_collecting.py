@@ -109,13 +109,12 @@ class GangCollecting:
 
     def _search(self, key: GroupKey) -> Iterator[CollectedDomain | None]:
         """Search in steps. The last value is the chosen domain, or None."""
-        snapshot = self._cache.snapshot()
-        pod = next(iter(snapshot.members.get(key, {}).values()), None)
+        pod = next(iter(self._cache.snapshot().members.get(key, {}).values()), None)
         problem = self._problem(pod) if pod is not None else None
         if problem is None:
             return
         yield None
-        evaluation = partial(self._filter_service.evaluation, key.namespace)
+        snapshot, evaluation = self._cache.snapshot(), partial(self._filter_service.evaluation, key.namespace)
         try:
             with evaluation() as context:
                 domains = domains_by_room(problem, snapshot, context, self._filter_service.rankings, GangMemory())
@@ -173,7 +172,8 @@ class GangCollecting:
         """End the collection whose time is over, or which the policy does not allow any more."""
         collected = self._filter_service.collected
         if collected is not None and self._deadline(collected) <= self._clock():
-            self.end(collected.key, "its time is over")
+            allowed = self._filter_service.policy.gang_collect_seconds > 0
+            self.end(collected.key, "its time is over" if allowed else "the policy does not allow it any more")
 
     @property
     def _next_deadline(self) -> float:

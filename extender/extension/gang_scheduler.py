@@ -195,6 +195,7 @@ class GangScheduler:
             doubtful = self.waiting.failures(gang.key) > 0 or gang.key.source is GroupSource.CORE
             first_bind_by = min(now + members + _DOUBTFUL_SECONDS, deadline) if doubtful else deadline
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, first_bind_by)
+            forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.forming[gang.key] = forming
         else:
             forming.planned, forming.replans = planned, forming.replans + 1

@@ -49,6 +49,7 @@ class FormingGang:
     first_bind_by: float  # when the plan ends if no bind request came: earlier than `deadline` after a failed plan
     excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler refused
     replans: int = 0
+    rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
     arrived: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
