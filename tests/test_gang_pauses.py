@@ -49,7 +49,9 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     waiting = WaitingGangs(lambda: 0.0, 4)
     for i in range(100):
         waiting.pause(key(f"job-{i}"), REFUSED)
+        waiting.collects_not_before(key(f"job-{i}"), 1.0)
     assert len(waiting) == 4
+    assert sum(waiting.may_collect_at(key(f"job-{i}")) == 1.0 for i in range(100)) == 4
     assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
 
 

@@ -18,7 +18,13 @@ from extender.allocation.constraints import attribute_values
 from extender.allocation.counters import left_of
 from extender.allocation.fast_path import FastPath, fast_path
 from extender.allocation.features import Features, from_gates
-from extender.allocation.hypothetical import with_devices_allocated, with_devices_released
+from extender.allocation.hypothetical import (
+    hypothetical_snapshot,
+    is_own,
+    with_devices_allocated,
+    with_devices_released,
+    with_own_pools_released,
+)
 from extender.allocation.live_memory import Uses, live_use, troubled, uses_of
 from extender.allocation.node_info import ChangeLog, FleetBaseline, Interned, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters, overdrawn_counters, problem_of, usage_of
@@ -38,6 +44,7 @@ from extender.allocation.result import allocations
 from extender.allocation.search import EVERYTHING, Search
 from extender.allocation.search_observer import CAUSES, NULL_OBSERVER, CauseRecorder
 from extender.allocation.selection import find_class, select
+from extender.allocation.taints import tolerates
 from extender.allocation.unsupported_devices import field_of
 
 __all__ = [
@@ -76,16 +83,20 @@ __all__ = [
     "find_class",
     "from_gates",
     "gather",
+    "hypothetical_snapshot",
     "inventory",
+    "is_own",
     "left_of",
     "live_use",
     "overdrawn_counters",
     "problem_of",
     "select",
     "taken_mask",
+    "tolerates",
     "troubled",
     "usage_of",
     "uses_of",
     "with_devices_allocated",
     "with_devices_released",
+    "with_own_pools_released",
 ]

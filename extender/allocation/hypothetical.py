@@ -5,16 +5,16 @@ The state of such a node is hypothetical: no cache of statuses may keep it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from extender.allocation.live_memory import live_use, uses_of
-from extender.allocation.node_info import NodeInfo, NodeState
+from extender.allocation.node_info import ChangeLog, NodeInfo, NodeState, Snapshot
 from extender.allocation.offline import consumed_counters
 from extender.allocation.pools import Pool
 from extender.allocation.problem import UNUSED, AllocatedState, CounterKey, PoolUse, taken_mask
-from extender.model import Device, DeviceId, PoolKey, Result
+from extender.model import Device, DeviceId, Fabric, PoolKey, Result
 
 _Pools = Mapping[PoolKey, PoolUse]
 _Counters = Mapping[PoolKey, Mapping[CounterKey, int]]
@@ -63,6 +63,59 @@ def with_devices_allocated(
             counters[pool.key] = _with_consumed(counters[pool.key], use, devices)
         pools[pool.key] = _with(use, added)
     return _with_use(node_info, pools, counters)
+
+
+def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) -> NodeInfo:
+    """The node with all devices of its own pools free except `kept`, in a hypothetical state.
+
+    The use of pools that other nodes share stays. Memory that is in use on the released devices does not count.
+    """
+    before, own = node_info.allocated_state, {pool.key for pool in node_info.inventory.pools if is_own(pool)}
+    pools = {key: use for key, use in before.pools.items() if key not in own}
+    counters = {
+        pool.key: {} if pool.key in own else before.counters(pool)
+        for pool in node_info.inventory.pools
+        if pool.counter_sets
+    }
+    idle = replace(node_info, fabric=_without_memory_in_use(node_info, own))
+    return with_devices_allocated(_with_use(idle, pools, counters), kept)
+
+
+def _without_memory_in_use(node_info: NodeInfo, pools: Container[PoolKey]) -> Fabric | None:
+    """The fabric without the readings of memory that workloads with claims on these pools may use."""
+    fabric, inventory = node_info.fabric, node_info.inventory
+    if fabric is None:
+        return None
+
+    def is_allocated(bit: int) -> bool:
+        place = inventory.places[bit]
+        key = inventory.pools[place.pool].key
+        return key in pools and node_info.allocated_state.pools.get(key, UNUSED).holds(place.id.device)
+
+    gpus = tuple(
+        replace(gpu, memory_free_bytes=None) if bit >= 0 and is_allocated(bit) else gpu
+        for gpu, bit in zip(fabric.gpus, node_info.gpu_bits, strict=True)
+    )
+    return replace(fabric, gpus=gpus)
+
+
+def is_own(pool: Pool) -> bool:
+    """Whether only one node can use the devices of the pool."""
+    return all(slice_.selection.node_name for slice_ in pool.slices)
+
+
+def hypothetical_snapshot(snapshot: Snapshot, node_infos: Mapping[str, NodeInfo], version: int) -> Snapshot:
+    """The snapshot with only these nodes.
+
+    A ranking may follow a sequence of such snapshots if their versions differ, but not real snapshots, too.
+    """
+    states: dict[int, NodeState] = {}
+    for name, node_info in sorted(node_infos.items()):
+        state = states.get(node_info.state.number)
+        if state is None:  # a copy, because the state may list nodes of another snapshot
+            state = states[node_info.state.number] = replace(node_info.state, names=[])
+        state.names.append(name)
+    return replace(snapshot, version=version, node_infos=node_infos, states=states, changes=ChangeLog())
 
 
 def _with_use(node_info: NodeInfo, pools: _Pools, counters: _Counters) -> NodeInfo:

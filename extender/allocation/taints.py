@@ -1,4 +1,4 @@
-"""Device taints and tolerations (KEP-5055)."""
+"""Taints and tolerations of devices (KEP-5055); those of nodes have the same meaning."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ async def run(
         if policy_file is not None:
             filter_service = service.filter_service
             file = PolicyFile(
-                policy_file, in_this_loop(filter_service.use_policy), in_this_loop(filter_service.reject_policy), known
+                policy_file, in_this_loop(service.use_policy), in_this_loop(filter_service.reject_policy), known
             )
             service.supervisor.start("policies", partial(watch_policies, file))
         running = dict(zip(servers, sockets, strict=True))

@@ -22,6 +22,7 @@ from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
 from extender.policy import Policy
 from extender.scheduling import (
+    CollectedDomain,
     EvaluationContext,
     Evaluator,
     FilterStatus,
@@ -87,8 +88,11 @@ class FilterService:
         self.limits = limits or EvaluationLimits()
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
-        self.queueing_hints = QueueingHints(cache, self._unschedulable, self.rankings, self.evaluation, self._postpone)
+        self.queueing_hints = QueueingHints(
+            cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self._kept_from
+        )
         self.policy_generation = 0
+        self.collected: CollectedDomain | None = None  # the nodes that are kept for a gang that waits
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
         self.use_policy(policy)
 
@@ -147,12 +151,16 @@ class FilterService:
             text = str(_unfinished(ranking, snapshot))
             self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
-        found = shortlist(ranking, requirements, snapshot, names)
+        found = shortlist(ranking, requirements, snapshot, names, self.collected)
         if not found.nodes:
             self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
-            self._sink.attempted(pod, 0, len(names), ranking.unschedulable_counts().items())
-            self.unschedulable_reasons[(ranking.main_reason() or Code.ELSEWHERE).name] += 1
+            counts, code = ranking.unschedulable_counts(), ranking.main_reason() or Code.ELSEWHERE
+            collected = str(self.collected.reason) if self.collected is not None else ""
+            if collected and collected in (by_text := Counter(found.reasons.values())):
+                counts, code = by_text, Code.COLLECTED_FOR_GANG
+            self._sink.attempted(pod, 0, len(names), counts.items())
+            self.unschedulable_reasons[code.name] += 1
             return FilterResult([], found.reasons)
         self._unschedulable.remove(pod.uid)
         self._shortlists[pod.uid] = {name: placement.score for name, placement in found.nodes}
@@ -161,6 +169,10 @@ class FilterService:
         # Pods that share a claim are sent to the node of its hold, so kube-scheduler gets no other node to choose.
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
+
+    def _kept_from(self, requirements: PodRequirements) -> frozenset[str]:
+        """The nodes that are kept for a gang, and that the pod must not use."""
+        return self.collected.kept_from(requirements) if self.collected is not None else frozenset()
 
     def _update(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
         """Evaluate every node within the budget of one call.
@@ -221,7 +233,8 @@ class FilterService:
             self.throttle.charge(one.namespace, budget, seconds)
         if done and one.gave_up:
             one.gave_up = False
-            if any(uid in self._unschedulable for uid in one.pods) and ranking.best(None, 1):
+            kept = self._kept_from(one.requirements)
+            if any(uid in self._unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
                 self._sink.fits()
         if done and ranking.refresh(snapshot, context):
             self._unfinished.done(one.requirements)

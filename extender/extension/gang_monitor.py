@@ -49,6 +49,8 @@ class GangMonitor:
             if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
                 self._check_complete(key, waiting)
         for key in resized:
+            if key not in self._gangs.forming:
+                self._gangs.collecting.group_changed(key)
             waiting = self._waiting.get(key)
             if waiting is not None:
                 waiting.retry_at = -inf
@@ -109,9 +111,9 @@ class GangMonitor:
             # in-tree gang scheduling reports each round with a text that says nothing of the pod.
             if forming.key.source is GroupSource.CORE:
                 continue
-            own = f"group {forming.key.name}"
-            if pod.unschedulable not in ("", forming.planned.told[uid]) and own not in pod.unschedulable:
-                self._gangs.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {pod.unschedulable}")
+            text, own = pod.unschedulable, (f"group {forming.key.name}", forming.rejected_with)
+            if text not in ("", forming.planned.told[uid]) and not any(known and known in text for known in own):
+                self._gangs.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {text}")
                 return
 
     def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from extender.cache import ClusterCache
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
+    CollectedDomain,
     Gang,
     GangMembers,
     GangMemory,
@@ -18,12 +19,30 @@ from extender.scheduling import (
     GangShortage,
     Pending,
     UnreadyMember,
+    UsableNodes,
     gang_members,
     gang_problem,
     no_room,
     plan_gang,
     plan_sizes,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What a plan is made for: see GangPlanning.plan."""
+
+    pod: Pod
+    names: Sequence[str] | None
+    others: Sequence[FormingGang]
+    before: FormingGang | None
+    collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
+    limited: bool  # whether the plan expects on no node more room than kube-scheduler has shown on one
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """UIDs of the members that the plan must not move."""
+        return self.before.settled if self.before is not None else frozenset()
 
 
 class GangPlanning:
@@ -33,6 +52,7 @@ class GangPlanning:
         self._cache = cache
         self._filter_service = filter_service
         self._memory = GangMemory()
+        self._usable = UsableNodes()
 
     def plan(
         self,
@@ -44,25 +64,41 @@ class GangPlanning:
     ) -> PlannedGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers `pod`; equal members are offered the same. `others` are gangs
+        `names` are the nodes that kube-scheduler offers `pod`; equal members are offered the same. None: all that the
+        node selectors, affinity and tolerations of the pods allow. `others` are gangs
         with a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent.
         """
         members = self._members(gang) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
-        kept = before.settled if before is not None else frozenset()
-        shortage = None
-        # What kube-scheduler showed on one node may be wrong for others, so the last attempt does without the limits.
-        for limited in (True, False) if before is not None and before.most else (False,):
-            for count in plan_sizes(gang, members, len(kept)):
-                found = self._plan(gang, members.first(count, kept), pod, names, others, before, limited=limited)
-                if isinstance(found, (PlannedGang, Reason)):
-                    return found
-                shortage = found
-        if shortage is not None and shortage.gave_up:
+        collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
+        attempt = _Attempt(pod, names, others, before, collected, limited)
+        kept = attempt.settled
+        sizes = plan_sizes(gang, members, len(kept))
+        found = self._largest(gang, members, sizes, attempt)
+        if isinstance(found, GangShortage) and attempt.limited:
+            # What kube-scheduler showed on one node may be wrong for others.
+            found = self._largest(gang, members, sizes, replace(attempt, limited=False))
+        if not isinstance(found, GangShortage):
+            return found
+        if collected is not None:
+            fewest, alone = members.first(sizes[-1], kept), replace(attempt, collected=None, limited=False)
+            if not isinstance(self._plan(gang, fewest, alone), GangShortage):
+                return collected.reason
+        if found.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
         return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
+
+    def _largest(
+        self, gang: Gang, members: GangMembers, sizes: Sequence[int], attempt: _Attempt
+    ) -> PlannedGang | Reason | GangShortage:
+        """The plan of the first size that fits; else the shortage of the last one."""
+        for count in sizes:
+            found = self._plan(gang, members.first(count, attempt.settled), attempt)
+            if not isinstance(found, GangShortage):
+                break
+        return found
 
     def unused_allocations(self, gang: Gang) -> list[Claim]:
         """Allocations of waiting members that an earlier attempt left, and that only keep devices from other pods.
@@ -86,6 +122,15 @@ class GangPlanning:
         except CallBudgetSpent:
             return True
 
+    def usable_nodes(self, members: GangMembers) -> dict[str, frozenset[str]]:
+        """By UID, the nodes that kube-scheduler may offer a member; members that may use all nodes are left out."""
+        return self._usable.of(members.pods, self._cache.store.nodes, self._cache.store.nodes_version)
+
+    def _collected_for_other(self, gang: Gang) -> CollectedDomain | None:
+        """The domain that is kept from the gang. A gang of which some members are bound may return to its domain."""
+        collected = self._filter_service.collected
+        return collected if collected is not None and collected.key != gang.key and not gang.placed else None
+
     def _members(self, gang: Gang) -> GangMembers | Reason:
         found = gang_members(gang, self._cache.snapshot(), self._filter_service.policy)
         if not isinstance(found, UnreadyMember):
@@ -94,18 +139,10 @@ class GangPlanning:
             return Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
-    def _plan(
-        self,
-        gang: Gang,
-        members: GangMembers,
-        pod: Pod,
-        names: Sequence[str] | None,
-        others: Sequence[FormingGang],
-        before: FormingGang | None,
-        *,
-        limited: bool,
-    ) -> PlannedGang | Reason | GangShortage:
-        problem = self._problem(gang, members, pod, names, before, limited=limited)
+    def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason | GangShortage:
+        problem, others = self._problem(gang, members, attempt), attempt.others
+        if attempt.collected is not None:
+            problem = _without_kept(problem, attempt.collected, attempt.settled)
         found = self._solve(gang, problem)
         occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
         if isinstance(found, GangPlan) and not occupied.isdisjoint(node for node, _ in found.placements.values()):
@@ -121,25 +158,19 @@ class GangPlanning:
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
         return PlannedGang(found, members.requirements, without, told)
 
-    def _problem(
-        self,
-        gang: Gang,
-        members: GangMembers,
-        pod: Pod,
-        names: Sequence[str] | None,
-        before: FormingGang | None,
-        *,
-        limited: bool,
-    ) -> GangProblem:
+    def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
+        pod, names, before = attempt.pod, attempt.names, attempt.before
         asked, nodes = members.requirements.get(pod.uid), dict[str, frozenset[str]]()
-        if names is not None and asked is not None:
+        if names is None:
+            nodes |= self.usable_nodes(members)
+        elif asked is not None:
             offered = frozenset(names)
             nodes = {uid: offered for uid, found in members.requirements.items() if found.key == asked.key}
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)
         for uid in members.requirements.keys() & before.settled:
             nodes[uid] = frozenset({before.planned.plan.placements[uid][0]})
-        limits = before.limits() if limited else {}
+        limits = before.limits() if attempt.limited else {}
         return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
 
     def _solve(self, gang: Gang, problem: GangProblem) -> GangPlan | GangShortage:
@@ -152,3 +183,14 @@ def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:
     return replace(
         problem, members=tuple(replace(member, excluded=member.excluded | nodes) for member in problem.members)
     )
+
+
+def _without_kept(problem: GangProblem, collected: CollectedDomain, arrived: Collection[str]) -> GangProblem:
+    """The problem without the nodes kept for another gang. kube-scheduler has assumed the pods `arrived` on nodes."""
+    members = (
+        member
+        if member.uid in arrived
+        else replace(member, excluded=member.excluded | collected.kept_from(member.requirements))
+        for member in problem.members
+    )
+    return replace(problem, members=tuple(members))

@@ -17,6 +17,7 @@ from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterResult, FilterService
+from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang
 from extender.extension.waiting_gangs import WaitingGangs
@@ -24,6 +25,7 @@ from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Members
 from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
 from extender.wire import has_all
 
+_MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _REPLANS = 3  # new plans after kube-scheduler rejected a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
@@ -59,6 +61,7 @@ class GangScheduler:
         self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
+        self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
 
     # -- filter ----------------------------------------------------------------------------------------------
 
@@ -184,7 +187,8 @@ class GangScheduler:
             self.end(before, str(found))
         if found.code is Code.GANG_WAITS:
             return self._wait(gang.key, pod, names, found)
-        for claim in self._planning.unused_allocations(gang) if found.code is Code.GANG_NO_ROOM else ():
+        lacks_room = found.code in (Code.GANG_NO_ROOM, Code.COLLECTED_FOR_GANG)
+        for claim in self._planning.unused_allocations(gang) if lacks_room else ():
             self._sink.unsuitable(claim)
         return self._no_plan(gang.key, pod, names, found)
 
@@ -200,6 +204,7 @@ class GangScheduler:
             doubtful = self.waiting.failures(gang.key) > 0 or gang.key.source is GroupSource.CORE
             first_bind_by = min(now + members + _DOUBTFUL_SECONDS, deadline) if doubtful else deadline
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, first_bind_by)
+            forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.forming[gang.key] = forming
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
@@ -235,8 +240,9 @@ class GangScheduler:
         return self._rejected(pod, names, reason)
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        may_fit_later = reason.code in (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP)
+        may_fit_later = reason.code in _MAY_FIT_LATER
         self.waiting.pause(key, reason, self._cache.snapshot().version if may_fit_later else -1, pod.uid)
+        self.collecting.wake()
         return self._rejected(pod, names, reason)
 
     def _rejected(self, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
@@ -295,6 +301,7 @@ class GangScheduler:
         self._cache.member_bound(forming.key, uid)
         self.waiting.succeeded(forming.key)
         if len(forming.bound) == forming.quorum:
+            self.collecting.end(forming.key, "its minimum is bound")
             self.counts.bound += 1
             self.counts.seconds += self._clock() - forming.complete_since
         if forming.bound >= forming.planned.members:

@@ -51,6 +51,7 @@ class FormingGang:
     # Requirements key to the most members on one node: kube-scheduler rejected one more than this.
     most: dict[Hashable, int] = field(default_factory=dict)
     replans: int = 0
+    rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
     arrived: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)

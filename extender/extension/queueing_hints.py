@@ -25,12 +25,15 @@ class QueueingHints:
         rankings: RankingCache,
         evaluation: Callable[[str], AbstractContextManager[EvaluationContext]],
         postpone: Callable[[PodRequirements, Sequence[str]], None],
+        kept_from: Callable[[PodRequirements], frozenset[str]],
     ) -> None:
+        """`kept_from` returns the nodes that a pod must not use, because they are kept for a gang."""
         self._cache = cache
         self._unschedulable = pods
         self._rankings = rankings
         self._evaluation = evaluation
         self._postpone = postpone
+        self._kept_from = kept_from
         self._version = -1  # of the snapshot that the last search covered
 
     def add(self, uid: str, requirements: PodRequirements, version: int) -> None:
@@ -55,7 +58,7 @@ class QueueingHints:
             if changed is not None
             else list(snapshot.node_infos.values())
         )
-        one_per_state = list({node_info.state: node_info for node_info in node_infos}.values())
+        to_search: dict[tuple[frozenset[str], bool], list[NodeInfo]] = {}
         for key in self._unschedulable.classes() if node_infos else ():
             requirements = self._unschedulable.requirements(key)
             if requirements is None:
@@ -67,7 +70,10 @@ class QueueingHints:
                         and not requirements.node_selectors
                         and self._ignores_identity(requirements, context)
                     )
-                for fits in self._search(requirements, one_per_state if by_state else node_infos):
+                which = self._kept_from(requirements), by_state
+                if which not in to_search:
+                    to_search[which] = _to_search(node_infos, *which)
+                for fits in self._search(requirements, to_search[which]):
                     yield False
                     if fits and self._has_waiting_pod(key):
                         self._version = snapshot.version
@@ -130,3 +136,9 @@ class QueueingHints:
                 return True
             self._unschedulable.remove(uid)
         return False
+
+
+def _to_search(node_infos: list[NodeInfo], kept: frozenset[str], by_state: bool) -> list[NodeInfo]:  # noqa: FBT001 - a key
+    """The nodes outside of `kept`; one node of each state if nodes of one state have equal results."""
+    found = [node_info for node_info in node_infos if node_info.node.name not in kept]
+    return list({node_info.state: node_info for node_info in found}.values()) if by_state else found

@@ -96,6 +96,7 @@ class Service:
         start = self.supervisor.start
         start("requeue", partial(self.requeuer.run, self._find_schedulable))
         start("gangs", self.gang_monitor.run)
+        start("gang-collecting", self.gangs.collecting.run)
         start("hold-expiry", partial(self.expirer.run, self.cache))
         start("orphans", self.orphans.run)
         start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
@@ -132,6 +133,11 @@ class Service:
     async def bind(self, key: ObjectKey, uid: str, node: str) -> None:
         """See Binder.bind."""
         await self.binder.bind(key, uid, node)
+
+    def use_policy(self, policy: Policy) -> None:
+        """Use this policy from now on. A gang may collect devices now, or not any more."""
+        self.filter_service.use_policy(policy)
+        self.gangs.collecting.wake()
 
     def _applied(self, kind: str) -> None:
         """Called after each applied event: drop deleted objects, and tell the requeuer if devices may be new."""

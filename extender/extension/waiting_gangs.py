@@ -20,6 +20,7 @@ class WaitingGangs:
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
         self._gangs: LRUCache[GroupKey, WaitingGang] = LRUCache(limit)
+        self._not_before: LRUCache[GroupKey, float] = LRUCache(limit)  # see collects_not_before
         self._failures: LRUCache[GroupKey, int] = LRUCache(limit)  # plans that failed since a member was bound
 
     def __len__(self) -> int:
@@ -46,6 +47,32 @@ class WaitingGangs:
     def without_room(self, version: int) -> list[GroupKey]:
         """The gangs for which an older snapshot than this version had no room, the least recently used first."""
         return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
+
+    def next_to_collect(self, now: float) -> GroupKey | None:
+        """Of the gangs without room that may collect devices, the one that has been complete for longest.
+
+        Those that have collected before come last.
+        """
+        found = [
+            (not_before, gang.complete_since, key)
+            for key, gang in self._gangs.items()
+            if gang.reason.code is Code.GANG_NO_ROOM and (not_before := self.may_collect_at(key)) <= now
+        ]
+        return min(found, key=lambda entry: entry[:2])[2] if found else None
+
+    def collects_not_before(self, key: GroupKey, at: float) -> None:
+        """The gang has collected devices, or no domain could hold it: it may not collect before this time."""
+        self._not_before[key] = at
+
+    def may_collect_at(self, key: GroupKey) -> float:
+        """When the gang may collect devices again; -inf if nothing speaks against it."""
+        return float(self._not_before.get(key, -inf))
+
+    def plan_again(self, code: Code) -> None:
+        """End the pauses of the gangs that wait with this code."""
+        for gang in self._gangs.values():
+            if gang.reason.code is code:
+                gang.retry_at = -inf
 
     def wait(self, key: GroupKey, uid: str, reason: Reason) -> None:
         """The gang waits for an event that Berth sees: new members, or the end of another gang's plan."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from extender.model.device import DeviceId
+from extender.model.device import DeviceId, Taint
 from extender.model.node_selector import NodeSelector
 from extender.model.pod_group import Membership
 from extender.model.quantity import Quantity
@@ -39,7 +39,7 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A toleration of device taints (resource.k8s.io DeviceToleration)."""
+    """A toleration of device taints (resource.k8s.io DeviceToleration) or of node taints (core/v1)."""
 
     key: str = ""
     operator: str = ""
@@ -215,11 +215,12 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: name, labels, and the names of the extended resources that its kubelet offers."""
+    """A node: name, labels, the names of the extended resources that its kubelet offers, and blocking taints."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     allocatable: frozenset[str] = frozenset()  # names of resources whose amount is above zero
+    taints: tuple[Taint, ...] = ()  # with effect NoSchedule or NoExecute; also spec.unschedulable
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,8 @@ class Pod:
     resource_version: str = ""
     membership: Membership | None = None  # None: the pod names no group
     gated: bool = False  # whether the pod has a scheduling gate
+    node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods that name a group
+    tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods that name a group
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
 
     def names(self, claim_name: str) -> bool:

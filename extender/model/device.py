@@ -142,7 +142,7 @@ NO_CAPACITY = Capacities()
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A device taint. `effect` is NoSchedule, NoExecute or None."""
+    """A taint of a device or of a node. `effect` is NoSchedule, NoExecute, or None for a device."""
 
     key: str
     value: str = ""

@@ -51,6 +51,7 @@ class Code(Enum):
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
     GANG_WAITS = "waits until group {0} is bound: both need the same node"
     HELD_FOR_GANG = "matching devices are held for group {0}"
+    COLLECTED_FOR_GANG = "devices are kept for group {0}, which waits for room"
 
 
 _SENTENCES = (Code.INVALID, Code.POOL_INVALID)  # their parameter is a sentence that names object, field and value
@@ -91,6 +92,7 @@ DESCRIPTIONS = {
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
     Code.HELD_FOR_GANG: "Berth holds the devices for a group that is being bound. This pod is retried automatically.",
+    Code.COLLECTED_FOR_GANG: "The group collects devices (`gang_collect_seconds`). This pod is retried afterwards.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
 }
 

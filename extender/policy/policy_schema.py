@@ -132,6 +132,13 @@ class Policy(_Strict):
         description="seconds from the plan of a gang until the binds of its minimum must have arrived; "
         "the group's own time-out takes precedence",
     )
+    gang_collect_seconds: float = Field(
+        0,
+        ge=0,
+        le=3600,
+        description="seconds for which a gang without room may keep the freed devices of one domain from other pods; "
+        "one gang at a time; 0: never",
+    )
     group_levels: tuple[str, ...] = Field(
         ("nvidia.com/gpu.clique", "topology.kubernetes.io/rack", "topology.kubernetes.io/spine"),
         max_length=8,

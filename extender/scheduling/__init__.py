@@ -4,8 +4,10 @@ Every decision depends only on a snapshot, a pod and a policy. This package has 
 """
 
 from extender.scheduling.binding_conditions import Readiness, readiness
+from extender.scheduling.collected_domain import CollectedDomain
 from extender.scheduling.decision import Attempt, Decision, ScoredNode, runner_up_text, scored_node
 from extender.scheduling.domains import NODE, Domain, Domains, natural
+from extender.scheduling.emptied_domains import EmptiedDomains, domains_by_room
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
@@ -15,6 +17,7 @@ from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, Gan
 from extender.scheduling.gang_planner import plan_gang
 from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, no_room, plan_sizes
 from extender.scheduling.gang_search import MAX_STEPS
+from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_group_proximity import proximity_of
@@ -35,9 +38,11 @@ __all__ = [
     "MAX_STEPS",
     "NODE",
     "Attempt",
+    "CollectedDomain",
     "Decision",
     "Domain",
     "Domains",
+    "EmptiedDomains",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",
@@ -62,6 +67,8 @@ __all__ = [
     "UnreadyMember",
     "Unschedulable",
     "UnschedulableAndUnresolvable",
+    "UsableNodes",
+    "domains_by_room",
     "evaluate",
     "gang_members",
     "gang_minimum",

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 
 from extender.allocation import FleetBaseline, NodeInfo, NodeState, Snapshot
@@ -182,8 +182,11 @@ class NodeRanking:
             + self._own_picks * _PICK_BYTES
         )
 
-    def best(self, names: set[str] | None, count: int) -> list[tuple[str, Placement]]:
-        """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name."""
+    def best(self, names: set[str] | None, count: int, without: Container[str] = ()) -> list[tuple[str, Placement]]:
+        """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
+
+        Nodes of `without` are left out.
+        """
         found: list[tuple[str, Placement]] = []
         equal: list[tuple[str, Placement]] = []  # nodes with the current score
         score = None
@@ -197,8 +200,8 @@ class NodeRanking:
                 if len(found) >= count:
                     return found
                 equal, score = [], placement.score
-            named = nodes.names if names is None else [name for name in nodes.names if name in names]
-            equal += [(name, placement) for name in named[: count - len(found)]]
+            named = (n for n in nodes.names if (names is None or n in names) and n not in without)
+            equal += [(name, placement) for name in islice(named, count - len(found))]
         return found + sorted(equal, key=_NAME)[: count - len(found)]
 
     def _names(self, number: int) -> Sequence[str]:

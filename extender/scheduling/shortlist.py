@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from extender.allocation import NodeInfo, Snapshot, allocations
 from extender.model import Allocation, Claim, Code, Reason, Result
+from extender.scheduling.collected_domain import CollectedDomain
 from extender.scheduling.evaluate import EvaluationContext, problem_for
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
@@ -26,26 +27,31 @@ class Shortlist:
 
 
 def shortlist(
-    ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+    ranking: NodeRanking,
+    requirements: PodRequirements,
+    snapshot: Snapshot,
+    names: Sequence[str],
+    collected: CollectedDomain | None = None,
 ) -> Shortlist:
-    """The best nodes among `names`, at most `candidates` of the policy.
+    """The best nodes among `names`, at most `candidates` of the policy, without those kept for a gang.
 
     The caller has updated the ranking to the snapshot. Pods with equal requirement keys share the ranking; node
     selectors and the pod group are not in the key, so they are applied here.
     """
+    kept = collected.kept_from(requirements) if collected is not None else frozenset[str]()
     proximity = proximity_of(requirements, snapshot)
     if proximity is None and not requirements.node_selectors:
         # Usually a request names all nodes. This path avoids decoding every name, which is the slowest step.
-        best = ranking.best(None, requirements.policy.candidates)
-        if not best:
-            return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names))
-        if has_all(names, (name for name, _ in best)):
+        best = ranking.best(None, requirements.policy.candidates, kept)
+        if best and has_all(names, (name for name, _ in best)):
             return Shortlist(tuple(best))
+        if not best:
+            return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
     wanted = (
         {n for n in names if _is_allowed(requirements, snapshot.node_infos.get(n))}
         if requirements.node_selectors
         else set(names)
-    )
+    ) - kept
     best = ranking.best(wanted, requirements.policy.candidates)
     if best:
         return Shortlist(
@@ -53,7 +59,7 @@ def shortlist(
                 best if proximity is None else _by_proximity(proximity, ranking, requirements, snapshot, best, wanted)
             )
         )
-    return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names))
+    return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
 
 
 def _by_proximity(
@@ -78,9 +84,16 @@ def _by_proximity(
 
 
 def _reasons(
-    ranking: NodeRanking, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
+    ranking: NodeRanking,
+    requirements: PodRequirements,
+    snapshot: Snapshot,
+    names: Sequence[str],
+    collected: CollectedDomain | None,
 ) -> dict[str, str]:
     known, unknown = ranking.reasons(), str(Reason(Code.NODE_UNKNOWN))
+    if collected is not None:
+        kept = collected.kept_from(requirements) & snapshot.node_infos.keys()
+        known = dict.fromkeys(kept, str(collected.reason)) | known
     found = {name: known.get(name, unknown) for name in names}
     for name in names if requirements.node_selectors else ():
         node_info = snapshot.node_infos.get(name)

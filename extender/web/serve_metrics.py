@@ -81,6 +81,12 @@ READINGS: tuple[MetricSource[Service], ...] = (
         lambda s: {(code,): count for code, count in s.gangs.waiting.reasons().items()},
         ("code",),
     ),
+    MetricSource(
+        "berth_gang_collecting",
+        GAUGE,
+        "Nodes whose freed devices are kept for a gang that waits for room",
+        lambda s: s.gangs.collecting.nodes,
+    ),
     MetricSource("berth_gang_plans_total", COUNTER, "Plans of gangs that were made", lambda s: s.gangs.counts.plans),
     MetricSource(
         "berth_gangs_not_planned_total",

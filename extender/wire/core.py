@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from extender.model import NANO, Container, Node, ObjectKey, Pod, PodClaim, PodGroup, cut, parse_quantity
-from extender.wire.fields import Json, get, many, need, texts
+from extender.model import (
+    NANO,
+    Container,
+    Node,
+    NodeSelector,
+    ObjectKey,
+    Pod,
+    PodClaim,
+    PodGroup,
+    Requirement,
+    Taint,
+    Term,
+    cut,
+    parse_quantity,
+)
+from extender.wire.fields import Json, get, many, need, node_selector, texts, toleration
 from extender.wire.pod_groups import membership_of
 
+_BLOCKING = ("NoSchedule", "NoExecute")
+_CORDONED = Taint("node.kubernetes.io/unschedulable", effect="NoSchedule")
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -16,8 +32,10 @@ def decode_pod(obj: Json) -> Pod:
     status = get(obj, "status", dict, "", {})
     group = get(spec, "schedulingGroup", dict, "spec", {})
     extended = get(status, "extendedResourceClaimStatus", dict, "status", {})
+    key = ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata"))
+    membership = membership_of(metadata, get(group, "podGroupName", str, "spec.schedulingGroup", ""))
     return Pod(
-        ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata")),
+        key,
         get(metadata, "uid", str, "metadata", ""),
         claims=many(spec, "resourceClaims", "spec", _pod_claim),
         claim_statuses=dict(many(status, "resourceClaimStatuses", "status", _claim_status)),
@@ -30,10 +48,21 @@ def decode_pod(obj: Json) -> Pod:
         extended_claim=get(extended, "resourceClaimName", str, "status.extendedResourceClaimStatus", ""),
         group=get(group, "podGroupName", str, "spec.schedulingGroup", ""),
         resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
-        membership=membership_of(metadata, get(group, "podGroupName", str, "spec.schedulingGroup", "")),
+        membership=membership,
         gated=bool(get(spec, "schedulingGates", list, "spec", ())),
+        node_selectors=_node_selectors(spec) if membership is not None else (),
+        tolerations=many(spec, "tolerations", "spec", toleration) if membership is not None else (),
         unschedulable=_unschedulable(status),
     )
+
+
+def _node_selectors(spec: Json) -> tuple[NodeSelector, ...]:
+    """nodeSelector and the required node affinity. A node must match both."""
+    labels = texts(spec, "nodeSelector", "spec")
+    by_labels = NodeSelector((Term(tuple(Requirement(key, "In", (value,)) for key, value in labels.items())),))
+    affinity = get(get(spec, "affinity", dict, "spec", {}), "nodeAffinity", dict, "spec.affinity", {})
+    required = node_selector(affinity, "requiredDuringSchedulingIgnoredDuringExecution", "spec.affinity.nodeAffinity")
+    return tuple(selector for selector in (by_labels if labels else None, required) if selector is not None)
 
 
 def _unschedulable(status: Json) -> str:
@@ -118,7 +147,16 @@ def decode_node(obj: Json) -> Node:
     status = get(obj, "status", dict, "", {})
     offered = get(status, "allocatable", dict, "status", {})
     scalars = frozenset(name for name, value in offered.items() if "/" in name and _amount(name, value))
-    return Node(need(metadata, "name", "metadata"), dict(texts(metadata, "labels", "metadata")), scalars)
+    spec = get(obj, "spec", dict, "", {})
+    taints = tuple(taint for taint in many(spec, "taints", "spec", _taint) if taint.effect in _BLOCKING)
+    if get(spec, "unschedulable", bool, "spec", False):
+        taints += (_CORDONED,)
+    labels = dict(texts(metadata, "labels", "metadata"))
+    return Node(need(metadata, "name", "metadata"), labels, scalars, tuple(dict.fromkeys(taints)))
+
+
+def _taint(obj: Json, path: str) -> Taint:
+    return Taint(need(obj, "key", path), get(obj, "value", str, path, ""), get(obj, "effect", str, path, ""))
 
 
 def decode_labels(obj: Json) -> dict[str, str]:

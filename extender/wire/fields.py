@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from extender.model import NodeSelector, Quantity, Requirement, Term, WireError, parse_quantity
+from extender.model import NodeSelector, Quantity, Requirement, Term, Toleration, WireError, parse_quantity
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -126,6 +126,18 @@ def _term(obj: Json, path: str) -> Term:
 
 def _requirement(obj: Json, path: str) -> Requirement:
     return Requirement(need(obj, "key", path), need(obj, "operator", path), strings(obj, "values", path))
+
+
+def toleration(obj: Json, path: str) -> Toleration:
+    """A toleration of taints of devices or nodes. Raises WireError."""
+    seconds = obj.get("tolerationSeconds")
+    return Toleration(
+        get(obj, "key", str, path, ""),
+        get(obj, "operator", str, path, ""),
+        get(obj, "value", str, path, ""),
+        get(obj, "effect", str, path, ""),
+        seconds if isinstance(seconds, int) else None,
+    )
 
 
 def encode_node_selector(selector: NodeSelector) -> Json:

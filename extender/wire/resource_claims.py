@@ -31,7 +31,6 @@ from extender.model import (
     Quantity,
     Request,
     Result,
-    Toleration,
     WireError,
     cut,
 )
@@ -44,6 +43,7 @@ from extender.wire.fields import (
     node_selector,
     quantities,
     strings,
+    toleration,
 )
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _device_request(obj: Json, path: str, name: str) -> DeviceRequest:
         mode=mode,
         count=get(obj, "count", int, path, 1) or 1 if mode == "ExactCount" else 0,
         admin_access=get(obj, "adminAccess", bool, path, False),
-        tolerations=many(obj, "tolerations", path, _toleration),
+        tolerations=many(obj, "tolerations", path, toleration),
         capacity=_Frozen(quantities(wanted, "requests", f"{path}.capacity")) if has_requests or wanted else None,
     )
 
@@ -243,17 +243,6 @@ def _selector(obj: Json, path: str) -> str:
     if type(expression) is not str:
         raise WireError(f"{path}.cel.expression", "must be a CEL expression (unsupported selector type?)")
     return expression
-
-
-def _toleration(obj: Json, path: str) -> Toleration:
-    seconds = obj.get("tolerationSeconds")
-    return Toleration(
-        get(obj, "key", str, path, ""),
-        get(obj, "operator", str, path, ""),
-        get(obj, "value", str, path, ""),
-        get(obj, "effect", str, path, ""),
-        seconds if isinstance(seconds, int) else None,
-    )
 
 
 def _constraint(obj: Json, path: str) -> Constraint:
@@ -299,7 +288,7 @@ def _result(obj: Json, path: str) -> Result:
         need(obj, "request", path),
         _device_id(obj, path),
         admin_access=get(obj, "adminAccess", bool, path, False),
-        tolerations=many(obj, "tolerations", path, _toleration),
+        tolerations=many(obj, "tolerations", path, toleration),
         share_id=get(obj, "shareID", str, path, ""),
         consumed=consumed or None,
         binding_conditions=strings(obj, "bindingConditions", path),

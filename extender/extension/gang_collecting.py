@@ -1,0 +1,198 @@
+"""Lets one gang at a time collect the freed devices of one domain, so that smaller pods do not starve it.
+
+Off by default (`gang_collect_seconds`). While a gang collects, no other pod gets devices on the nodes of its domain.
+At most half of the time a gang collects: after each collection passes as long a time without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import structlog
+
+from extender.cache import ClusterCache
+from extender.extension.decisions import FilterSink
+from extender.extension.filter_service import FilterService
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.waiting_gangs import WaitingGangs
+from extender.model import CallBudgetSpent, Code, GroupKey, Pod
+from extender.scheduling import (
+    CollectedDomain,
+    EmptiedDomains,
+    GangMembers,
+    GangMemory,
+    GangProblem,
+    domains_by_room,
+    gang_members,
+    gang_minimum,
+    gang_of,
+    gang_problem,
+    is_incomplete,
+)
+
+_RETRY_SECONDS = 60.0  # until a gang is tried again that no domain could hold
+
+
+class GangCollecting:
+    """Chooses the gang that collects, and its domain. `run` is a background task. `clock` returns seconds."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        filter_service: FilterService,
+        planning: GangPlanning,
+        waiting: WaitingGangs,
+        sink: FilterSink,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cache = cache
+        self._filter_service = filter_service
+        self._planning = planning
+        self._waiting = waiting
+        self._sink = sink
+        self._clock = clock
+        self._log = structlog.get_logger("berth.gangs")
+        self._rests_until = -inf  # no gang may collect before
+        self._changed = asyncio.Event()
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that are kept for a gang."""
+        collected = self._filter_service.collected
+        return len(collected.nodes) if collected is not None else 0
+
+    def wake(self) -> None:
+        """A gang found no room, or the policy changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Choose the gang that collects, and end its collection in time, until cancelled."""
+        while True:
+            self._changed.clear()
+            self._expire()
+            while (key := self._next()) is not None:
+                await self._try(key)
+            seconds = self._next_deadline - self._clock()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0.0) if seconds < inf else None):
+                    await self._changed.wait()
+
+    # -- the choice ------------------------------------------------------------------------------------------
+
+    def _next(self) -> GroupKey | None:
+        """The gang that may collect now; None if there is none."""
+        now = self._clock()
+        return self._waiting.next_to_collect(now) if self._may_begin(now) else None
+
+    def _may_begin(self, now: float) -> bool:
+        allowed = self._filter_service.policy.gang_collect_seconds > 0
+        return allowed and self._filter_service.collected is None and self._rests_until <= now
+
+    async def _try(self, key: GroupKey) -> None:
+        """Let the gang collect if a domain could hold it. Other tasks run between the steps of the search."""
+        seconds = max(self._filter_service.policy.gang_collect_seconds, _RETRY_SECONDS)
+        self._waiting.collects_not_before(key, self._clock() + seconds)
+        await asyncio.sleep(0)
+        chosen: CollectedDomain | None = None
+        for found in self._search(key):
+            chosen = found
+            await asyncio.sleep(0)
+        waiting = self._waiting.get(key)
+        lacks_room = waiting is not None and waiting.reason.code is Code.GANG_NO_ROOM
+        if chosen is not None and lacks_room and self._may_begin(self._clock()):
+            self._begin(chosen)
+
+    def _search(self, key: GroupKey) -> Iterator[CollectedDomain | None]:
+        """Search in steps. The last value is the chosen domain, or None."""
+        pod = next(iter(self._cache.snapshot().members.get(key, {}).values()), None)
+        problem = self._problem(pod) if pod is not None else None
+        if problem is None:
+            return
+        yield None
+        snapshot, evaluation = self._cache.snapshot(), partial(self._filter_service.evaluation, key.namespace)
+        try:
+            with evaluation() as context:
+                domains = domains_by_room(problem, snapshot, context, self._filter_service.rankings, GangMemory())
+        except CallBudgetSpent:
+            return
+        emptied = EmptiedDomains(problem, dict(snapshot.claims_of_group(key)), evaluation)
+        for domain in domains:
+            for nodes in emptied.holding(domain, self._cache.snapshot):
+                yield CollectedDomain(key, domain.level, domain.name, nodes, self._clock()) if nodes else None
+                if nodes:
+                    return
+
+    def _problem(self, pod: Pod) -> GangProblem | None:
+        """The problem of the gang's minimum. None if the gang does not wait for devices now."""
+        assert pod.membership is not None, "the pod is a member of the group"
+        snapshot, policy = self._cache.snapshot(), self._filter_service.policy
+        gang = gang_of(pod, pod.membership, snapshot)
+        if not gang.is_complete or not gang.missing:
+            return None
+        members = gang_members(gang, snapshot, policy)
+        if not isinstance(members, GangMembers) or self._planning.fits(gang, pod):
+            return None
+        members = members.first(gang.missing)
+        problem = gang_problem(gang, members, policy, self._planning.usable_nodes(members))
+        # A gang that may use any nodes needs a domain to collect in, too.
+        return replace(problem, topology="preferred") if problem.topology == "none" else problem
+
+    def _begin(self, chosen: CollectedDomain) -> None:
+        self._filter_service.collected = chosen
+        self._log.info(
+            "a gang collects the freed devices of a domain",
+            group=str(chosen.key),
+            level=chosen.level,
+            domain=chosen.name,
+            nodes=len(chosen.nodes),
+            seconds=self._filter_service.policy.gang_collect_seconds,
+        )
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def end(self, key: GroupKey, why: str) -> None:
+        """The gang does not collect any more, if it did. The pods that were rejected for it are retried."""
+        collected, now = self._filter_service.collected, self._clock()
+        if collected is None or collected.key != key:
+            return
+        self._filter_service.collected = None
+        self._rests_until = now + (now - collected.since)
+        self._waiting.collects_not_before(key, self._rests_until)
+        self._log.info("a gang does not collect devices any more", group=str(key), because=why)
+        self._waiting.plan_again(Code.COLLECTED_FOR_GANG)
+        self._sink.fits()
+        self._changed.set()
+
+    def _expire(self) -> None:
+        """End the collection whose time is over, or which the policy does not allow any more."""
+        collected = self._filter_service.collected
+        if collected is not None and self._deadline(collected) <= self._clock():
+            allowed = self._filter_service.policy.gang_collect_seconds > 0
+            self.end(collected.key, "its time is over" if allowed else "the policy does not allow it any more")
+
+    @property
+    def _next_deadline(self) -> float:
+        """When the collection ends or the next one may begin; infinite if neither will be."""
+        collected = self._filter_service.collected
+        if collected is not None:
+            return self._deadline(collected)
+        return self._rests_until if self._rests_until > self._clock() else inf
+
+    def _deadline(self, collected: CollectedDomain) -> float:
+        return collected.since + self._filter_service.policy.gang_collect_seconds
+
+    def group_changed(self, key: GroupKey) -> None:
+        """The members of the group or its minimum changed, and it has no plan. It must still be complete."""
+        collected = self._filter_service.collected
+        if collected is None or collected.key != key:
+            return
+        snapshot = self._cache.snapshot()
+        membership = next((pod.membership for pod in snapshot.members.get(key, {}).values()), None)
+        minimum = gang_minimum(membership, snapshot) if membership is not None else 0
+        if membership is None or not minimum or is_incomplete(membership, minimum, snapshot):
+            self.end(key, "its minimum does not wait any more")

@@ -1,0 +1,140 @@
+"""Whether a gang could run in a domain if the workloads of others there ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import count
+
+from extender.allocation import NodeInfo, NodeState, Snapshot, hypothetical_snapshot, is_own, with_own_pools_released
+from extender.model import CallBudgetSpent, ObjectKey, Result
+from extender.scheduling.domains import Domain, Domains, natural
+from extender.scheduling.evaluate import EvaluationContext
+from extender.scheduling.gang_memory import GangMemory
+from extender.scheduling.gang_plan import GangPlan, GangProblem
+from extender.scheduling.gang_planner import plan_gang
+from extender.scheduling.gang_units import unit_classes
+from extender.scheduling.node_room import NodeRooms
+from extender.scheduling.ranking_cache import RankingCache
+
+_STEP = 16  # nodes that are emptied at a time
+_TRIES = 8  # budgets for the plan of one domain
+Evaluation = Callable[[], AbstractContextManager[EvaluationContext]]
+
+
+def domains_by_room(
+    problem: GangProblem, snapshot: Snapshot, context: EvaluationContext, rankings: RankingCache, memory: GangMemory
+) -> list[Domain]:
+    """The domains that may hold the gang, the nearest level first; in a level, those with the most free room first.
+
+    All nodes without a common label are no domain. Raises CallBudgetSpent.
+    """
+    rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in unit_classes(problem.members)]
+    domains = Domains(problem, snapshot, snapshot.node_infos)
+
+    def order(domain: Domain) -> tuple[int, int, object]:
+        units = sum(min(one.most.get(name, 0), len(one.units)) for one in rooms for name in domain.nodes)
+        free = sum(_free(snapshot.node_infos[name]) for name in domain.nodes)
+        return -units, -free, natural(domain.name)
+
+    levels = [domains.single(snapshot.node_infos), *domains.wider()]
+    return [domain for level in levels for domain in sorted((one for one in level if one.level), key=order)]
+
+
+def _free(node_info: NodeInfo) -> int:
+    return (node_info.inventory.reachable & ~node_info.busy).bit_count()
+
+
+class EmptiedDomains:
+    """Plans one gang on domains in which only the devices of the gang itself are in use.
+
+    Nodes that are equal once they are empty share one state, and so their evaluations. A domain with equal nodes as one
+    that cannot hold the gang is not tried.
+    """
+
+    def __init__(self, problem: GangProblem, own_claims: Mapping[ObjectKey, str], evaluation: Evaluation) -> None:
+        """`own_claims` are the claims of the gang's pods with their nodes."""
+        self._problem = problem
+        self._classes = unit_classes(problem.members)
+        self._own_claims = own_claims
+        self._evaluation = evaluation
+        self._rankings = RankingCache()
+        self._memory = GangMemory()
+        self._states: dict[Hashable, NodeState] = {}
+        self._too_small: set[Hashable] = set()
+        self._versions = count()
+
+    def holding(self, domain: Domain, newest: Callable[[], Snapshot]) -> Iterator[frozenset[str] | None]:
+        """Decide in steps whether the domain could hold the gang; `newest` returns the snapshot of each step.
+
+        The last value has the nodes of the domain that some member could use, and is empty if it cannot hold the gang.
+        """
+        snapshot = newest()
+        kept = self._kept(snapshot)
+        known = [name for name in domain.nodes if name in snapshot.node_infos]
+        kind = frozenset(Counter(self._kind(snapshot.node_infos[name], kept) for name in known).items())
+        if kind in self._too_small:
+            yield frozenset()
+            return
+        emptied: dict[str, NodeInfo] = {}
+        for start in range(0, len(known), _STEP):
+            snapshot = newest()
+            for name in known[start : start + _STEP]:
+                if name in snapshot.node_infos:
+                    emptied[name] = self._emptied(snapshot.node_infos[name], kept.get(name, ()))
+            yield None
+        for _ in range(_TRIES):
+            found = self._planned(hypothetical_snapshot(newest(), emptied, next(self._versions)))
+            if found is not None:
+                break
+            yield None
+        if not found:
+            self._too_small.add(kind)
+        yield found or frozenset()
+
+    def _planned(self, snapshot: Snapshot) -> frozenset[str] | None:
+        """The nodes that a member could use if the snapshot has room for the gang, else no nodes.
+
+        None if the budget ended first.
+        """
+        try:
+            with self._evaluation() as context:
+                plan = plan_gang(self._problem, snapshot, context, self._rankings, self._memory)
+        except CallBudgetSpent:
+            return None
+        if not isinstance(plan, GangPlan):
+            return frozenset()
+        usable = {name for ranking in self._rankings for names, _ in ranking.schedulable() for name in names}
+        return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
+
+    def _allowed(self, node_info: NodeInfo) -> tuple[bool, ...]:
+        """Whether the units of each class may use the node, whatever devices it has."""
+        return tuple(class_.allows(node_info.node) for class_ in self._classes)
+
+    def _kept(self, snapshot: Snapshot) -> dict[str, list[Result]]:
+        """The devices of the gang itself, by node."""
+        found: dict[str, list[Result]] = {}
+        for key, node in self._own_claims.items():
+            claim = snapshot.claims.get(key)
+            if claim is not None and claim.allocation is not None:
+                found.setdefault(node, []).extend(claim.allocation.results)
+        return found
+
+    def _kind(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
+        """Nodes of one kind have equal room once they are empty."""
+        state = None if node_info.node.name in kept else _empty_state(node_info)
+        return state or node_info.node.name, self._allowed(node_info), node_info.node.allocatable
+
+    def _emptied(self, node_info: NodeInfo, kept: Sequence[Result]) -> NodeInfo:
+        found, state = with_own_pools_released(node_info, kept), None if kept else _empty_state(node_info)
+        return replace(found, state=self._states.setdefault(state, found.state)) if state is not None else found
+
+
+def _empty_state(node_info: NodeInfo) -> Hashable | None:
+    """What decides the status of the node without its workloads; None if no other node is sure to have the same."""
+    attribute_class = node_info.state.attribute_class
+    if attribute_class is None or not all(is_own(pool) for pool in node_info.inventory.pools):
+        return None
+    return attribute_class.number, node_info.drift, node_info.agent_is_fresh
