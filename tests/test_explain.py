@@ -14,12 +14,9 @@ from typer.testing import CliRunner
 
 from extender.cli.cluster_dump import take_dump
 from extender.cli.main import commands
-from extender.console.decision_history import PodHistory
-from extender.entry.console_process import application
-from extender.model import ObjectKey
-from tests.commands import berth, berth_beside
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.explain_worlds import recorded, run_pod, why
+from tests.running_berth import berthing, claim, pod
 
 cli = commands()
 
@@ -28,39 +25,14 @@ H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
 DRIVER = "gpu.nvidia.com"
 
 
-async def _run(b: Berthing, name: str, claims: list[dict], annotations: dict[str, str] | None = None) -> str:
-    """Create claims and pod, filter, and bind to the first node. The answer is the node or ''."""
-    for one in claims:
-        b.cluster.apply(one)
-    b.cluster.apply(pod(name, *(c["metadata"]["name"] for c in claims), annotations=annotations))
-    await b.settled()
-    names = (await b.filter(name))["NodeNames"]
-    if names:
-        assert await b.bind(name, names[0]) == ""
-        await b.settled()
-        return names[0]
-    return ""
-
-
-async def _recorded(b: Berthing, name: str) -> PodHistory:
-    """What the console knows of a pod, once a record of it has come."""
-    return await eventually(lambda: b.console.history.newest(ObjectKey("default", name)), f"a record of {name}")
-
-
-async def _why(b: Berthing, name: str, **params: str) -> dict:
-    reply = await b.client.get(f"/v1/explain/default/{name}", params=params)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
 def test_what_a_claim_would_have_to_give_back() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": A100}) as b:
             for i in range(2):
-                assert await _run(b, f"big-{i}", [claim(f"big-{i}", 8)])
-            await _run(b, "late", [claim("late", 2)])
-            await _recorded(b, "late")
-            found = await _why(b, "late")
+                assert await run_pod(b, f"big-{i}", [claim(f"big-{i}", 8)])
+            await run_pod(b, "late", [claim("late", 2)])
+            await recorded(b, "late")
+            found = await why(b, "late")
             assert found["outcome"] == "refused"
             assert found["nodes"] == 2
             assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("IN_USE", 2)]
@@ -70,10 +42,10 @@ def test_what_a_claim_would_have_to_give_back() -> None:
                 m.startswith("fits on n1 if gpu-0, gpu-1") and "held by default/big-" in m for m in found["misses"]
             ), found["misses"]
             assert found["attempts"][-1]["fitting"] == 0
-            again = await _why(b, "late", free="default/big-0")
+            again = await why(b, "late", free="default/big-0")
             assert again["outcome"] == "fits"
             assert again["fitting"] == 1
-            gone = await _why(b, "late", free="default/big-0", without=again["best"][0]["node"])
+            gone = await why(b, "late", free="default/big-0", without=again["best"][0]["node"])
             assert gone["outcome"] == "refused"
             assert gone["nodes"] == 1
 
@@ -84,42 +56,42 @@ async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking(
     """Filter holds the last GPUs of the better node for the pod; explained, it has both nodes, and others have one."""
     async with berthing({"n1": H100, "n2": A100, "n3": A100}) as b:
         service = b.app.service
-        await _run(b, "other", [claim("other", 8)])  # has n1
+        await run_pod(b, "other", [claim("other", 8)])  # has n1
         for name in ("p", "q"):
             b.cluster.apply(claim(name, 8))
             b.cluster.apply(pod(name, name))
         await b.settled()
-        before = await _why(b, "p")
+        before = await why(b, "p")
         chosen = (await b.filter("p"))["NodeNames"][0]
         assert service.cache.held_for(next(pod.uid for pod in service.cache.store.pods.values() if pod.key.name == "p"))
         await b.filter("q")
         evaluations = service.filter_service.rankings.evaluations
-        found = await _why(b, "p")
+        found = await why(b, "p")
         assert service.filter_service.rankings.evaluations - evaluations <= 1, "the ranking at hand is used"
         assert before["fitting"] == 2
         assert found["nodes"] == 3
         assert found["best"][0]["node"] == chosen
         assert found["best"][0]["devices"] == before["best"][0]["devices"]
         assert [(g["code"], g["nodes"]) for g in found["groups"]] == [("HELD", 1), ("IN_USE", 1)], "q holds the other"
-        assert (await _why(b, "q"))["best"][0]["node"] != chosen
+        assert (await why(b, "q"))["best"][0]["node"] != chosen
 
 
 def test_selector_terms_say_what_devices_have_instead() -> None:
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}) as b:
             selector = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].productName == 'H100'"
-            await _run(b, "p", [claim("p", 1, selector)])
-            found = await _why(b, "p")
+            await run_pod(b, "p", [claim("p", 1, selector)])
+            found = await why(b, "p")
             assert (
                 "`device.attributes['gpu.nvidia.com'].productName == 'H100'` matches none of 16 devices; 16 have "
                 "'NVIDIA H100 80GB HBM3'" in found["sentence"]
             )
-            await _run(b, "q", [claim("q", 1, f"device.capacity['{DRIVER}'].memory.compareTo(quantity('90Gi')) >= 0")])
-            assert (
-                "16 have 79.6Gi" in (await _why(b, "q"))["sentence"] or "16 have 8" in (await _why(b, "q"))["sentence"]
+            await run_pod(
+                b, "q", [claim("q", 1, f"device.capacity['{DRIVER}'].memory.compareTo(quantity('90Gi')) >= 0")]
             )
-            await _run(b, "r", [claim("r", 1, f"device.attributes['{DRIVER}'].colour == 'green'")])
-            assert "`colour` is published by 0 of 16 devices" in (await _why(b, "r"))["sentence"]
+            assert "16 have 79.6Gi" in (await why(b, "q"))["sentence"] or "16 have 8" in (await why(b, "q"))["sentence"]
+            await run_pod(b, "r", [claim("r", 1, f"device.attributes['{DRIVER}'].colour == 'green'")])
+            assert "`colour` is published by 0 of 16 devices" in (await why(b, "r"))["sentence"]
 
     asyncio.run(body())
 
@@ -127,14 +99,14 @@ def test_selector_terms_say_what_devices_have_instead() -> None:
 def test_a_selector_that_does_not_compile_names_claim_request_and_place() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
-            await _run(b, "broken", [claim("broken", 1, "device.driver == 1")])
-            found = await _why(b, "broken")
+            await run_pod(b, "broken", [claim("broken", 1, "device.driver == 1")])
+            found = await why(b, "broken")
             text = found["sentence"]
             assert found["outcome"] == "refused", text
             assert "default/broken" in text, text
             assert "request gpu" in text, text
             assert "1:15" in text, text
-            assert await _run(b, "fine", [claim("fine", 1)]), "other claims are unaffected"
+            assert await run_pod(b, "fine", [claim("fine", 1)]), "other claims are unaffected"
 
     asyncio.run(body())
 
@@ -142,89 +114,17 @@ def test_a_selector_that_does_not_compile_names_claim_request_and_place() -> Non
 def test_too_few_on_one_node_and_no_nvlink_set() -> None:
     async def body() -> None:
         async with berthing({"n1": A100, "n2": A100}) as b:
-            await _run(b, "p", [claim("p", 16)])
+            await run_pod(b, "p", [claim("p", 16)])
             assert any(
                 m == "no node has 16 free devices for request gpu; 2 nodes have 8"
-                for m in (await _why(b, "p"))["misses"]
+                for m in (await why(b, "p"))["misses"]
             )
-            await _run(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
+            await run_pod(b, "q", [claim("q", 4)], {"berth.dev/topology": "required"})
             assert any(
-                m == "no node has 4 GPUs on one NVLink set free; 2 nodes have 2" for m in (await _why(b, "q"))["misses"]
+                m == "no node has 4 GPUs on one NVLink set free; 2 nodes have 2" for m in (await why(b, "q"))["misses"]
             )
 
     asyncio.run(body())
-
-
-def test_a_bound_pod_keeps_its_decision() -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100, "n2": A100}) as b:
-            node = await _run(b, "p", [claim("p", 2)])
-            entry = await _recorded(b, "p")
-            await eventually(lambda: entry.decision is not None)
-            await b.settled()
-            found = await _why(b, "p")
-            decision = found["decision"]
-            assert found["outcome"] == "bound"
-            assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
-            second = f"; runner-up {decision['runner_up']}, {decision['margin']:.3f} behind"
-            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
-            _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
-            assert second in " ".join(out.split())
-            assert decision["chosen"]["node"] == node
-            assert decision["margin"] > 0
-            assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
-            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
-
-    asyncio.run(body())
-
-
-def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> None:
-    async def body() -> None:
-        async with berthing({"n1": H100}) as b:
-            await _run(b, "p", [claim("c", 2)])
-            note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
-            async with application(b.api) as other:
-                await eventually(lambda: not other.console.informers.not_ready)
-                found = await other.console.explainer.pod(ObjectKey("default", "p"))
-                assert found["outcome"] == "bound"
-                assert found["sentence"] == f"pod default/p was bound to n1: {note}"
-
-    asyncio.run(body())
-
-
-async def test_a_bound_pod_without_devices_is_explained() -> None:
-    async with berthing({"n1": H100}) as b:
-        b.cluster.apply(pod("plain", nodeName="n1"))
-        b.cluster.apply(claim("c", 2))
-        b.cluster.apply(pod("foreign", "c", nodeName="n1"))
-        await b.settled()
-        found = await _why(b, "plain")
-        assert found["outcome"] == "not-ours"
-        assert found["sentence"] == (
-            "pod default/plain requests no devices: Berth accepts all nodes; the pod is bound to node n1"
-        )
-        reply = await b.client.get("/v1/explain/default/foreign")
-        assert reply.status_code == 404, "it has devices, and no decision about it is remembered"
-
-
-async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None:
-    async with berthing({"n1": H100}) as b:
-        code, out, _ = await berth_beside(["explain", "-f", PLAIN, "--server", str(b.client.base_url)])
-    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
-    (tmp_path / "fleet.json").write_text(yaml.safe_dump({"kind": "Node", "metadata": {"name": "n1"}}))
-    code, out, _ = berth(["explain", "-f", PLAIN, "--snapshot", str(tmp_path / "fleet.json")])
-    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
-
-
-async def test_narrate_without_a_search_is_told() -> None:
-    async with berthing({"n1": H100}) as b:
-        await _run(b, "p", [claim("p", 2)])
-        await eventually(lambda: (entry := b.console.history.newest(ObjectKey("default", "p"))) and entry.decision)
-        server = str(b.client.base_url)
-        code, out, errors = await berth_beside(["explain", "default/p", "--narrate", "n1", "--server", server])
-        assert code == 0
-        assert out.startswith("pod default/p was bound to n1")
-        assert errors == "berth: --narrate has no effect: no node was searched for pod default/p\n"
 
 
 def test_bad_questions_get_exact_answers() -> None:
@@ -233,7 +133,7 @@ def test_bad_questions_get_exact_answers() -> None:
             reply = await b.client.get("/v1/explain/default/nobody")
             assert reply.status_code == 404
             assert "default/nobody" in reply.json()["error"]
-            await _run(b, "p", [claim("p", 9)])
+            await run_pod(b, "p", [claim("p", 9)])
             reply = await b.client.get("/v1/explain/default/p", params={"without": "n7"})
             assert reply.status_code == 400
             assert "'n7'" in reply.json()["error"]
@@ -252,13 +152,13 @@ def test_bad_questions_get_exact_answers() -> None:
 def test_explaining_changes_nothing() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
-            await _run(b, "a", [claim("a", 8)])
-            await _run(b, "p", [claim("p", 2)])
+            await run_pod(b, "a", [claim("a", 8)])
+            await run_pod(b, "p", [claim("p", 2)])
             await eventually(lambda: b.console.event_recorder.events == 1)
             allocated = b.app.service.cache.allocated_devices
             before = {key: allocated.pool(key) for key in allocated.pools()}
             writes = b.cluster.store.version
-            await _why(b, "p", free="default/a")
+            await why(b, "p", free="default/a")
             assert {key: allocated.pool(key) for key in allocated.pools()} == before
             assert b.cluster.store.version == writes
 
@@ -288,8 +188,8 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
     async def body() -> None:
         async with berthing({"n1": H100, "n2": A100}) as b:
             hopper = f"device.attributes['{DRIVER}'].architecture == 'Hopper'"
-            assert await _run(b, "a", [claim("a", 6, hopper)]) == "n1"
-            assert not await _run(b, "stuck", [claim("stuck", 8, hopper)])
+            assert await run_pod(b, "a", [claim("a", 6, hopper)]) == "n1"
+            assert not await run_pod(b, "stuck", [claim("stuck", 8, hopper)])
             context = {
                 "clusters": [{"name": "c", "cluster": {"server": b.api}}],
                 "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -329,9 +229,9 @@ def test_a_server_that_is_not_there_is_named() -> None:
 def test_one_event_when_the_reason_changes() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
-            await _run(b, "a", [claim("a", 8)])
+            await run_pod(b, "a", [claim("a", 8)])
             for _ in range(3):
-                await _run(b, "p", [claim("p", 2)]) if b.cluster.store.get(
+                await run_pod(b, "p", [claim("p", 2)]) if b.cluster.store.get(
                     "pods", ("default", "p")
                 ) is None else await b.filter("p")
             await eventually(lambda: len(b.cluster.store.all("events")) == 1)
@@ -341,7 +241,7 @@ def test_one_event_when_the_reason_changes() -> None:
             assert "matching devices are in use" in event["note"]
             assert "held by default/a" in event["note"]
             await b.filter("p")
-            await _run(b, "q", [claim("q", 2)])
+            await run_pod(b, "q", [claim("q", 2)])
             await eventually(lambda: len(b.cluster.store.all("events")) > 1)
             told = [event["regarding"]["name"] for event in b.cluster.store.all("events")]
             assert sorted(told) == ["p", "q"], "events come in order: nothing about p stands before that about q"
@@ -352,7 +252,7 @@ def test_one_event_when_the_reason_changes() -> None:
 def test_a_bare_name_must_be_unique() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
-            await _run(b, "p", [claim("p", 9)])
+            await run_pod(b, "p", [claim("p", 9)])
 
             def ask(name: str) -> Awaitable[httpx.Response]:
                 return b.client.post("/v1/explain", content=orjson.dumps({"pod": name}))
@@ -373,8 +273,8 @@ def test_a_bare_name_must_be_unique() -> None:
 
 async def test_the_search_on_one_node_is_told_line_by_line() -> None:
     async with berthing({"n1": H100}) as b:
-        await _run(b, "first", [claim("first", 6)])
-        await _run(b, "late", [claim("late", 4, f"device.driver == '{DRIVER}'")])
+        await run_pod(b, "first", [claim("first", 6)])
+        await run_pod(b, "late", [claim("late", 4, f"device.driver == '{DRIVER}'")])
         found = (await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n1"})).json()[0]
         told = found["narration"]
         assert told[0] == "node n1: 8 devices"
@@ -397,8 +297,8 @@ async def test_the_search_on_one_node_is_told_line_by_line() -> None:
 async def test_one_line_per_decision() -> None:
     with structlog.testing.capture_logs() as lines:
         async with berthing({"n1": H100}) as b:
-            await _run(b, "p", [claim("p", 2)])
-            await _run(b, "q", [claim("q", 7)])
+            await run_pod(b, "p", [claim("p", 2)])
+            await run_pod(b, "q", [claim("q", 7)])
             await eventually(lambda: any(line["event"] == "not placed" for line in lines))
     (bound,) = [line for line in lines if line["event"] == "bound"]
     assert (bound["pod"], bound["node"], bound["claims"], len(bound["devices"])) == (

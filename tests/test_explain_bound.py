@@ -1,0 +1,94 @@
+"""Explanations of bound pods, and of pods that need no devices."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import yaml
+
+from extender.cli.main import commands
+from extender.entry.console_process import application
+from extender.model import ObjectKey
+from tests.commands import berth, berth_beside
+from tests.eventually import eventually
+from tests.explain_worlds import recorded, run_pod, why
+from tests.running_berth import berthing, claim, pod
+
+cli = commands()
+
+PLAIN = str(Path(__file__).resolve().parents[1] / "examples" / "11-plain.yaml")
+H100, A100 = "hgx-h100-8", "a100-pcie-8-bridged"
+DRIVER = "gpu.nvidia.com"
+
+
+def test_a_bound_pod_keeps_its_decision() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100, "n2": A100}) as b:
+            node = await run_pod(b, "p", [claim("p", 2)])
+            entry = await recorded(b, "p")
+            await eventually(lambda: entry.decision is not None)
+            await b.settled()
+            found = await why(b, "p")
+            decision = found["decision"]
+            assert found["outcome"] == "bound"
+            assert {decision["chosen"]["node"], decision["runner_up"]} == {"n1", "n2"}
+            second = f"; runner-up {decision['runner_up']}, {decision['margin']:.3f} behind"
+            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].endswith(second)
+            _, out, _ = await berth_beside(["explain", "default/p", "--server", str(b.client.base_url)])
+            assert second in " ".join(out.split())
+            assert decision["chosen"]["node"] == node
+            assert decision["margin"] > 0
+            assert 0 < decision["chosen"]["ring_gbps"] <= decision["chosen"]["best_gbps"]
+            assert b.pod("p")["metadata"]["annotations"]["berth.dev/decision"].startswith("score ")
+
+    asyncio.run(body())
+
+
+def test_a_process_that_did_not_bind_the_pod_tells_what_the_binding_wrote() -> None:
+    async def body() -> None:
+        async with berthing({"n1": H100}) as b:
+            await run_pod(b, "p", [claim("c", 2)])
+            note = b.pod("p")["metadata"]["annotations"]["berth.dev/decision"]
+            async with application(b.api) as other:
+                await eventually(lambda: not other.console.informers.not_ready)
+                found = await other.console.explainer.pod(ObjectKey("default", "p"))
+                assert found["outcome"] == "bound"
+                assert found["sentence"] == f"pod default/p was bound to n1: {note}"
+
+    asyncio.run(body())
+
+
+async def test_a_bound_pod_without_devices_is_explained() -> None:
+    async with berthing({"n1": H100}) as b:
+        b.cluster.apply(pod("plain", nodeName="n1"))
+        b.cluster.apply(claim("c", 2))
+        b.cluster.apply(pod("foreign", "c", nodeName="n1"))
+        await b.settled()
+        found = await why(b, "plain")
+        assert found["outcome"] == "not-ours"
+        assert found["sentence"] == (
+            "pod default/plain requests no devices: Berth accepts all nodes; the pod is bound to node n1"
+        )
+        reply = await b.client.get("/v1/explain/default/foreign")
+        assert reply.status_code == 404, "it has devices, and no decision about it is remembered"
+
+
+async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None:
+    async with berthing({"n1": H100}) as b:
+        code, out, _ = await berth_beside(["explain", "-f", PLAIN, "--server", str(b.client.base_url)])
+    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
+    (tmp_path / "fleet.json").write_text(yaml.safe_dump({"kind": "Node", "metadata": {"name": "n1"}}))
+    code, out, _ = berth(["explain", "-f", PLAIN, "--snapshot", str(tmp_path / "fleet.json")])
+    assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
+
+
+async def test_narrate_without_a_search_is_told() -> None:
+    async with berthing({"n1": H100}) as b:
+        await run_pod(b, "p", [claim("p", 2)])
+        await eventually(lambda: (entry := b.console.history.newest(ObjectKey("default", "p"))) and entry.decision)
+        server = str(b.client.base_url)
+        code, out, errors = await berth_beside(["explain", "default/p", "--narrate", "n1", "--server", server])
+        assert code == 0
+        assert out.startswith("pod default/p was bound to n1")
+        assert errors == "berth: --narrate has no effect: no node was searched for pod default/p\n"
