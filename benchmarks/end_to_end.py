@@ -74,26 +74,37 @@ class Drain:
 
 
 class Watch:
-    """Notes when each pod gets its node."""
+    """Notes when each pod gets its node. The API server ends a watch whose reader is slow; then this lists again."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.bound: dict[str, float] = {}
+        self._plane = plane
         self._ended = False
-        version = plane.get("/api/v1/namespaces/default/pods?limit=1")["metadata"]["resourceVersion"]
-        url = f"{plane.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={version}"
-        self._request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        version = self._list()
+        self._thread = threading.Thread(target=self._run, args=(version,), daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
-        with urllib.request.urlopen(self._request, context=unverified()) as lines:
-            for line in lines:
-                event = json.loads(line)
-                name = event["object"]["metadata"]["name"]
-                if event["object"].get("spec", {}).get("nodeName"):
-                    self.bound.setdefault(name, time.monotonic())
-                if name == "end-of-watch":
-                    return
+    def _run(self, version: str) -> None:
+        while not self._ended:
+            url = f"{self._plane.url}/api/v1/namespaces/default/pods?watch=1&resourceVersion={version}"
+            request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+            with urllib.request.urlopen(request, context=unverified()) as lines:
+                for line in lines:
+                    self._note(json.loads(line)["object"])
+                    if self._ended:
+                        return
+            version = self._list()
+
+    def _list(self) -> str:
+        found = self._plane.get("/api/v1/namespaces/default/pods")
+        for pod in found["items"]:
+            self._note(pod)
+        return found["metadata"]["resourceVersion"]
+
+    def _note(self, pod: dict) -> None:
+        if pod.get("spec", {}).get("nodeName"):
+            self.bound.setdefault(pod["metadata"]["name"], time.monotonic())
+        self._ended |= pod.get("metadata", {}).get("name") == "end-of-watch"
 
     def end(self, plane: ControlPlane) -> None:
         """The watch ends by an event of its own: closing a socket that another thread reads would block."""
