@@ -21,6 +21,7 @@ from extender.scheduling import (
     GangPlan,
     GangProblem,
     GangShortage,
+    NodeLimit,
     PodRequirements,
     RankingCache,
     held_by_claim,
@@ -86,11 +87,16 @@ class GangWorld:
         self.pods[name]["metadata"]["uid"] = name
 
     def member(
-        self, name: str, rank: int, nodes: frozenset[str] | None = None, excluded: frozenset[str] = frozenset()
+        self,
+        name: str,
+        rank: int,
+        nodes: frozenset[str] | None = None,
+        excluded: frozenset[str] = frozenset(),
+        limit: NodeLimit | None = None,
     ) -> GangMember:
         found = requirements_of(decode_pod(self.pods[name]), self.cache.snapshot(), POLICY)
         assert isinstance(found, PodRequirements), found
-        return GangMember(name, found, rank, nodes, excluded)
+        return GangMember(name, found, rank, nodes, excluded, limit)
 
     def gang(self, size: int, count: int = 1, prefix: str = "w", **annotations: str) -> tuple[GangMember, ...]:
         """Equal pods with one claim each for so many GPUs."""
@@ -129,11 +135,15 @@ def check(plan: GangPlan, problem: GangProblem, snapshot: Snapshot) -> None:
     """Every member has devices that nothing else uses, on a node that it may use, in the domain of the plan."""
     assert plan.placements.keys() == {member.uid for member in problem.members}
     claims: dict[str, tuple[str, tuple[Result, ...]]] = {}
+    limited = Counter(
+        (id(member.limit), plan.placements[member.uid][0]) for member in problem.members if member.limit is not None
+    )
     for member in problem.members:
         name, placement = plan.placements[member.uid]
         node_info = snapshot.node_infos[name]
         assert member.nodes is None or name in member.nodes
         assert name not in member.excluded
+        assert member.limit is None or limited[id(member.limit), name] <= member.limit.left(name)
         assert all(one.matches(name, node_info.node.labels) for one in member.requirements.node_selectors)
         if plan.level:
             assert (name if plan.level == "node" else node_info.node.labels.get(plan.level)) == plan.domain
