@@ -112,9 +112,7 @@ class _Planner:
                 yield domain
 
     def _kind(self, name: str) -> Hashable:
-        return tuple(
-            (rooms.class_number(name), rooms.most[name]) if name in rooms.most else None for rooms in self._rooms
-        )
+        return tuple(rooms.kind(name) for rooms in self._rooms)
 
     def _by_score(self, domain: Domain) -> tuple[float, object, object]:
         rooms = self._rooms[0]
