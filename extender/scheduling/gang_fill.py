@@ -1,4 +1,4 @@
-"""Filling a domain with the units of a gang, the largest units first, with the preferred devices of each."""
+"""Filling a domain with the units of a gang, class by class, with the preferred devices of each."""
 
 from __future__ import annotations
 

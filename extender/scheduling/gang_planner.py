@@ -48,6 +48,8 @@ def plan_gang(
     rankings = RankingCache() if rankings is None else rankings
     memory = GangMemory() if memory is None else memory
     rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
+    # Members without a choice of nodes first, then the largest, then those with fewer nodes: the others can give way.
+    rooms.sort(key=lambda one: (len(one.most) > 1, -one.size, len(one.most)))
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
 
 

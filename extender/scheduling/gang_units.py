@@ -62,7 +62,7 @@ class UnitClass:
 
 
 def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
-    """The classes of a gang, the largest units first; equal sizes by the rank of the first unit."""
+    """The classes of a gang, by the rank of their first unit."""
     found: dict[object, UnitClass] = {}
     for unit in _units(members):
         steps = _steps(unit)
@@ -76,7 +76,7 @@ def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
         if key not in found:
             found[key] = UnitClass(steps, nodes, excluded, selectors, limits)
         found[key].units.append(unit)
-    return sorted(found.values(), key=lambda one: (-one.size, _order(one.units[0].members[0])))
+    return list(found.values())
 
 
 def _order(member: GangMember) -> tuple[int, str]:

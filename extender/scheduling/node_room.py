@@ -68,6 +68,7 @@ class NodeRooms:
         """Raises CallBudgetSpent."""
         self.units = class_.units
         self.members_per_unit = len(class_.steps)
+        self.size = class_.size
         self.unsure = False  # whether the search on some node ended at its step limit
         self._steps = class_.steps
         self._limits = class_.limits  # by step
