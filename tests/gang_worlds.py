@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from extender.allocation import Features, Snapshot
@@ -122,6 +123,28 @@ class GangWorld:
             assert found.members == len(problem.members)
             assert found.gave_up or found.room < found.members
         return found
+
+
+def cluster(layout: str, machine: str = "t4-4", **busy: int) -> GangWorld:
+    """Nodes n0, n1, ... by "spine/rack/clique:nodes", with '-' for a label that they lack.
+
+    `busy` is the number of devices in use, by node.
+    """
+    world, names = GangWorld(), count()
+    for part in layout.split():
+        path, _, number = part.partition(":")
+        values = zip((SPINE, RACK, CLIQUE), path.split("/"), strict=True)
+        labels = {label: value for label, value in values if value != "-"}
+        for _ in range(int(number)):
+            name = f"n{next(names)}"
+            world.add_node(name, machine, labels, busy.get(name, 0))
+    return world
+
+
+def found_in(plan: GangPlan | GangShortage) -> tuple[str, str]:
+    """The level and the name of the domain."""
+    assert isinstance(plan, GangPlan), plan
+    return plan.level, plan.domain
 
 
 def nodes_of(plan: GangPlan | GangShortage) -> list[str]:
