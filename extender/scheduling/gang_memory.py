@@ -35,10 +35,8 @@ class GangMemory:
     def estimated_bytes(self) -> int:
         return int(self._entries.currsize)
 
-    def number(self, ranking: NodeRanking | None) -> int:
-        """The number of a ranking, for keys; a new one for None. No number is used again."""
-        if ranking is None:
-            return next(self._next)
+    def number(self, ranking: NodeRanking) -> int:
+        """The number of a ranking, for keys. No number is used again."""
         found = self._numbers.get(ranking)
         if found is None:
             found = self._numbers[ranking] = next(self._next)

@@ -82,8 +82,11 @@ class NodeRooms:
         for ranking in self._rankings:
             if not ranking.update(snapshot, context):
                 raise CallBudgetSpent
-        # The class numbers of several rankings together have no lifetime of their own, so nothing is kept for them.
-        self._number = memory.number(self._rankings[0] if len(needed) == 1 else None)
+        # Units of equal members can share different claims: the key of a step names those that it lacks.
+        self._number = tuple(
+            (memory.number(ranking), step.key[len(requirements.key) :])
+            for ranking, step, requirements in zip(self._rankings, class_.steps, needed, strict=True)
+        )
         self._by_state = self._rankings[0].by_state
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
