@@ -39,14 +39,14 @@ class GangCluster:
 def random_cluster(rng: random.Random) -> GangCluster:
     nodes = [
         {
-            "clique": rng.choice(["c1", "c1", "c2", None]),
-            "rack": rng.choice(["r1", "r1", "r2", None]),
-            "devices": [_device(rng) for _ in range(rng.randint(1, 4))],
+            "clique": rng.choice(["c1", "c1", "c1", "c2", "c2", None]),
+            "rack": rng.choice(["r1", "r1", "r1", "r1", "r2", None]),
+            "devices": [_device(rng) for _ in range(rng.choice([1, 2, 2, 3, 4]))],
             "budget": rng.randint(1, 6),
         }
-        for _ in range(rng.randint(1, 4))
+        for _ in range(rng.choice([1, 2, 3, 4, 4, 5, 5]))
     ]
-    net = [{"kind": "net"} for _ in range(rng.choice([0, 0, 0, 1, 2]))]
+    net = [{"kind": "net"} for _ in range(rng.choice([0, 0, 0, 1, 2, 4]))]
     shapes = [_member(rng, shape, bool(net)) for shape in range(rng.choice([1, 1, 1, 2]))]
     members = [dict(rng.choice(shapes)) for _ in range(rng.choice([1, 2, 3, 3, 4, 4, 5]))]
     if len(members) > 1 and rng.random() < 0.1:
@@ -61,7 +61,7 @@ def random_cluster(rng: random.Random) -> GangCluster:
         nodes,
         net,
         members,
-        rng.choice(["required", "preferred", "preferred", "none"]),
+        rng.choice(["required", "preferred", "preferred", "preferred", "none"]),
         rng.choice(["", "", "", "rack"]),
     )
     if rng.random() < 0.2:
@@ -79,13 +79,13 @@ def _device(rng: random.Random) -> dict:
         "group": rng.randrange(2),
         "counters": rng.choice([0, 0, 0, 1, 2]),
         "memory": rng.choice([0, 0, 0, 80]),  # of a device that several claims can share; 0: exclusive
-        "busy": rng.random() < 0.15,
+        "busy": rng.random() < 0.1,
     }
 
 
 def _member(rng: random.Random, shape: int, net: bool) -> dict:
     options = [
-        {"kind": rng.choice(["", "", "a", "b"]), "count": rng.choice([1, 1, 2]), "memory": rng.choice([20, 40, 60])}
+        {"kind": rng.choice(["", "", "a", "b"]), "count": rng.choice([1, 1, 1, 2]), "memory": rng.choice([20, 40, 60])}
         for _ in range(rng.choice([1, 1, 1, 2, 3]))
     ]
     net = net and rng.random() < 0.5

@@ -29,6 +29,7 @@ from extender.scheduling import (
     plan_gang,
     requirements_of,
 )
+from extender.scheduling.gang_search import MAX_STEPS
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import Json, claim, pod
 
@@ -113,10 +114,12 @@ class GangWorld:
         problem = GangProblem(tuple(members), (CLIQUE, RACK, SPINE), topology, **fields)
         return self.plan_problem(problem)
 
-    def plan_problem(self, problem: GangProblem, budget: CallBudget = UNLIMITED) -> GangPlan | GangShortage:
+    def plan_problem(
+        self, problem: GangProblem, budget: CallBudget = UNLIMITED, steps: int = MAX_STEPS
+    ) -> GangPlan | GangShortage:
         snapshot = self.cache.snapshot()
         context = self.evaluator.evaluation_context(snapshot, budget)
-        found = plan_gang(problem, snapshot, context, self.rankings, self.memory)
+        found = plan_gang(problem, snapshot, context, self.rankings, self.memory, steps)
         if isinstance(found, GangPlan):
             check(found, problem, snapshot)
         else:

@@ -12,6 +12,7 @@ from extender.scheduling import GangMemory, GangPlan, GangProblem, GangShortage,
 from tests.gang_oracle import random_cluster
 from tests.gang_oracle_worlds import problem_of, world_of
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, shuffled, without_memory
+from tests.running_berth import claim
 
 MACHINES = ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100")
 LIMIT_BYTES = 6_000  # of a memory that several evaluations fill
@@ -76,7 +77,7 @@ def test_the_order_in_which_members_are_named_changes_no_plan() -> None:
 def test_what_the_planner_remembers_changes_no_plan() -> None:
     """Claims come and go between plans of two shapes."""
     world, rng = mixed_fleet(), random.Random(11)
-    problems = [pairs(world), GangProblem(world.gang(9, 3, "v"), (CLIQUE, RACK, SPINE), "preferred")]
+    problems = [pairs(world, 6), GangProblem(world.gang(3, 3, "v"), (CLIQUE, RACK, SPINE), "preferred")]
     levels = set()
     for number in range(12):
         change(world, rng, f"n{rng.randrange(18)}")
@@ -167,6 +168,42 @@ def test_a_plan_with_a_complete_search_continues_and_ends() -> None:
         assert found == without_memory(world, problem), f"seed {seed}"
         total += calls
     assert total > 100
+
+
+def sharing(world: GangWorld, shared: str) -> GangProblem:
+    """Pairs of members, each with a claim for one GPU and one for two: all but the last pair share the `shared` one of
+    them ("one" or "two"), and the last pair the other one.
+    """
+    members = []
+    for pair in range(4):
+        kept = shared if pair < 3 else {"one": "two", "two": "one"}[shared]
+        for i in range(2):
+            name, own = f"{shared}-{len(members)}", f"{shared}-{pair}-{i}"
+            names = {size: f"{shared}-{pair}-{size}" if size == kept else f"{own}-{size}" for size in ("one", "two")}
+            world.add_claim(claim(names["one"], 1))
+            world.add_claim(claim(names["two"], 2))
+            world.add_pod(name, names["one"], names["two"], topology="required")
+            members.append(world.member(name, len(members)))
+    return GangProblem(tuple(members), (CLIQUE, RACK, SPINE), "preferred")
+
+
+def chosen(plan: GangPlan | GangShortage) -> dict[str, tuple[str, list[list[int]]]]:
+    """The node and the devices of each member. The scores of remembered placements compare with an earlier fleet."""
+    assert isinstance(plan, GangPlan), plan
+    return {
+        uid: (node, [[pick.bit for pick in picks] for picks in placement.solution.picks])
+        for uid, (node, placement) in plan.placements.items()
+    }
+
+
+def test_a_plan_with_shared_claims_continues_and_ends() -> None:
+    """What is known of pairs that share one claim is used for no pair of equal members that share the other one."""
+    world = mixed_fleet()
+    for shared in ("one", "two"):
+        problem = sharing(world, shared)
+        found, calls = in_small_calls(world, problem, 1_000)
+        assert chosen(found) == chosen(without_memory(world, problem))
+        assert calls > 5
 
 
 def test_without_memory_a_plan_that_takes_longer_than_a_call_never_ends() -> None:

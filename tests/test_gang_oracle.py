@@ -17,18 +17,6 @@ def test_the_planner_agrees_with_brute_force(block: int) -> None:
         assert compare(block * 1_000_000 + number) == ""
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        10_000_012,  # members of one kind with different nodes keep to one limit
-        10_000_098,  # members that share a claim count one by one
-        20_000_695,  # members with fewer nodes are placed first: the search would end at its step limit
-    ],
-)
-def test_clusters_that_the_planner_once_got_wrong(seed: int) -> None:
-    assert compare(seed) == ""
-
-
 def test_the_clusters_are_worth_asking_about() -> None:
     """Each level and a shortage are the answer in many of them, and limits decide in some."""
     answers, limits = Counter[str | None](), 0
