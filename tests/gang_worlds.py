@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from extender.allocation import Features, Snapshot
@@ -36,6 +37,7 @@ from tests.running_berth import Json, claim, pod
 CLIQUE, RACK, SPINE = Policy().group_levels
 GPU = "gpu.nvidia.com"
 TRAY = "gb200-nvl72-tray"
+_NONE: Mapping[str, int] = MappingProxyType({})
 POLICY = Policy()  # requirements keys compare policies by identity
 
 
@@ -128,7 +130,7 @@ class GangWorld:
         return found
 
 
-def cluster(layout: str, machine: str = "t4-4", **busy: int) -> GangWorld:
+def cluster(layout: str, machine: str = "t4-4", busy: Mapping[str, int] = _NONE) -> GangWorld:
     """Nodes n0, n1, ... by "spine/rack/clique:nodes", with '-' for a label that they lack.
 
     `busy` is the number of devices in use, by node.

@@ -50,13 +50,13 @@ def test_one_member_too_many_for_all_nodes() -> None:
 def test_the_domain_that_is_left_with_the_least_room(
     members: int, busy: dict[str, int], level: str, domain: str
 ) -> None:
-    world = cluster(TREE, **busy)
+    world = cluster(TREE, busy=busy)
     assert found_in(world.plan(world.gang(members))) == (level, domain)
 
 
 def test_the_rest_of_a_gang_goes_where_it_leaves_other_racks_whole() -> None:
     """16 + 16 + 6 + 16 GPUs: one rack is filled, and the last 5 members go to the rack with 6."""
-    world = cluster("s0/r0/-:4 s0/r1/-:4 s0/r2/-:4 s0/r3/-:4", n8=2, n9=4, n10=4)
+    world = cluster("s0/r0/-:4 s0/r1/-:4 s0/r2/-:4 s0/r3/-:4", busy={"n8": 2, "n9": 4, "n10": 4})
     plan = world.plan(world.gang(21))
     assert found_in(plan) == (SPINE, "s0")
     assert set(nodes_of(plan)) == {"n0", "n1", "n2", "n3", "n8", "n11"}
@@ -97,7 +97,7 @@ def test_nodes_without_the_label_are_in_no_domain_and_are_used_last() -> None:
 
 
 def test_required_is_the_first_level_or_nothing() -> None:
-    world = cluster(TREE, n2=1, n3=1)
+    world = cluster(TREE, busy={"n2": 1, "n3": 1})
     assert found_in(world.plan(world.gang(4), "required")) == ("node", "n0")
     assert found_in(world.plan(world.gang(6, prefix="v"), "required")) == (CLIQUE, "c1")
     assert world.plan(world.gang(9, prefix="u"), "required") == GangShortage(9, 8, CLIQUE, "c0")
@@ -110,7 +110,7 @@ def test_required_without_any_clique() -> None:
 
 
 def test_none_takes_any_nodes_but_one_node_if_it_suffices() -> None:
-    world = cluster(TREE, n0=3, n1=3)
+    world = cluster(TREE, busy={"n0": 3, "n1": 3})
     assert found_in(world.plan(world.gang(4), "none")) == ("node", "n2")
     assert found_in(world.plan(world.gang(6, prefix="v"), "none")) == ("", "")
 
@@ -162,30 +162,30 @@ def test_within_the_label_of_a_group_the_nearest_level_is_used() -> None:
 def test_members_that_run_draw_the_others_to_their_domain(
     members: int, placed: dict[str, int], level: str, domain: str
 ) -> None:
-    world = cluster(TREE, **placed)
+    world = cluster(TREE, busy=placed)
     assert found_in(world.plan(world.gang(members), placed=placed)) == (level, domain)
 
 
 def test_members_that_run_draw_the_others_to_their_nodes() -> None:
-    world = cluster("s/r/c:4", n2=2, n3=1)
+    world = cluster("s/r/c:4", busy={"n2": 2, "n3": 1})
     assert nodes_of(world.plan(world.gang(3), placed={"n2": 2, "n1": 1})) == ["n1", "n1", "n1"]
     assert nodes_of(world.plan(world.gang(5, prefix="v"), placed={"n2": 2, "n1": 1})) == ["n1", "n1", "n1", "n1", "n2"]
 
 
 def test_required_returns_to_the_clique_of_most_members_that_run_or_waits() -> None:
-    world = cluster(TREE, n2=4, n3=2)
+    world = cluster(TREE, busy={"n2": 4, "n3": 2})
     assert found_in(world.plan(world.gang(2), "required", placed={"n2": 4})) == (CLIQUE, "c1")
     assert world.plan(world.gang(3, prefix="v"), "required", placed={"n2": 4}) == GangShortage(3, 2, CLIQUE, "c1")
     assert found_in(world.plan(world.gang(5, prefix="u"), "required", placed={"n2": 1, "n4": 2})) == (CLIQUE, "c2")
 
 
 def test_none_is_not_drawn_to_a_level_but_prefers_the_nodes_in_use() -> None:
-    world = cluster(TREE, n6=1)
+    world = cluster(TREE, busy={"n6": 1})
     assert nodes_of(world.plan(world.gang(5), "none", placed={"n6": 1}))[-3:] == ["n6"] * 3
 
 
 def test_the_label_of_a_group_returns_to_the_value_of_the_members_that_run() -> None:
-    world = cluster(TREE, n8=2)
+    world = cluster(TREE, busy={"n8": 2})
     plan = world.plan(world.gang(9), "none", topology_label=RACK, placed={"n8": 2})
     assert found_in(plan) == (RACK, "r2")
     shortage = world.plan(world.gang(15, prefix="v"), "none", topology_label=RACK, placed={"n8": 2})

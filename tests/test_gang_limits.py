@@ -206,7 +206,7 @@ def test_a_complete_search_keeps_to_the_limit(members: int, placed: dict[str, in
 def test_a_search_tries_nodes_where_equal_ones_are_full() -> None:
     """Both kinds have one limit. The first member of each may be on n0 or n1, and the third only on n1: it must go
     there, and the others give way."""
-    world = cluster("s/r/c:3", n0=3, n1=3, n2=3)
+    world = cluster("s/r/c:3", busy={"n0": 3, "n1": 3, "n2": 3})
     nets(world, 3)
     limit, none = NodeLimit(1, {}), frozenset[str]()
     for i in range(3):

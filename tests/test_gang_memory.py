@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from extender.model import CallBudget, CallBudgetSpent
-from extender.scheduling import GangMemory, GangPlan, GangProblem, GangShortage, RankingCache, plan_gang
+from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, GangShortage, RankingCache, plan_gang
 from tests.gang_oracle import random_cluster
 from tests.gang_oracle_worlds import problem_of, world_of
 from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, shuffled, without_memory
@@ -174,7 +174,7 @@ def sharing(world: GangWorld, shared: str) -> GangProblem:
     """Pairs of members, each with a claim for one GPU and one for two: all but the last pair share the `shared` one of
     them ("one" or "two"), and the last pair the other one.
     """
-    members = []
+    members: list[GangMember] = []
     for pair in range(4):
         kept = shared if pair < 3 else {"one": "two", "two": "one"}[shared]
         for i in range(2):

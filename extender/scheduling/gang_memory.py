@@ -1,8 +1,7 @@
 """What the planner remembers between calls: evaluations of nodes, by the class of the node.
 
 A call whose budget ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
-gets further. The memory changes how long a plan takes, never its devices. The scores of a remembered placement may compare
-with an earlier fleet.
+gets further. The memory changes how long a plan takes, never its devices; only scores may compare with an older fleet.
 """
 
 from __future__ import annotations
