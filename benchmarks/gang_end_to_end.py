@@ -75,6 +75,7 @@ def one_gang(plane: ControlPlane, config: Json, size: int, folder: Path) -> floa
     if system == "in-tree":
         path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/{GROUP}"
         plane.request("DELETE", path)
+        plane.wait(lambda: not plane.get(path.rpartition("/")[0])["items"], 60)
     return took
 
 

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 GAVE_UP = "gave up"
 Device = tuple[str, int]  # node or "net", and position
 Use = frozenset[tuple[Device, int]]  # device and memory that is taken of it; 0 for an exclusive device
+Limited = tuple[tuple[int, int], ...]  # shape and node of each member that has a limit, sorted
 
 
 @dataclass
 class GangCluster:
     """nodes: dicts of clique, rack, devices, budget; devices: dicts of kind, group, counters, memory, busy.
 
-    `net` are devices that every node can use. members: dicts of options, same_group, net, shared, only, not_on.
+    `net` are devices that every node can use. members: dicts of options, same_group, net, shared, only, not_on, shape.
+    `limits`: dicts of most, placed (position of the node to number), by shape.
     """
 
     nodes: list[dict]
@@ -31,20 +33,21 @@ class GangCluster:
     topology: str
     label: str  # the label that all members must have the same value of, or ''
     placed: dict[int, int] = field(default_factory=dict)  # position of the node to number of members
+    limits: dict[int, dict] = field(default_factory=dict)
 
 
 def random_cluster(rng: random.Random) -> GangCluster:
     nodes = [
         {
-            "clique": rng.choice(["c1", "c1", "c2", None]),
-            "rack": rng.choice(["r1", "r1", "r2", None]),
-            "devices": [_device(rng) for _ in range(rng.randint(1, 4))],
+            "clique": rng.choice(["c1", "c1", "c1", "c2", "c2", None]),
+            "rack": rng.choice(["r1", "r1", "r1", "r1", "r2", None]),
+            "devices": [_device(rng) for _ in range(rng.choice([1, 2, 2, 3, 4]))],
             "budget": rng.randint(1, 6),
         }
-        for _ in range(rng.randint(1, 4))
+        for _ in range(rng.choice([1, 2, 3, 4, 4, 5, 5]))
     ]
-    net = [{"kind": "net"} for _ in range(rng.choice([0, 0, 0, 1, 2]))]
-    shapes = [_member(rng, bool(net)) for _ in range(rng.choice([1, 1, 1, 2]))]
+    net = [{"kind": "net"} for _ in range(rng.choice([0, 0, 0, 1, 2, 4]))]
+    shapes = [_member(rng, shape, bool(net)) for shape in range(rng.choice([1, 1, 1, 2]))]
     members = [dict(rng.choice(shapes)) for _ in range(rng.choice([1, 2, 3, 3, 4, 4, 5]))]
     if len(members) > 1 and rng.random() < 0.1:
         members[0]["shared"] = True
@@ -58,11 +61,15 @@ def random_cluster(rng: random.Random) -> GangCluster:
         nodes,
         net,
         members,
-        rng.choice(["required", "preferred", "preferred", "none"]),
+        rng.choice(["required", "preferred", "preferred", "preferred", "none"]),
         rng.choice(["", "", "", "rack"]),
     )
     if rng.random() < 0.2:
         found.placed = {rng.randrange(len(nodes)): 1}
+    for shape in range(len(shapes)):
+        if rng.random() < 0.3:
+            there = {node: rng.randint(1, 2) for node in range(len(nodes)) if rng.random() < 0.2}
+            found.limits[shape] = {"most": rng.choice([1, 1, 2, 2, 3]), "placed": there}
     return found
 
 
@@ -72,19 +79,23 @@ def _device(rng: random.Random) -> dict:
         "group": rng.randrange(2),
         "counters": rng.choice([0, 0, 0, 1, 2]),
         "memory": rng.choice([0, 0, 0, 80]),  # of a device that several claims can share; 0: exclusive
-        "busy": rng.random() < 0.15,
+        "busy": rng.random() < 0.1,
     }
 
 
-def _member(rng: random.Random, net: bool) -> dict:
+def _member(rng: random.Random, shape: int, net: bool) -> dict:
     options = [
-        {"kind": rng.choice(["", "", "a", "b"]), "count": rng.choice([1, 1, 2]), "memory": rng.choice([20, 40, 60])}
+        {"kind": rng.choice(["", "", "a", "b"]), "count": rng.choice([1, 1, 1, 2]), "memory": rng.choice([20, 40, 60])}
         for _ in range(rng.choice([1, 1, 1, 2, 3]))
     ]
+    net = net and rng.random() < 0.5
+    if net and rng.random() < 0.2:
+        options = [{"kind": "", "count": 0, "memory": 0}]  # nothing of the node
     return {
+        "shape": shape,
         "options": options,
         "same_group": rng.random() < 0.3,
-        "net": net and rng.random() < 0.5,
+        "net": net,
         "shared": False,
         "only": None,
         "not_on": frozenset(),
@@ -157,15 +168,23 @@ def feasible(cluster: GangCluster, nodes: list[int]) -> bool:
     others = [m for m in cluster.members if not m["shared"]]
     # Members that share their claim use one allocation on one node.
     units = [shared] * bool(shared) + [[m] for m in others]
-    reached: set[Use] = {frozenset()}
+    reached: set[tuple[Use, Limited]] = {(frozenset(), ())}
     for unit in units:
-        following: set[Use] = set()
-        for use in reached:
+        following: set[tuple[Use, Limited]] = set()
+        for use, limited in reached:
             for node in nodes:
-                if all(_allowed(member, node) for member in unit):
-                    following |= {normal(found) for found in choices(cluster, unit[0], node, use)}
+                more = tuple(sorted((*limited, *((m["shape"], node) for m in unit if m["shape"] in cluster.limits))))
+                if all(_allowed(member, node) for member in unit) and _within_limits(cluster, more):
+                    following |= {(normal(found), more) for found in choices(cluster, unit[0], node, use)}
         reached = following
     return bool(reached)
+
+
+def _within_limits(cluster: GangCluster, limited: Limited) -> bool:
+    return all(
+        number + cluster.limits[shape]["placed"].get(node, 0) <= cluster.limits[shape]["most"]
+        for (shape, node), number in Counter(limited).items()
+    )
 
 
 def _allowed(member: dict, node: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from extender.allocation import Features, Snapshot
@@ -21,18 +23,21 @@ from extender.scheduling import (
     GangPlan,
     GangProblem,
     GangShortage,
+    NodeLimit,
     PodRequirements,
     RankingCache,
     held_by_claim,
     plan_gang,
     requirements_of,
 )
+from extender.scheduling.gang_search import MAX_STEPS
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node, decode_pod
 from tests.running_berth import Json, claim, pod
 
 CLIQUE, RACK, SPINE = Policy().group_levels
 GPU = "gpu.nvidia.com"
 TRAY = "gb200-nvl72-tray"
+_NONE: Mapping[str, int] = MappingProxyType({})
 POLICY = Policy()  # requirements keys compare policies by identity
 
 
@@ -86,11 +91,16 @@ class GangWorld:
         self.pods[name]["metadata"]["uid"] = name
 
     def member(
-        self, name: str, rank: int, nodes: frozenset[str] | None = None, excluded: frozenset[str] = frozenset()
+        self,
+        name: str,
+        rank: int,
+        nodes: frozenset[str] | None = None,
+        excluded: frozenset[str] = frozenset(),
+        limit: NodeLimit | None = None,
     ) -> GangMember:
         found = requirements_of(decode_pod(self.pods[name]), self.cache.snapshot(), POLICY)
         assert isinstance(found, PodRequirements), found
-        return GangMember(name, found, rank, nodes, excluded)
+        return GangMember(name, found, rank, nodes, excluded, limit)
 
     def gang(self, size: int, count: int = 1, prefix: str = "w", **annotations: str) -> tuple[GangMember, ...]:
         """Equal pods with one claim each for so many GPUs."""
@@ -106,16 +116,40 @@ class GangWorld:
         problem = GangProblem(tuple(members), (CLIQUE, RACK, SPINE), topology, **fields)
         return self.plan_problem(problem)
 
-    def plan_problem(self, problem: GangProblem, budget: CallBudget = UNLIMITED) -> GangPlan | GangShortage:
+    def plan_problem(
+        self, problem: GangProblem, budget: CallBudget = UNLIMITED, steps: int = MAX_STEPS
+    ) -> GangPlan | GangShortage:
         snapshot = self.cache.snapshot()
         context = self.evaluator.evaluation_context(snapshot, budget)
-        found = plan_gang(problem, snapshot, context, self.rankings, self.memory)
+        found = plan_gang(problem, snapshot, context, self.rankings, self.memory, steps)
         if isinstance(found, GangPlan):
             check(found, problem, snapshot)
         else:
             assert found.members == len(problem.members)
             assert found.gave_up or found.room < found.members
         return found
+
+
+def cluster(layout: str, machine: str = "t4-4", busy: Mapping[str, int] = _NONE) -> GangWorld:
+    """Nodes n0, n1, ... by "spine/rack/clique:nodes", with '-' for a label that they lack.
+
+    `busy` is the number of devices in use, by node.
+    """
+    world, names = GangWorld(), count()
+    for part in layout.split():
+        path, _, number = part.partition(":")
+        values = zip((SPINE, RACK, CLIQUE), path.split("/"), strict=True)
+        labels = {label: value for label, value in values if value != "-"}
+        for _ in range(int(number)):
+            name = f"n{next(names)}"
+            world.add_node(name, machine, labels, busy.get(name, 0))
+    return world
+
+
+def found_in(plan: GangPlan | GangShortage) -> tuple[str, str]:
+    """The level and the name of the domain."""
+    assert isinstance(plan, GangPlan), plan
+    return plan.level, plan.domain
 
 
 def nodes_of(plan: GangPlan | GangShortage) -> list[str]:
@@ -129,11 +163,15 @@ def check(plan: GangPlan, problem: GangProblem, snapshot: Snapshot) -> None:
     """Every member has devices that nothing else uses, on a node that it may use, in the domain of the plan."""
     assert plan.placements.keys() == {member.uid for member in problem.members}
     claims: dict[str, tuple[str, tuple[Result, ...]]] = {}
+    limited = Counter(
+        (id(member.limit), plan.placements[member.uid][0]) for member in problem.members if member.limit is not None
+    )
     for member in problem.members:
         name, placement = plan.placements[member.uid]
         node_info = snapshot.node_infos[name]
         assert member.nodes is None or name in member.nodes
         assert name not in member.excluded
+        assert member.limit is None or limited[id(member.limit), name] <= member.limit.left(name)
         assert all(one.matches(name, node_info.node.labels) for one in member.requirements.node_selectors)
         if plan.level:
             assert (name if plan.level == "node" else node_info.node.labels.get(plan.level)) == plan.domain

@@ -1,8 +1,7 @@
-"""Filling a domain with the units of a gang, the largest units first, with the preferred devices of each."""
+"""Filling a domain with the units of a gang, class by class, with the preferred devices of each."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
@@ -63,8 +62,6 @@ def _fill_class(
     while len(placed) < len(rooms.units):
         left = len(rooms.units) - len(placed)
         known = rooms.rooms(trial, domain.nodes, left, variant)
-        for name, number in Counter(name for name, _ in placed).items():
-            known[name] = min(known.get(name, 0), rooms.most[name] - number)
         if whole and sum(known.values()) < left:
             return None
         before = len(placed)
@@ -93,12 +90,12 @@ def pack(
     """
     trial, wanted = GangTrial(snapshot), len(rooms.units)
     room = rooms.rooms(trial, domain.nodes, wanted)
-    better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by class number and the most units
+    better: dict[Hashable, tuple[UnitPlacement, ...]] = {}  # by kind of node
     for name in sorted(domain.nodes, key=natural):
         if sum(room.values()) >= wanted:
             break
         if room.get(name, 0) < min(rooms.most.get(name, 0), wanted):
-            kind = rooms.class_number(name), rooms.most[name]
+            kind = rooms.kind(name)
             if kind not in better:
                 better[kind] = _packed(rooms, name, wanted, snapshot, steps)
             room[name] = max(room.get(name, 0), len(better[kind]))
@@ -107,7 +104,7 @@ def pack(
     placed: Placed = []
     for name, number in spread(room, domain.within, wanted, _labels(snapshot), used).items():
         found = rooms.place(trial, name, number)
-        units = found if len(found) == number else better[rooms.class_number(name), rooms.most[name]][:number]
+        units = found if len(found) == number else better[rooms.kind(name)][:number]
         placed += ((name, unit) for unit in units)
     return [placed]
 

@@ -1,7 +1,7 @@
 """What the planner remembers between calls: evaluations of nodes, by the class of the node.
 
 A call whose budget ends leaves its evaluations here. The next call repeats the plan from the start, finds them, and so
-gets further. The memory changes how long a plan takes, never the plan.
+gets further. The memory changes how long a plan takes, never its devices; only scores may compare with an older fleet.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ class GangMemory:
     def estimated_bytes(self) -> int:
         return int(self._entries.currsize)
 
-    def number(self, ranking: NodeRanking | None) -> int:
-        """The number of a ranking, for keys; a new one for None. No number is used again."""
-        if ranking is None:
-            return next(self._next)
+    def number(self, ranking: NodeRanking) -> int:
+        """The number of a ranking, for keys. No number is used again."""
         found = self._numbers.get(ranking)
         if found is None:
             found = self._numbers[ranking] = next(self._next)

@@ -9,9 +9,12 @@ from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeLimit:
-    """How many members of one kind a node has room for beside its devices, as kube-scheduler has shown."""
+    """How many members of one kind a node has room for beside its devices, as kube-scheduler has shown.
+
+    Members with the same object count together.
+    """
 
     most: int  # on any node
     placed: Mapping[str, int]  # node to number of such members that the plan does not move
@@ -30,7 +33,7 @@ class GangMember:
     rank: int  # members are placed in this order on neighbouring nodes
     nodes: frozenset[str] | None = None  # nodes on which kube-scheduler may run the pod; None: all
     excluded: frozenset[str] = frozenset()  # nodes that kube-scheduler rejected for the pod
-    limit: NodeLimit | None = None  # members of one kind share one limit
+    limit: NodeLimit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ def plan_gang(
     rankings = RankingCache() if rankings is None else rankings
     memory = GangMemory() if memory is None else memory
     rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
+    # Members without a choice of nodes first, then the largest, then those with fewer nodes: the others can give way.
+    rooms.sort(key=lambda one: (len(one.most) > 1, -one.size, len(one.most)))
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
 
 
@@ -112,9 +114,7 @@ class _Planner:
                 yield domain
 
     def _kind(self, name: str) -> Hashable:
-        return tuple(
-            (rooms.class_number(name), rooms.most[name]) if name in rooms.most else None for rooms in self._rooms
-        )
+        return tuple(rooms.kind(name) for rooms in self._rooms)
 
     def _by_score(self, domain: Domain) -> tuple[float, object, object]:
         rooms = self._rooms[0]

@@ -93,26 +93,18 @@ class GangSearch:
         else:
             # Units of one class are equal, so each goes to the node of the one before, or to a later node.
             first = self._chosen[-rooms.members_per_unit][0] if unit else 0
-            first += self._is_full(class_, unit, first)
             nodes = self._distinct(class_, first, self._wanted[class_] - unit)
         key = (position, tuple(nodes[:1]), self._trial.key())
         if key in self._failed:
             return
         for node in nodes:
             for placement in self._placements(rooms, step, names[node]):
-                self._trial.add(names[node], placement)
+                rooms.add(self._trial, names[node], step, placement)
                 self._chosen.append((node, placement))
                 yield True
                 self._chosen.pop()
                 self._trial.undo()
         self._failed.add(key)
-
-    def _is_full(self, class_: int, unit: int, node: int) -> bool:
-        """Whether the units before this one in its class use all the room of a node."""
-        each = self._classes[class_].members_per_unit
-        before = self._chosen[-each * unit :: each] if unit else []
-        most = self._classes[class_].most[self._names[class_][node]] if before else 1
-        return sum(chosen == node for chosen, _ in before) >= most
 
     def _distinct(self, class_: int, first: int, left: int) -> list[int]:
         """The nodes to try for a unit. Of equal nodes that the trial does not use, only the first."""
@@ -120,6 +112,8 @@ class GangSearch:
         for node in range(first, len(names)):
             if ahead[node] < left:
                 break
+            if self._classes[class_].left(self._trial, names[node]) < 1:
+                continue
             kind = self._kind(names[node])
             if kind is None or kind not in seen:
                 found.append(node)
@@ -128,11 +122,9 @@ class GangSearch:
 
     def _kind(self, name: str) -> Hashable:
         """What the classes see of a node that the trial does not use; None if the node is used, or shares a pool."""
-        if name not in self._local or not self._trial.is_fresh(name):
+        if name not in self._local or self._trial.has_placement(name):
             return None
-        return tuple(
-            (rooms.class_number(name), rooms.most[name]) if name in rooms.most else None for rooms in self._classes
-        )
+        return tuple(rooms.kind(name) for rooms in self._classes)
 
     def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
         """Every choice of devices for a member on a node, the preferred one first.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from extender.allocation import NodeInfo, Snapshot, with_devices_allocated
 from extender.model import Device, DeviceId, PoolKey, Result
+from extender.scheduling.gang_plan import NodeLimit
 from extender.scheduling.placements import Placement
 from extender.scheduling.shortlist import held_results
 
@@ -20,6 +22,7 @@ class _Change(NamedTuple):
     """The pools that one placement changed, with the results before it."""
 
     node: str
+    limit: NodeLimit | None
     before: dict[PoolKey, tuple[Result, ...]]
 
 
@@ -32,7 +35,8 @@ class GangTrial:
     def __init__(self, snapshot: Snapshot) -> None:
         self._node_infos = snapshot.node_infos
         self._results: dict[PoolKey, tuple[Result, ...]] = {}
-        self._placements: dict[str, int] = {}  # node to number of placements
+        self._placements: Counter[str] = Counter()  # by node
+        self._limited: Counter[tuple[str, NodeLimit]] = Counter()  # placements by node and limit
         self._known: dict[str, tuple[list[tuple[Result, ...]], NodeInfo]] = {}
         self._changes: list[_Change] = []
         self._devices: dict[DeviceId, Device] = {}  # of all placements so far
@@ -42,11 +46,11 @@ class GangTrial:
         """The nodes with a placement of this plan."""
         return {name for name, number in self._placements.items() if number}
 
-    def add(self, name: str, placement: Placement) -> None:
-        """Take the devices of a placement on a node."""
+    def add(self, name: str, placement: Placement, limit: NodeLimit | None = None) -> None:
+        """Take the devices of a placement on a node. `limit` is that of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
-        change = _Change(name, {})
+        change = _Change(name, limit, {})
         for result in held_results(node_info, placement):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
@@ -54,7 +58,9 @@ class GangTrial:
                 change.before.setdefault(key, before)
                 self._results[key] = (*before, result)
                 self._devices[result.device] = inventory.places[inventory.index[result.device]].device
-        self._placements[name] = self._placements.get(name, 0) + 1
+        self._placements[name] += 1
+        if limit is not None:
+            self._limited[name, limit] += 1
         self._changes.append(change)
 
     def undo(self) -> None:
@@ -62,6 +68,8 @@ class GangTrial:
         change = self._changes.pop()
         self._results.update(change.before)
         self._placements[change.node] -= 1
+        if change.limit is not None:
+            self._limited[change.node, change.limit] -= 1
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -71,10 +79,13 @@ class GangTrial:
         while len(self._changes) > length:
             self.undo()
 
-    @property
-    def takes_nothing(self) -> bool:
-        """Whether no device is taken so far."""
-        return not any(self._results.values())
+    def left(self, name: str, limit: NodeLimit) -> int:
+        """How many more members with a limit may be placed on a node."""
+        return limit.left(name) - self._limited[name, limit]
+
+    def has_placement(self, name: str) -> bool:
+        """Whether a member is placed on the node."""
+        return self._placements[name] > 0
 
     def is_fresh(self, name: str) -> bool:
         """Whether the plan takes nothing of the pools that the node can use."""
@@ -113,7 +124,10 @@ class GangTrial:
 
     def key(self) -> Hashable:
         """Everything that the plan has taken."""
-        return tuple(sorted((result.device, _amounts(result)) for pool in self._results.values() for result in pool))
+        limited = frozenset((entry, number) for entry, number in self._limited.items() if number)
+        return limited, tuple(
+            sorted((result.device, _amounts(result)) for pool in self._results.values() for result in pool)
+        )
 
     def _of(self, name: str) -> Iterator[tuple[Result, ...]]:
         return (self._results.get(pool.key, ()) for pool in self._node_infos[name].inventory.pools)

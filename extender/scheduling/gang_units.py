@@ -39,7 +39,7 @@ class UnitClass:
     nodes: tuple[frozenset[str], ...]  # a node must be in all of them
     excluded: frozenset[str]
     selectors: tuple[NodeSelector, ...]  # a node must match all of them
-    limit: NodeLimit | None = None  # of units with one member
+    limits: tuple[NodeLimit | None, ...]  # of the members of a unit
     units: list[Unit] = field(default_factory=list)
 
     @property
@@ -62,7 +62,7 @@ class UnitClass:
 
 
 def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
-    """The classes of a gang, the largest units first; equal sizes by the rank of the first unit."""
+    """The classes of a gang, by the rank of their first unit."""
     found: dict[object, UnitClass] = {}
     for unit in _units(members):
         steps = _steps(unit)
@@ -71,12 +71,12 @@ def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
         selectors = tuple(
             dict.fromkeys(selector for member in unit.members for selector in member.requirements.node_selectors)
         )
-        limit = unit.members[0].limit if len(unit.members) == 1 else None
-        key = (tuple(step.key for step in steps), frozenset(nodes), excluded, selectors, id(limit))
+        limits = tuple(member.limit for member in unit.members)
+        key = (tuple(step.key for step in steps), frozenset(nodes), excluded, selectors, limits)
         if key not in found:
-            found[key] = UnitClass(steps, nodes, excluded, selectors, limit)
+            found[key] = UnitClass(steps, nodes, excluded, selectors, limits)
         found[key].units.append(unit)
-    return sorted(found.values(), key=lambda one: (-one.size, _order(one.units[0].members[0])))
+    return list(found.values())
 
 
 def _order(member: GangMember) -> tuple[int, str]:

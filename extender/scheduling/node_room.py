@@ -6,6 +6,7 @@ evaluation. The planner evaluates only the nodes of domains that these bounds do
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -67,8 +68,11 @@ class NodeRooms:
         """Raises CallBudgetSpent."""
         self.units = class_.units
         self.members_per_unit = len(class_.steps)
+        self.size = class_.size
         self.unsure = False  # whether the search on some node ended at its step limit
         self._steps = class_.steps
+        self._limits = class_.limits  # by step
+        self._limited = Counter(limit for limit in class_.limits if limit is not None)
         self._node_infos = snapshot.node_infos
         self._snapshot = snapshot
         self._context = context
@@ -78,8 +82,11 @@ class NodeRooms:
         for ranking in self._rankings:
             if not ranking.update(snapshot, context):
                 raise CallBudgetSpent
-        # The class numbers of several rankings together have no lifetime of their own, so nothing is kept for them.
-        self._number = memory.number(self._rankings[0] if len(needed) == 1 else None)
+        # Units of equal members can share different claims: the key of a step names those that it lacks.
+        self._number = tuple(
+            (memory.number(ranking), step.key[len(requirements.key) :])
+            for ranking, step, requirements in zip(self._rankings, class_.steps, needed, strict=True)
+        )
         self._by_state = self._rankings[0].by_state
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
@@ -99,6 +106,12 @@ class NodeRooms:
             return self._rankings[0].class_number(node_info)
         return tuple(ranking.class_number(node_info) for ranking in self._rankings)
 
+    def kind(self, name: str) -> Hashable:
+        """Nodes of one kind have equal room while the plan places nothing there; None for a node without room."""
+        if name not in self.most:
+            return None
+        return self.class_number(name), tuple(limit.left(name) for limit in self._limited)
+
     # -- bounds ----------------------------------------------------------------------------------------------
 
     def _bounds(self, class_: UnitClass) -> None:
@@ -112,9 +125,11 @@ class NodeRooms:
                     self.most.update(dict.fromkeys(own, bound.most))
                     self.score.update(dict.fromkeys(own, score))
                     self._exact &= bool(bound.each)
-        if class_.limit is not None:
-            limit = class_.limit
-            self.most = {name: least for name, most in self.most.items() if (least := min(most, limit.left(name)))}
+        if self._limited:
+            trial = GangTrial(self._snapshot)
+            self.most = {
+                name: least for name, most in self.most.items() if (least := min(most, self.left(trial, name)))
+            }
 
     def _bound(self, name: str) -> _Bound:
         key = (self._number, "bound", self.class_number(name))
@@ -158,7 +173,7 @@ class NodeRooms:
         """The units that each node has room for besides those of the trial, at most `wanted`; nodes without room are
         left out. Raises CallBudgetSpent.
         """
-        if self._exact and trial.takes_nothing:
+        if self._exact and not len(trial):
             most = self.most
             return {name: min(most[name], wanted) for name in names if name in most}
         return {
@@ -166,7 +181,7 @@ class NodeRooms:
         }
 
     def _room(self, trial: GangTrial, name: str, wanted: int, variant: int) -> int:
-        most = min(self.most[name], wanted)
+        most = min(self.most[name], self.left(trial, name), wanted)
         bound = self._bound(name)
         fresh = trial.is_fresh(name)
         if bound.each:
@@ -179,15 +194,29 @@ class NodeRooms:
         trial.undo_to(before)
         return found
 
+    def left(self, trial: GangTrial, name: str) -> int:
+        """The units for which the limits leave room on a node besides those of the trial."""
+        return min(
+            (trial.left(name, limit) // members for limit, members in self._limited.items()), default=UNLIMITED_ROOM
+        )
+
+    def add(self, trial: GangTrial, name: str, step: int, placement: Placement) -> None:
+        """Add the placement of member number `step` of a unit to the trial."""
+        trial.add(name, placement, self._limits[step])
+
     def place(self, trial: GangTrial, name: str, wanted: int, variant: int = 0) -> tuple[UnitPlacement, ...]:
         """Place up to `wanted` units on a node and add them to the trial. Raises CallBudgetSpent."""
+        wanted = min(wanted, self.left(trial, name))
         if not trial.is_fresh(name):
             return self._place_next(trial, name, wanted, variant)
         found = self._run(name, wanted, variant).placements[:wanted]
         for unit in found:
-            for placement in unit:
-                trial.add(name, placement)
+            self._add_unit(trial, name, unit)
         return found
+
+    def _add_unit(self, trial: GangTrial, name: str, unit: UnitPlacement) -> None:
+        for step, placement in enumerate(unit):
+            self.add(trial, name, step, placement)
 
     def _run(self, name: str, wanted: int, variant: int) -> _Run:
         """At least `wanted` units on the node, or all that fit. Nodes of one class share it."""
@@ -197,8 +226,7 @@ class NodeRooms:
             return run
         trial = GangTrial(self._snapshot)
         for unit in run.placements:
-            for placement in unit:
-                trial.add(name, placement)
+            self._add_unit(trial, name, unit)
         more = self._place_next(trial, name, wanted - len(run.placements), variant)
         run = _Run(run.placements + more, len(run.placements) + len(more) < wanted)
         self._memory.put(key, run, *_weight(run.placements))
@@ -221,7 +249,7 @@ class NodeRooms:
             if placement is None:
                 trial.undo_to(before)
                 return None
-            trial.add(name, placement)
+            self.add(trial, name, step, placement)
             found.append(placement)
         return tuple(found)
 

@@ -1,0 +1,231 @@
+"""Gangs whose members kube-scheduler has shown a limit of: no more than so many of a kind on one node."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from extender.scheduling import GangMember, GangPlan, GangShortage, NodeLimit
+from extender.wire import decode_node
+from tests.dra_worlds import extended
+from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nodes_of, nvl72
+from tests.running_berth import Json, claim
+
+WHOLE = "hgx-h100-8"  # eight GPUs
+
+
+def limited(world: GangWorld, size: int, limit: NodeLimit, count: int = 1, prefix: str = "w") -> list[GangMember]:
+    world.gang(size, count, prefix)
+    return [world.member(f"{prefix}-{i}", i, limit=limit) for i in range(size)]
+
+
+def alternatives(world: GangWorld, size: int, *counts: int) -> list[str]:
+    """Pods that ask for the first of these numbers of GPUs that there are."""
+    names = [f"v-{i}" for i in range(size)]
+    options = [{"name": f"o{n}", "deviceClassName": "gpu.nvidia.com", "count": n} for n in counts]
+    for name in names:
+        obj = claim(name)
+        obj["spec"]["devices"]["requests"] = [{"name": "gpu", "firstAvailable": options}]
+        world.add_claim(obj)
+        world.add_pod(name, name)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("most", "placed", "left"), [(2, {}, 2), (2, {"n0": 1}, 1), (2, {"n0": 2}, 0), (2, {"n0": 3}, 0), (2, {"n1": 2}, 2)]
+)
+def test_what_a_limit_leaves_on_a_node(most: int, placed: dict[str, int], left: int) -> None:
+    assert NodeLimit(most, placed).left("n0") == left
+
+
+# -- with preferred devices ----------------------------------------------------------------------------------------
+
+
+def test_no_node_gets_more_members_than_the_limit() -> None:
+    """Six members with a GPU each would fit on one node; kube-scheduler has room for two on each."""
+    world = cluster("s/r/c:4 s/r/d:2", WHOLE)
+    plan = world.plan(limited(world, 6, NodeLimit(2, {})))
+    assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
+
+
+def test_members_that_stay_count_towards_the_limit() -> None:
+    world = cluster("s/r/c:3", WHOLE)
+    plan = world.plan(limited(world, 3, NodeLimit(2, {"n0": 2, "n1": 1})))
+    assert Counter(nodes_of(plan)) == {"n1": 1, "n2": 2}
+
+
+def test_more_members_stay_on_a_node_than_the_limit() -> None:
+    """kube-scheduler accepted three on n0 and refused a second one on another node."""
+    world = cluster("s/r/c:3", WHOLE)
+    assert nodes_of(world.plan(limited(world, 2, NodeLimit(1, {"n0": 3})))) == ["n1", "n2"]
+
+
+def test_a_limit_makes_a_wider_domain_necessary() -> None:
+    world = GangWorld()
+    nvl72(world, trays=3)
+    assert found_in(world.plan(limited(world, 4, NodeLimit(2, {})))) == (CLIQUE, "clique-a")
+    assert found_in(world.plan(limited(world, 4, NodeLimit(1, {}), prefix="v"))) == ("", "")
+    there = {f"a-{i}": 1 for i in range(1, 4)}
+    assert found_in(world.plan(limited(world, 3, NodeLimit(1, there), prefix="u"))) == (CLIQUE, "clique-b")
+
+
+def test_a_limit_makes_a_gang_too_large() -> None:
+    world = cluster("s/r/c:3 s/r/d:1", WHOLE)
+    members = limited(world, 8, NodeLimit(2, {"n1": 1}))
+    assert world.plan(members) == GangShortage(8, 7, "", "")
+    assert world.plan(members, "required") == GangShortage(8, 5, CLIQUE, "c")
+    nothing = limited(world, 1, NodeLimit(1, {f"n{i}": 1 for i in range(4)}), prefix="v")
+    assert world.plan(nothing) == GangShortage(1, 0, "", "")
+
+
+def test_members_of_each_kind_have_their_own_limit() -> None:
+    """Two members with three GPUs and one with two fit on a node, by GPUs and by limits."""
+    world = cluster("s/r/c:3", WHOLE)
+    large = limited(world, 4, NodeLimit(2, {}), 3, "a")
+    small = limited(world, 3, NodeLimit(1, {}), 2, "b")
+    nodes = nodes_of(world.plan((*large, *small)))
+    assert Counter(nodes[:4]) == {"n0": 2, "n1": 2}
+    assert sorted(nodes[4:]) == ["n0", "n1", "n2"]
+
+
+def test_members_of_one_kind_count_together_whatever_nodes_they_may_use() -> None:
+    """kube-scheduler refused n2 for one member only, so the planner treats the two others apart from it."""
+    world = cluster("s/r/c:3", WHOLE)
+    world.gang(3)
+    limit = NodeLimit(1, {})
+    excluded = [frozenset({"n2"}), frozenset[str](), frozenset[str]()]
+    plan = world.plan([world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(3)])
+    nodes = nodes_of(plan)
+    assert sorted(nodes) == ["n0", "n1", "n2"]
+    assert nodes[0] != "n2"
+
+
+def test_members_that_keep_their_node_and_members_with_a_limit() -> None:
+    """As after a refusal: two stay on n0, where kube-scheduler refused a third, and the others go to n1 and n2."""
+    world = cluster("s/r/c:3 s/r/d:3", WHOLE)
+    world.gang(6)
+    limit = NodeLimit(2, {"n0": 2})
+    settled = [world.member(f"w-{i}", i, frozenset({"n0"})) for i in (1, 4)]
+    others = [world.member(f"w-{i}", i, None, frozenset({"n0"}), limit) for i in (0, 2, 3, 5)]
+    plan = world.plan([*settled, *others])
+    assert (found_in(plan), nodes_of(plan)) == ((CLIQUE, "c"), ["n1", "n0", "n1", "n2", "n0", "n2"])
+
+
+def test_members_that_share_a_claim_count_one_by_one() -> None:
+    world = cluster("s/r/c:2")
+    world.add_claim(claim("shared"))
+    for i in range(2):
+        world.add_pod(f"w-{i}", "shared")
+
+    def members(limit: NodeLimit) -> list[GangMember]:
+        return [world.member(f"w-{i}", i, limit=limit) for i in range(2)]
+
+    assert nodes_of(world.plan(members(NodeLimit(2, {})))) == ["n0", "n0"]
+    assert nodes_of(world.plan(members(NodeLimit(2, {"n0": 1})))) == ["n1", "n1"]
+    assert world.plan(members(NodeLimit(1, {}))) == GangShortage(2, 0, "", "")
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_members_that_take_no_devices_count_too(kinds: int) -> None:
+    """A device plugin gives the node's GPUs, so Berth counts no devices there."""
+    world = GangWorld()
+    world.add_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}})
+    for i in range(3):
+        node: Json = {"metadata": {"name": f"n{i}", "labels": {CLIQUE: "c"}}}
+        node["status"] = {"allocatable": {"nvidia.com/gpu": "8"}}
+        world.cache.apply_node(f"n{i}", decode_node(node))
+    for i in range(4):
+        world.pods[f"w-{i}"] = extended(f"w-{i}")
+        world.pods[f"w-{i}"]["metadata"]["uid"] = f"w-{i}"
+    limit = NodeLimit(2, {"n1": 1})
+    excluded = [frozenset({f"gone-{i % kinds}"}) for i in range(4)]
+    plan = world.plan([world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(4)])
+    assert found_in(plan) == (CLIQUE, "c")
+    assert max(Counter(nodes_of(plan)).values()) == 2
+
+
+# -- with other devices --------------------------------------------------------------------------------------------
+
+
+def test_other_alternatives_keep_to_the_limit() -> None:
+    """One member with four GPUs fits on a node, or four members with one; the limit is two."""
+    world = cluster("s/r/c:3")
+    names, limit = alternatives(world, 6, 4, 1), NodeLimit(2, {})
+    plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
+    assert (found_in(plan), Counter(nodes_of(plan))) == ((CLIQUE, "c"), {"n0": 2, "n1": 2, "n2": 2})
+
+
+def test_other_alternatives_keep_to_what_members_that_stay_leave() -> None:
+    world = cluster("s/r/c:3")
+    names, limit = alternatives(world, 5, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
+    plan = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
+    assert Counter(nodes_of(plan)) == {"n0": 1, "n1": 3, "n2": 1}
+    names, limit = alternatives(world, 6, 4, 1), NodeLimit(3, {"n0": 2, "n2": 2})
+    found = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
+    assert isinstance(found, GangShortage)
+
+
+def nets(world: GangWorld, number: int) -> None:
+    """Devices that all nodes can use: with them the planner searches all nodes together."""
+    pool = {"name": "net", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"net-{i}"} for i in range(number)]
+    spec = {"driver": "net.example.com", "allNodes": True, "pool": pool, "devices": devices}
+    world.add_slice({"metadata": {"name": "net"}, "spec": spec})
+    expression = "device.driver == 'net.example.com'"
+    world.add_class({"metadata": {"name": "net"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+
+
+@pytest.mark.parametrize(
+    ("members", "placed", "level"),
+    [
+        (3, {}, "node"),
+        (6, {}, CLIQUE),
+        (7, {}, None),
+        (4, {"n0": 2}, CLIQUE),
+        (5, {"n0": 2}, None),
+        (1, {"n0": 5, "n1": 3}, None),
+    ],
+)
+def test_a_complete_search_keeps_to_the_limit(members: int, placed: dict[str, int], level: str | None) -> None:
+    """Each member takes a device of a pool that spans both nodes, or two; only one for each leaves enough for all."""
+    world = cluster("s/r/c:2")
+    nets(world, members)
+    names = [f"w-{i}" for i in range(members)]
+    for name in names:
+        obj = claim(name)
+        options = [{"name": f"o{n}", "deviceClassName": "net", "count": n} for n in (2, 1)]
+        obj["spec"]["devices"]["requests"] = [{"name": "net", "firstAvailable": options}]
+        world.add_claim(obj)
+        world.add_pod(name, name)
+    limit = NodeLimit(3, placed)
+    found = world.plan([world.member(name, i, limit=limit) for i, name in enumerate(names)])
+    assert (found.level if isinstance(found, GangPlan) else None) == level
+
+
+def test_a_search_tries_nodes_where_equal_ones_are_full() -> None:
+    """Both kinds have one limit. The first member of each may be on n0 or n1, and the third only on n1: it must go
+    there, and the others give way."""
+    world = cluster("s/r/c:3", busy={"n0": 3, "n1": 3, "n2": 3})
+    nets(world, 3)
+    limit, none = NodeLimit(1, {}), frozenset[str]()
+    for i in range(3):
+        obj = claim(f"w-{i}")
+        obj["spec"]["devices"]["requests"] = [{"name": "net", "exactly": {"deviceClassName": "net"}}]
+        world.add_claim(obj)
+        world.add_pod(f"w-{i}", f"w-{i}")
+    nodes = [frozenset({"n0", "n1"}), frozenset({"n0", "n2"}), frozenset({"n0", "n1", "n2"})]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        plan = world.plan([world.member(f"w-{i}", i, nodes[j], none, limit) for i, j in enumerate(order)])
+        assert sorted(nodes_of(plan)) == ["n0", "n1", "n2"]
+
+
+def test_two_members_without_choice_on_one_node_exceed_its_limit() -> None:
+    world = cluster("s/r/c:2")
+    world.gang(2)
+    limit = NodeLimit(1, {})
+    members = [
+        world.member(f"w-{i}", i, frozenset({"n0"}), excluded, limit)
+        for i, excluded in enumerate((frozenset({"x"}), frozenset[str]()))
+    ]
+    assert world.plan(members) == GangShortage(2, 1, "", "")

@@ -1,0 +1,216 @@
+"""What a plan does not depend on: the order of nodes, what the planner remembers, and in how many calls it is made."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from extender.model import CallBudget, CallBudgetSpent
+from extender.scheduling import GangMember, GangMemory, GangPlan, GangProblem, GangShortage, RankingCache, plan_gang
+from tests.gang_oracle import random_cluster
+from tests.gang_oracle_worlds import problem_of, world_of
+from tests.gang_worlds import CLIQUE, RACK, SPINE, GangWorld, shuffled, without_memory
+from tests.running_berth import claim
+
+MACHINES = ("hgx-h100-8", "a100-pcie-8-bridged", "dgx1-v100")
+LIMIT_BYTES = 6_000  # of a memory that several evaluations fill
+
+
+def mixed_fleet(nodes: int = 18) -> GangWorld:
+    """Cliques of 3 nodes, racks of 6, half of the GPUs in use."""
+    world, rng = GangWorld(), random.Random(7)
+    for i in range(nodes):
+        labels = {CLIQUE: f"c{i // 3}", RACK: f"r{i // 6}", SPINE: "s"}
+        world.add_node(f"n{i}", MACHINES[i % 3], labels)
+        change(world, rng, f"n{i}")
+    return world
+
+
+def change(world: GangWorld, rng: random.Random, node: str) -> None:
+    world.use(node, [f"gpu-{gpu}" for gpu in range(8) if rng.random() < 0.5] or ["gpu-0"])
+
+
+def pairs(world: GangWorld, members: int = 14) -> GangProblem:
+    """Members that need two GPUs joined by NVLink each: their room is known only by evaluating each node."""
+    return GangProblem(world.gang(members, 2, topology="required"), (CLIQUE, RACK, SPINE), "preferred")
+
+
+# -- the order of nodes --------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_nodes_changes_no_plan() -> None:
+    for seed in range(60):
+        cluster = random_cluster(random.Random(seed))
+        world = world_of(cluster)
+        problem, snapshot, rng = problem_of(cluster, world), world.cache.snapshot(), random.Random(seed)
+        first = without_memory(world, problem)
+        order = list(snapshot.node_infos)
+        rng.shuffle(order)
+        other = shuffled(snapshot, order)
+        context = world.evaluator.evaluation_context(other)
+        assert plan_gang(problem, other, context) == first, f"seed {seed}"
+
+
+def test_the_order_of_nodes_changes_no_plan_on_a_mixed_fleet() -> None:
+    world = mixed_fleet()
+    problem, snapshot, rng = pairs(world), world.cache.snapshot(), random.Random(3)
+    first, order = without_memory(world, problem), list(snapshot.node_infos)
+    for _ in range(3):
+        rng.shuffle(order)
+        other = shuffled(snapshot, order)
+        assert plan_gang(problem, other, world.evaluator.evaluation_context(other)) == first
+
+
+def test_the_order_in_which_members_are_named_changes_no_plan() -> None:
+    world = mixed_fleet()
+    problem = pairs(world)
+    mixed = list(problem.members)
+    random.Random(5).shuffle(mixed)
+    assert without_memory(world, replace(problem, members=tuple(mixed))) == without_memory(world, problem)
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_planner_remembers_changes_no_plan() -> None:
+    """Claims come and go between plans of two shapes."""
+    world, rng = mixed_fleet(), random.Random(11)
+    problems = [pairs(world, 6), GangProblem(world.gang(3, 3, "v"), (CLIQUE, RACK, SPINE), "preferred")]
+    levels = set()
+    for number in range(12):
+        change(world, rng, f"n{rng.randrange(18)}")
+        found = world.plan_problem(problems[number % 2])
+        assert found == without_memory(world, problems[number % 2])
+        levels.add(found.level)
+    assert len(levels) > 1
+
+
+def test_a_second_plan_evaluates_nothing_again() -> None:
+    world = mixed_fleet()
+    problem = pairs(world)
+    first, known = world.plan_problem(problem), len(world.memory)
+    assert world.plan_problem(problem) == first
+    assert len(world.memory) == known
+
+
+def test_the_memory_is_bounded_in_bytes() -> None:
+    """A plan that needs more memory than it may use drops the oldest entries, and stays the same."""
+    world = mixed_fleet()
+    problem = pairs(world)
+    expected = world.plan_problem(problem)
+    assert world.memory.estimated_bytes > 2 * LIMIT_BYTES
+    entries = len(world.memory)
+    world.memory = GangMemory(LIMIT_BYTES)
+    assert world.plan_problem(problem) == expected
+    assert LIMIT_BYTES / 2 < world.memory.estimated_bytes <= LIMIT_BYTES
+    assert 0 < len(world.memory) < entries
+
+
+def test_an_entry_larger_than_the_memory_is_not_kept() -> None:
+    memory = GangMemory(1_000)
+    memory.put("small", 1, placements=1)
+    memory.put("large", 2, placements=1, picks=2)
+    assert (memory.get("small"), memory.get("large"), len(memory)) == (1, None, 1)
+    memory.put("other", 3)
+    assert (memory.get("small"), memory.get("other"), memory.estimated_bytes) == (None, 3, 400)
+
+
+def test_numbers_of_rankings_are_never_used_again() -> None:
+    world, memory = mixed_fleet(1), GangMemory()
+    requirements = pairs(world, 1).members[0].requirements
+    ranking = RankingCache().get_or_create(requirements)
+    number = memory.number(ranking)
+    assert memory.number(ranking) == number
+    del ranking
+    assert memory.number(RankingCache().get_or_create(requirements)) != number
+
+
+# -- budget --------------------------------------------------------------------------------------------------------
+
+
+def small_budget() -> CallBudget:
+    """It ends after its first step, but lets one piece of work end."""
+    return CallBudget(1.0, 1, lambda: 0.0)
+
+
+def in_small_calls(world: GangWorld, problem: GangProblem, most: int) -> tuple[GangPlan | GangShortage, int]:
+    """The plan, and the number of calls whose budget ended before it."""
+    for spent in range(most):
+        try:
+            return world.plan_problem(problem, small_budget()), spent
+        except CallBudgetSpent:
+            continue
+    raise AssertionError(f"no plan after {most} calls")
+
+
+@pytest.mark.parametrize("members", [14, 200])
+def test_a_plan_that_takes_longer_than_a_call_continues_and_ends(members: int) -> None:
+    """Also for a gang that does not fit."""
+    world = mixed_fleet()
+    problem = pairs(world, members)
+    expected = without_memory(world, problem)
+    assert isinstance(expected, GangPlan) == (members == 14)
+    found, calls = in_small_calls(world, problem, 1_000)
+    assert found == expected
+    assert calls > 10
+
+
+def test_a_plan_with_a_complete_search_continues_and_ends() -> None:
+    """Clusters of the oracle: pools that all nodes share, counters, alternatives, several kinds of members."""
+    total = 0
+    for seed in range(25):
+        cluster = random_cluster(random.Random(seed))
+        world = world_of(cluster)
+        problem = problem_of(cluster, world)
+        found, calls = in_small_calls(world, problem, 3_000)
+        assert found == without_memory(world, problem), f"seed {seed}"
+        total += calls
+    assert total > 100
+
+
+def sharing(world: GangWorld, shared: str) -> GangProblem:
+    """Pairs of members, each with a claim for one GPU and one for two: all but the last pair share the `shared` one of
+    them ("one" or "two"), and the last pair the other one.
+    """
+    members: list[GangMember] = []
+    for pair in range(4):
+        kept = shared if pair < 3 else {"one": "two", "two": "one"}[shared]
+        for i in range(2):
+            name, own = f"{shared}-{len(members)}", f"{shared}-{pair}-{i}"
+            names = {size: f"{shared}-{pair}-{size}" if size == kept else f"{own}-{size}" for size in ("one", "two")}
+            world.add_claim(claim(names["one"], 1))
+            world.add_claim(claim(names["two"], 2))
+            world.add_pod(name, names["one"], names["two"], topology="required")
+            members.append(world.member(name, len(members)))
+    return GangProblem(tuple(members), (CLIQUE, RACK, SPINE), "preferred")
+
+
+def chosen(plan: GangPlan | GangShortage) -> dict[str, tuple[str, list[list[int]]]]:
+    """The node and the devices of each member. The scores of remembered placements compare with an earlier fleet."""
+    assert isinstance(plan, GangPlan), plan
+    return {
+        uid: (node, [[pick.bit for pick in picks] for picks in placement.solution.picks])
+        for uid, (node, placement) in plan.placements.items()
+    }
+
+
+def test_a_plan_with_shared_claims_continues_and_ends() -> None:
+    """What is known of pairs that share one claim is used for no pair of equal members that share the other one."""
+    world = mixed_fleet()
+    for shared in ("one", "two"):
+        problem = sharing(world, shared)
+        found, calls = in_small_calls(world, problem, 1_000)
+        assert chosen(found) == chosen(without_memory(world, problem))
+        assert calls > 5
+
+
+def test_without_memory_a_plan_that_takes_longer_than_a_call_never_ends() -> None:
+    """So the memory is what makes the calls above get further."""
+    world = mixed_fleet()
+    problem = pairs(world)
+    for _ in range(3):
+        world.memory, world.rankings = GangMemory(), RankingCache()
+        with pytest.raises(CallBudgetSpent):
+            world.plan_problem(problem, small_budget())
