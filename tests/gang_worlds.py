@@ -176,7 +176,12 @@ def check(plan: GangPlan, problem: GangProblem, snapshot: Snapshot) -> None:
         if plan.level:
             assert (name if plan.level == "node" else node_info.node.labels.get(plan.level)) == plan.domain
         pending = member.requirements.for_node(node_info.node).pending_claims
-        for one, results in zip(pending, held_by_claim(node_info, placement), strict=True):
+        held, specs = held_by_claim(node_info, placement), member.requirements.for_node(node_info.node).specs
+        for spec, results, chosen in zip(specs, held, placement.solution.alternatives, strict=True):
+            asked = [request.alternatives[option] for request, option in zip(spec.requests, chosen, strict=True)]
+            if all(request.mode == "ExactCount" for request in asked):
+                assert len(results) == sum(request.count for request in asked)
+        for one, results in zip(pending, held, strict=True):
             assert claims.setdefault(one.uid, (name, results)) == (name, results), "claims that members share"
     _check_devices(claims, snapshot)
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from extender.scheduling import GangMember, GangPlan, GangShortage, NodeLimit
+from extender.scheduling import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.wire import decode_node
 from tests.dra_worlds import extended
 from tests.gang_worlds import CLIQUE, GangWorld, cluster, found_in, nodes_of, nvl72
@@ -90,15 +90,15 @@ def test_members_of_each_kind_have_their_own_limit() -> None:
 
 
 def test_members_of_one_kind_count_together_whatever_nodes_they_may_use() -> None:
-    """kube-scheduler refused n2 for one member only, so the planner treats the two others apart from it."""
+    """kube-scheduler refused n2 for one member only, so the planner treats the two others apart from it. It needs no
+    search for that."""
     world = cluster("s/r/c:3", WHOLE)
     world.gang(3)
     limit = NodeLimit(1, {})
     excluded = [frozenset({"n2"}), frozenset[str](), frozenset[str]()]
-    plan = world.plan([world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(3)])
-    nodes = nodes_of(plan)
-    assert sorted(nodes) == ["n0", "n1", "n2"]
-    assert nodes[0] != "n2"
+    members = tuple(world.member(f"w-{i}", i, None, excluded[i], limit) for i in range(3))
+    plan = world.plan_problem(GangProblem(members, (CLIQUE,), "preferred"), steps=0)
+    assert nodes_of(plan) == ["n0", "n1", "n2"]
 
 
 def test_members_that_keep_their_node_and_members_with_a_limit() -> None:
@@ -203,21 +203,33 @@ def test_a_complete_search_keeps_to_the_limit(members: int, placed: dict[str, in
     assert (found.level if isinstance(found, GangPlan) else None) == level
 
 
-def test_a_search_tries_nodes_where_equal_ones_are_full() -> None:
-    """Both kinds have one limit. The first member of each may be on n0 or n1, and the third only on n1: it must go
-    there, and the others give way."""
-    world = cluster("s/r/c:3", busy={"n0": 3, "n1": 3, "n2": 3})
+def test_a_search_counts_members_that_take_the_same_devices_on_other_nodes() -> None:
+    """The first member goes to n1, and the others share n0 in vain; with it on n2 the same devices are taken."""
+    world = cluster("s/r/c:3")
     nets(world, 3)
-    limit, none = NodeLimit(1, {}), frozenset[str]()
     for i in range(3):
         obj = claim(f"w-{i}")
         obj["spec"]["devices"]["requests"] = [{"name": "net", "exactly": {"deviceClassName": "net"}}]
         world.add_claim(obj)
         world.add_pod(f"w-{i}", f"w-{i}")
-    nodes = [frozenset({"n0", "n1"}), frozenset({"n0", "n2"}), frozenset({"n0", "n1", "n2"})]
-    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
-        plan = world.plan([world.member(f"w-{i}", i, nodes[j], none, limit) for i, j in enumerate(order)])
-        assert sorted(nodes_of(plan)) == ["n0", "n1", "n2"]
+    limit, first = NodeLimit(1, {}), frozenset({"n0", "n1"})
+    plan = world.plan(
+        [
+            world.member("w-0", 0, frozenset({"n1", "n2"}), limit=limit),
+            world.member("w-1", 1, first, limit=limit),
+            world.member("w-2", 2, first, frozenset({"gone"}), limit),
+        ]
+    )
+    assert nodes_of(plan) == ["n2", "n0", "n1"]
+
+
+def test_equal_nodes_differ_by_the_members_that_stay_there() -> None:
+    """n0 has room for one more member of the kind and n1 for two, whatever nodes they may use."""
+    world = cluster("s/r/c:2")
+    world.gang(2)
+    limit = NodeLimit(2, {"n0": 1})
+    members = [world.member(f"w-{i}", i, None, frozenset({f"gone-{i}"}), limit) for i in range(2)]
+    assert found_in(world.plan(members)) == ("node", "n1")
 
 
 def test_two_members_without_choice_on_one_node_exceed_its_limit() -> None:

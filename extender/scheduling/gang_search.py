@@ -122,7 +122,7 @@ class GangSearch:
 
     def _kind(self, name: str) -> Hashable:
         """What the classes see of a node that the trial does not use; None if the node is used, or shares a pool."""
-        if name not in self._local or self._trial.has_placement(name):
+        if name not in self._local or not self._trial.is_fresh(name):
             return None
         return tuple(rooms.kind(name) for rooms in self._classes)
 

@@ -83,10 +83,6 @@ class GangTrial:
         """How many more members with a limit may be placed on a node."""
         return limit.left(name) - self._limited[name, limit]
 
-    def has_placement(self, name: str) -> bool:
-        """Whether a member is placed on the node."""
-        return self._placements[name] > 0
-
     def is_fresh(self, name: str) -> bool:
         """Whether the plan takes nothing of the pools that the node can use."""
         return not any(self._of(name))

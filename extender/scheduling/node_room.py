@@ -196,9 +196,9 @@ class NodeRooms:
 
     def left(self, trial: GangTrial, name: str) -> int:
         """The units for which the limits leave room on a node besides those of the trial."""
-        return min(
-            (trial.left(name, limit) // members for limit, members in self._limited.items()), default=UNLIMITED_ROOM
-        )
+        if not self._limited:
+            return UNLIMITED_ROOM
+        return min(trial.left(name, limit) // members for limit, members in self._limited.items())
 
     def add(self, trial: GangTrial, name: str, step: int, placement: Placement) -> None:
         """Add the placement of member number `step` of a unit to the trial."""
