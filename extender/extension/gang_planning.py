@@ -20,6 +20,7 @@ from extender.scheduling import (
     Pending,
     UnreadyMember,
     UsableNodes,
+    disagreement,
     gang_members,
     gang_problem,
     no_room,
@@ -72,6 +73,9 @@ class GangPlanning:
         members = self._members(gang) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
+        different = disagreement(gang)
+        if different:
+            return Reason(Code.INVALID, (different,))
         collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
         attempt = _Attempt(pod, names, others, before, collected, limited)
         kept = attempt.settled

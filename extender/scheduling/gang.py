@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from extender.allocation import Snapshot
 from extender.model import GroupKey, GroupSource, Membership, ObjectKey, Pod
 
+_ANNOTATIONS = ("their minimum (berth.dev/group-min)", "berth.dev/group-topology", "berth.dev/group-timeout in seconds")
+
 
 @dataclass(frozen=True, slots=True)
 class Gang:
@@ -81,6 +83,24 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
         policy.topology_label if policy is not None else "",
         membership.timeout_seconds or (policy.timeout_seconds if policy is not None else 0.0),
     )
+
+
+def disagreement(gang: Gang) -> str:
+    """What the waiting members say differently about their group, with two of them; '' if they agree."""
+    first = gang.waiting[0]
+    for member in gang.waiting:
+        for one, other, what in zip(_says(first), _says(member), _ANNOTATIONS, strict=True):
+            if one != other:
+                pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
+                return f"the pods of group {gang.key.name} disagree about {what}: {pods}"
+    return ""
+
+
+def _says(pod: Pod) -> tuple[int, str, float]:
+    membership = pod.membership
+    if membership is None:
+        return 0, "", 0.0
+    return membership.minimum, membership.topology, membership.timeout_seconds
 
 
 def _rank(pod: Pod) -> tuple[bool, int, ObjectKey]:

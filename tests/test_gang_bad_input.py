@@ -1,0 +1,126 @@
+"""Gangs as people write them by mistake, and groups whose objects change meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from extender.sandbox.apiserver.registry import RESOURCES
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
+
+LABEL = "scheduling.x-k8s.io/pod-group"
+MANY = 5000
+
+
+def pod_group(b: Berthing, minimum: int, name: str = "job") -> None:
+    kind = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup"}
+    b.cluster.apply({**kind, "metadata": {"name": name, "namespace": "default"}, "spec": {"minMember": minimum}})
+
+
+def labelled(b: Berthing, name: str, group: str = "job", **spec: Any) -> None:
+    b.cluster.apply(claim(f"{name}-gpus", 8))
+    found = pod(name, f"{name}-gpus", **spec)
+    found["metadata"]["labels"] = {LABEL: group}
+    b.cluster.apply(found)
+
+
+async def test_a_minimum_above_the_number_of_pods_waits_and_one_above_the_fleet_says_so() -> None:
+    async with berthing(NODES) as b:
+        for i in range(4):
+            member(b, f"p{i}", minimum=5)
+        await b.settled()
+        assert await reasons(b, "p0") == {INCOMPLETE}
+        member(b, "p4", minimum=5)
+        await b.settled()
+        assert await reasons(b, "p0") == {NO_ROOM}
+        assert not b.app.service.cache.reservations.by_claim
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "text"),
+    [
+        ("min", ("2", "3"), "disagree about their minimum (berth.dev/group-min): default/p0 has 2, default/p1 has 3"),
+        ("min", ("2", ""), "disagree about their minimum (berth.dev/group-min): default/p0 has 2, default/p1 has none"),
+        (
+            "topology",
+            ("required", "none"),
+            "disagree about berth.dev/group-topology: default/p0 has required, default/p1 has none",
+        ),
+    ],
+)
+async def test_members_that_disagree_are_told_which_two(key: str, values: tuple[str, str], text: str) -> None:
+    async with berthing(NODES) as b:
+        for i, value in enumerate(values):
+            notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", f"berth.dev/group-{key}": value}
+            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            b.cluster.apply(pod(f"p{i}", f"p{i}-gpus", annotations={k: v for k, v in notes.items() if v}))
+        await b.settled()
+        assert await reasons(b, "p0") == {f"the pods of group job {text}"}
+        assert not b.app.service.cache.reservations.by_claim
+
+
+async def test_a_label_without_a_pod_group_is_no_gang_and_neither_is_a_minimum_of_one() -> None:
+    async with berthing(NODES) as b:
+        labelled(b, "p0")
+        member(b, "alone", group="single", minimum=1)
+        await b.settled()
+        assert (await b.filter("p0"))["NodeNames"]
+        assert (await b.filter("alone"))["NodeNames"]
+
+
+async def test_a_pod_group_that_is_created_edited_deleted_and_created_again() -> None:
+    async with berthing(NODES) as b:
+        store, key = b.app.service.cache.store, ("default", "job")
+        pod_group(b, 4)
+        for i in range(3):
+            labelled(b, f"p{i}")
+        await b.settled()
+        await eventually(lambda: store.group_policies, "the PodGroup is known")
+        assert await reasons(b, "p0") == {INCOMPLETE}
+        touches, groups = b.app.service.requeuer.touches, RESOURCES["scheduling.x-k8s.io", "podgroups"]
+        b.cluster.api.registry.patch(groups, key, {"spec": {"minMember": 3}}, "", strategic=False)
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the smaller minimum requeues the pods")
+        nodes = await planned(b, "p0", "p1", "p2")
+        b.cluster.api.registry.delete(groups, key)
+        await eventually(lambda: not store.group_policies, "the PodGroup is gone")
+        assert await bind_all(b, nodes) == ["", "", ""], "the plan goes on: its members are known"
+        pod_group(b, 2)
+        for name in nodes:
+            delete(b, "pods", name)
+            delete(b, "resourceclaims", f"{name}-gpus")
+        labelled(b, "q0")
+        await b.settled()
+        await eventually(lambda: store.group_policies, "the PodGroup is known again")
+        assert await reasons(b, "q0") == {INCOMPLETE}
+
+
+async def test_a_pod_that_is_created_again_under_its_name_is_another_member() -> None:
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}")
+        await b.settled()
+        await planned(b, "p0", "p1", "p2")
+        delete(b, "pods", "p2")
+        delete(b, "resourceclaims", "p2-gpus")
+        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+        assert not b.app.service.cache.reservations.holds
+        member(b, "p2")
+        await b.settled()
+        assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
+
+
+async def test_five_thousand_members_are_answered_one_by_one() -> None:
+    async with berthing(NODES) as b:
+        for i in range(MANY):
+            member(b, f"p{i}", minimum=MANY, gpus=1)
+        await b.settled()
+        gangs, first = b.app.service.gangs, await reasons(b, "p0")
+        assert first == {NO_ROOM}
+        plans = gangs.counts.no_plan.total()
+        answers = await asyncio.gather(*(reasons(b, f"p{i}") for i in range(1, 50)))
+        assert all(found == {NO_ROOM} for found in answers)
+        assert gangs.counts.no_plan.total() == plans, "only the first one searched"
