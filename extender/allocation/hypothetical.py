@@ -5,7 +5,7 @@ The state of such a node is hypothetical: no cache of statuses may keep it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -21,8 +21,11 @@ _Counters = Mapping[PoolKey, Mapping[CounterKey, int]]
 _NO_DEVICES: Mapping[DeviceId, Device] = MappingProxyType({})
 
 
-def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> NodeInfo:
-    """The node with these allocated devices free, in a hypothetical state."""
+def with_devices_released(node_info: NodeInfo, results: Collection[Result], *, idle: bool = True) -> NodeInfo:
+    """The node with these allocated devices free, in a hypothetical state.
+
+    `idle`: their workloads end, so that the memory that is in use on a device counts only if it has other consumers.
+    """
     before, pools = node_info.allocated_state.pools, dict(node_info.allocated_state.pools)
     for result in results:
         key = PoolKey(result.device.driver, result.device.pool)
@@ -34,6 +37,13 @@ def with_devices_released(node_info: NodeInfo, results: Iterable[Result]) -> Nod
         for pool in node_info.inventory.pools
         if pool.counter_sets
     }
+    if idle:
+        free = {
+            result.device
+            for result in results
+            if not pools[PoolKey(result.device.driver, result.device.pool)].holds(result.device.device)
+        }
+        node_info = replace(node_info, fabric=_without_memory_in_use(node_info, free))
     return _with_use(node_info, pools, counters)
 
 
@@ -77,26 +87,26 @@ def with_own_pools_released(node_info: NodeInfo, kept: Iterable[Result] = ()) ->
         for pool in node_info.inventory.pools
         if pool.counter_sets
     }
-    idle = replace(node_info, fabric=_without_memory_in_use(node_info, own))
+    inventory = node_info.inventory
+    in_use = {
+        place.id
+        for place in inventory.places
+        if (key := inventory.pools[place.pool].key) in own and before.pools.get(key, UNUSED).holds(place.id.device)
+    }
+    idle = replace(node_info, fabric=_without_memory_in_use(node_info, in_use))
     return with_devices_allocated(_with_use(idle, pools, counters), kept)
 
 
-def _without_memory_in_use(node_info: NodeInfo, pools: Container[PoolKey]) -> Fabric | None:
-    """The fabric without the readings of memory that workloads with claims on these pools may use."""
-    fabric, inventory = node_info.fabric, node_info.inventory
-    if fabric is None:
+def _without_memory_in_use(node_info: NodeInfo, devices: Container[DeviceId]) -> Fabric | None:
+    """The fabric without the readings of the memory on these devices."""
+    if node_info.fabric is None:
         return None
-
-    def is_allocated(bit: int) -> bool:
-        place = inventory.places[bit]
-        key = inventory.pools[place.pool].key
-        return key in pools and node_info.allocated_state.pools.get(key, UNUSED).holds(place.id.device)
-
+    places = node_info.inventory.places
     gpus = tuple(
-        replace(gpu, memory_free_bytes=None) if bit >= 0 and is_allocated(bit) else gpu
-        for gpu, bit in zip(fabric.gpus, node_info.gpu_bits, strict=True)
+        replace(gpu, memory_free_bytes=None) if bit >= 0 and places[bit].id in devices else gpu
+        for gpu, bit in zip(node_info.fabric.gpus, node_info.gpu_bits, strict=True)
     )
-    return replace(fabric, gpus=gpus)
+    return replace(node_info.fabric, gpus=gpus)
 
 
 def is_own(pool: Pool) -> bool:

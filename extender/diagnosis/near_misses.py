@@ -82,7 +82,7 @@ def by_releasing_claims(
     for node_info in node_infos:
         claims, released = claims_of_node(node_info, claims_by_pool), list[Claim]()
         empty = with_devices_released(node_info, _results(claims))
-        key = (requirements.for_node(node_info.node).key, empty.state.attribute_class, empty.busy)
+        key = (requirements.for_node(node_info.node).key, empty.state.attribute_class, empty.busy, empty.drift)
         if key in unfit:
             continue
         tries += 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from extender.allocation import ChangeLog, NodeInfo, NodeState, Snapshot, with_devices_released
+from extender.allocation import NodeInfo, Snapshot, hypothetical_snapshot, with_devices_released
 from extender.model import Claim, PoolKey, Result, WireError, shown
 
 
@@ -34,41 +34,33 @@ def apply_scenario(snapshot: Snapshot, claims: Iterable[Claim], scenario: Scenar
         return snapshot
     left = {name: node_info for name, node_info in snapshot.node_infos.items() if name not in scenario.without_nodes}
     node_infos = _with_released(left, scenario.released)
-    return replace(snapshot, node_infos=node_infos, states=_states(node_infos), changes=ChangeLog())
+    return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
 
 
 def only_nodes(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     """The snapshot with these nodes alone. A ranking of the real snapshots must not be used with it."""
     node_infos = {name: snapshot.node_infos[name] for name in names}
-    return replace(snapshot, node_infos=node_infos, states=_states(node_infos), changes=ChangeLog())
+    return hypothetical_snapshot(snapshot, node_infos, snapshot.version)
 
 
-def _states(node_infos: Mapping[str, NodeInfo]) -> dict[int, NodeState]:
-    """The states of these nodes, by number. They are copies, because the states of the cache list other nodes, too."""
-    found: dict[int, NodeState] = {}
-    for name, node_info in sorted(node_infos.items()):
-        state = found.get(node_info.state.number)
-        if state is None:
-            state = found[node_info.state.number] = replace(node_info.state, names=[])
-        state.names.append(name)
-    return found
-
-
-def _with_released(node_infos: dict[str, NodeInfo], released: Iterable[Result]) -> dict[str, NodeInfo]:
-    """Release the results in `node_infos`, which is changed in place and returned."""
+def _with_released(
+    node_infos: dict[str, NodeInfo], released: Iterable[Result], *, idle: bool = True
+) -> dict[str, NodeInfo]:
+    """Release the results in `node_infos`, which is changed in place and returned. `idle`: their workloads end."""
     results: dict[PoolKey, list[Result]] = {}
     for result in released:
         results.setdefault(PoolKey(result.device.driver, result.device.pool), []).append(result)
     for name, node_info in list(node_infos.items()) if results else ():
         own = [r for pool in node_info.inventory.pools for r in results.get(pool.key, ())]
         if own:
-            node_infos[name] = with_devices_released(node_info, own)
+            node_infos[name] = with_devices_released(node_info, own, idle=idle)
     return node_infos
 
 
 def without_own_holds(snapshot: Snapshot, held: Iterable[Result], nodes: Iterable[str]) -> dict[str, NodeInfo]:
     """The named nodes as the pod of these holds sees them: with its held devices free."""
-    return _with_released({name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}, held)
+    known = {name: snapshot.node_infos[name] for name in nodes if name in snapshot.node_infos}
+    return _with_released(known, held, idle=False)
 
 
 def devices_of(snapshot: Snapshot, pod: str) -> list[Result]:
