@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extender.sandbox.apiserver.registry import RESOURCES
+from extender.scheduling import MOST_TOGETHER
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
@@ -59,6 +60,11 @@ async def test_members_that_disagree_are_told_which_two(key: str, values: tuple[
             b.cluster.apply(claim(f"p{i}-gpus", 8))
             b.cluster.apply(pod(f"p{i}", f"p{i}-gpus", annotations={k: v for k, v in notes.items() if v}))
         await b.settled()
+        for name in ("p0", "p1"):
+            (said,) = await reasons(b, name)
+            assert said.startswith("the pods of group job disagree about")
+            assert "default/p0" in said
+            assert "default/p1" in said
         assert await reasons(b, "p0") == {f"the pods of group job {text}"}
         assert not b.app.service.cache.reservations.by_claim
 
@@ -113,10 +119,19 @@ async def test_a_pod_that_is_created_again_under_its_name_is_another_member() ->
         assert await bind_all(b, await planned(b, "p0", "p1", "p2")) == ["", "", ""]
 
 
-async def test_five_thousand_members_are_answered_one_by_one() -> None:
+async def test_a_minimum_of_five_thousand_is_rejected_at_once() -> None:
+    async with berthing(NODES) as b:
+        for i in range(20):
+            member(b, f"p{i}", minimum=5000, gpus=1)
+        await b.settled()
+        (text,) = await reasons(b, "p0")
+        assert text == f"group job has a minimum above {MOST_TOGETHER}: Berth binds no more pods together"
+
+
+async def test_five_thousand_members_of_a_small_minimum_are_planned_in_part() -> None:
     async with berthing(NODES) as b:
         for i in range(MANY):
-            member(b, f"p{i}", minimum=MANY, gpus=1)
+            member(b, f"p{i}", minimum=25, gpus=1)
         await b.settled()
         gangs, first = b.app.service.gangs, await reasons(b, "p0")
         assert first == {NO_ROOM}

@@ -14,7 +14,7 @@ from extender.agent import slice_publisher as agent_module
 from extender.cache import ClusterCache
 from extender.cluster import Writer
 from extender.extension import MARKER_CLASS
-from extender.model import Allocation, Claim, ClaimSpec, Consumer, GroupKey, GroupSource, ObjectKey, Pod
+from extender.model import Allocation, Claim, ClaimSpec, Consumer, ObjectKey, Pod
 from extender.runtime import watched_resources
 from tests.manifests import MANIFESTS, rules, script, spec_of
 from tests.running_berth import claim
@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_claim": (KEY,),
     "read_pod": (KEY,),
     "read_pod_group": (KEY,),
-    "read_bound_members": (GroupKey("default", GroupSource.BERTH, "g"),),
+    "read_bound_members": ("default",),
     "read_has_bound_member": (KEY,),
     "announce_take_back": (ALLOCATED,),
     "add_finalizer": (Claim(KEY, "c", "1"), "g"),

@@ -74,15 +74,15 @@ class Writer:
                     return True
         return False
 
-    async def read_bound_members(self, key: GroupKey) -> dict[str, str]:
-        """UID to node of the group's running pods that have a node, by a new list of the namespace's pods."""
-        path, members = f"/api/v1/namespaces/{key.namespace}/pods", {}
-        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as found:
-            async for page in found:
+    async def read_bound_members(self, namespace: str) -> dict[GroupKey, dict[str, str]]:
+        """By group, UID to node of the running pods that have a node, by a new list of the namespace's pods."""
+        path, found = f"/api/v1/namespaces/{namespace}/pods", dict[GroupKey, dict[str, str]]()
+        async with aclosing(pages(self._client, path, _PAGE, {"fieldSelector": _RUNNING})) as listed:
+            async for page in listed:
                 for pod in map(decode_pod, page.get("items") or ()):
-                    if pod.node_name and pod.membership is not None and pod.membership.key == key:
-                        members[pod.uid] = pod.node_name
-        return members
+                    if pod.node_name and pod.membership is not None:
+                        found.setdefault(pod.membership.key, {})[pod.uid] = pod.node_name
+        return found
 
     async def read_pod_group(self, key: ObjectKey) -> Json | None:
         """The PodGroup; None if it does not exist or the server does not serve the kind."""

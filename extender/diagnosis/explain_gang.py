@@ -22,6 +22,7 @@ from extender.scheduling import (
     Pending,
     RankingCache,
     UnreadyMember,
+    disagreement,
     gang_members,
     gang_of,
     gang_problem,
@@ -143,6 +144,9 @@ def explain_gang(
     if not gang.minimum:
         text = f"group {key} is no gang: its minimum is not known or below 2, so each pod is placed alone"
         return replace(found, outcome="no-gang", sentence=text)
+    different = disagreement(key, gang.waiting)
+    if different:
+        return replace(found, outcome="blocked", sentence=different)
     if not gang.missing:
         text = f"group {key} has its minimum of {_pods(gang.minimum)} bound; each other pod is placed alone"
         return replace(found, outcome="runs", sentence=text)

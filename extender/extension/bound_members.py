@@ -1,7 +1,7 @@
 """Reads the bound members of gangs whose claims do not show all of them.
 
 A pod without devices has no claim, and the watch shows no bound pods. So a gang of which some members are bound may
-seem incomplete. Then the namespace's pods are listed, for each gang at most once in a while.
+seem incomplete. Then the namespace's pods are listed, at most once in a while for each namespace.
 """
 
 from __future__ import annotations
@@ -15,54 +15,55 @@ from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.model import GroupKey
 
-_SECONDS = 30.0  # until the bound members of a gang are forgotten, and may be read again
+_SECONDS = 30.0  # until the bound members of a namespace are forgotten, and may be read again
+Read = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
 
 class BoundMembers:
-    """Puts the bound members into the cache. `read` returns UID to node. `clock` returns seconds."""
+    """Puts the bound members into the cache.
 
-    def __init__(
-        self,
-        cache: ClusterCache,
-        read: Callable[[GroupKey], Awaitable[Mapping[str, str]]],
-        clock: Callable[[], float],
-        seconds: float = _SECONDS,
-    ) -> None:
+    `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
+    """
+
+    def __init__(self, cache: ClusterCache, read: Read, clock: Callable[[], float], seconds: float = _SECONDS) -> None:
         self._cache = cache
         self._read = read
         self._clock = clock
         self._seconds = seconds
-        self._wanted: set[GroupKey] = set()
-        self._until: dict[GroupKey, float] = {}  # groups that were read, and until when the result counts
+        self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
+        self._known: dict[str, tuple[float, set[GroupKey]]] = {}  # until when a reading counts, and for which groups
         self._log = structlog.get_logger("berth.gangs")
 
     def want(self, key: GroupKey) -> bool:
-        """Read the bound members of a group soon. False if they were read a moment ago."""
-        if key in self._until:
+        """Read the bound members of a group soon. False if they were read a moment ago, or are to be read later."""
+        known = self._known.get(key.namespace)
+        if known is not None and key in known[1]:
             return False
-        self._wanted.add(key)
-        return True
+        self._wanted.setdefault(key.namespace, set()).add(key)
+        return known is None
 
     def expire(self) -> None:
         """Forget what was read too long ago."""
-        for key in [key for key, until in self._until.items() if until <= self._clock()]:
-            del self._until[key]
-            self._cache.use_bound_members(key, None)
+        now = self._clock()
+        for namespace in [name for name, (until, _) in self._known.items() if until <= now]:
+            for key in self._known.pop(namespace)[1]:
+                self._cache.use_bound_members(key, None)
 
     @property
     def next_deadline(self) -> float:
         """The earliest time at which `expire` has work; infinite if there is none."""
-        return min(self._until.values(), default=inf)
+        return min((until for until, _ in self._known.values()), default=inf)
 
     async def read_wanted(self, done: Callable[[GroupKey], None]) -> None:
-        """Read the bound members of the wanted groups, and call `done` after each."""
-        while self._wanted:
-            key = self._wanted.pop()
+        """Read the wanted groups of namespaces that were not read a moment ago, and call `done` for each group."""
+        for namespace in self._wanted.keys() - self._known.keys():
+            keys = self._wanted.pop(namespace)
             try:
-                members = await self._read(key)
+                found = await self._read(namespace)
             except ClusterError as error:
-                self._log.warning("could not read the bound pods of a group", group=str(key), problem=str(error))
-                members = {}
-            self._cache.use_bound_members(key, members)
-            self._until[key] = self._clock() + self._seconds
-            done(key)
+                self._log.warning("could not read the bound pods", namespace=namespace, problem=str(error))
+                found = {}
+            self._known[namespace] = self._clock() + self._seconds, keys
+            for key in keys:
+                self._cache.use_bound_members(key, found.get(key, {}))
+                done(key)

@@ -36,10 +36,12 @@ class GangBarrier:
         if planned != node:
             raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
         forming.arrived.add(pod.uid)
+        forming.progress_at = self._clock()
         self._progress.notify()
         left = forming.deadline - self._clock()
         arrived = await self._wait(forming, lambda: len(forming.arrived) >= forming.quorum, min(seconds, left))
         if not arrived and seconds < left:
+            forming.arrived.discard(pod.uid)
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
         self._check(forming)
         return forming
@@ -72,7 +74,9 @@ class GangBarrier:
         except (BindOutcomeUnknown, BindPending):
             raise
         except BerthError as error:
-            if forming is not None:
+            if forming is not None and forming.committed:
+                self._gangs.leave(forming, pod.uid)
+            elif forming is not None:
                 self._gangs.fail(forming, f"pod {pod.key}: {error}")
             raise
         if forming is not None:

@@ -44,11 +44,14 @@ class GangMonitor:
         """Pods of the groups `changed` changed, by UID. The groups `resized` have other members or another minimum."""
         for key, uids in changed.items():
             forming, waiting = self._gangs.forming.get(key), self._waiting.get(key)
-            if forming is not None and not forming.committed:
+            if forming is not None and forming.committed:
+                self._check_rest(forming, uids)
+            elif forming is not None:
                 self._check_members(forming, uids)
             if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
                 self._check_complete(key, waiting)
         for key in resized:
+            self._check_minimum(key)
             if key not in self._gangs.forming:
                 self._gangs.collecting.group_changed(key)
             waiting = self._waiting.get(key)
@@ -115,6 +118,28 @@ class GangMonitor:
             if text not in ("", forming.planned.told[uid]) and not any(known and known in text for known in own):
                 self._gangs.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {text}")
                 return
+
+    def _check_rest(self, forming: FormingGang, uids: Iterable[str]) -> None:
+        """Members of a committed gang that are gone, or for which kube-scheduler finds no node, leave the plan.
+
+        A member that is bound leaves the watch, too.
+        """
+        for uid in uids:
+            if uid in forming.planned.told and uid not in forming.bound:
+                pod = self._cache.store.pods.get(uid)
+                said = forming.planned.told[uid]
+                if pod is None or pod.deleting or (pod.unschedulable and pod.unschedulable != said):
+                    self._gangs.leave(forming, uid)
+
+    def _check_minimum(self, key: GroupKey) -> None:
+        """End a plan whose gang has another minimum now."""
+        forming, snapshot = self._gangs.forming.get(key), self._cache.snapshot()
+        member = next(iter(snapshot.members.get(key, {}).values()), None)
+        if forming is None or forming.committed or member is None or member.membership is None:
+            return
+        minimum = gang_minimum(member.membership, snapshot)
+        if minimum and minimum != forming.minimum:
+            self._gangs.end(forming, f"the minimum of group {key.name} is {minimum} now")
 
     def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
         """If enough members exist now, let kube-scheduler ask again about those that were rejected."""

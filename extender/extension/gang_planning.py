@@ -65,15 +65,15 @@ class GangPlanning:
     ) -> PlannedGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers `pod`; equal members are offered the same. None: all that the
-        node selectors, affinity and tolerations of the pods allow. `others` are gangs
-        with a plan: two gangs never form on one node, because kube-scheduler could have room there for half of each.
+        `names` are the nodes that kube-scheduler offers `pod`, and members of its kind. Others, and all if None, may
+        use the nodes that their node selectors, affinity and tolerations allow. `others` are gangs with a plan: two
+        gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent.
         """
         members = self._members(gang) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
-        different = disagreement(gang)
+        different = disagreement(gang.key, gang.waiting)
         if different:
             return Reason(Code.INVALID, (different,))
         collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
@@ -160,16 +160,16 @@ class GangPlanning:
         known = self._cache.store.pods
         told = {member.uid: known[member.uid].unschedulable for member in members.pods if member.uid in known}
         without = frozenset(member.uid for member in members.pods) - members.requirements.keys()
-        return PlannedGang(found, members.requirements, without, told)
+        return PlannedGang(found, members.requirements, members.kinds, without, told)
 
     def _problem(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> GangProblem:
         pod, names, before = attempt.pod, attempt.names, attempt.before
-        asked, nodes = members.requirements.get(pod.uid), dict[str, frozenset[str]]()
-        if names is None:
-            nodes |= self.usable_nodes(members)
-        elif asked is not None:
+        nodes, kinds = self.usable_nodes(members), members.kinds
+        if names is not None and pod.uid in kinds:
             offered = frozenset(names)
-            nodes = {uid: offered for uid, found in members.requirements.items() if found.key == asked.key}
+            # A single name can be a node that preemption has nominated for this pod alone.
+            alike = [uid for uid, kind in kinds.items() if kind == kinds[pod.uid]] if len(offered) > 1 else [pod.uid]
+            nodes |= dict.fromkeys(alike, offered)
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)
         for uid in members.requirements.keys() & before.settled:

@@ -19,17 +19,25 @@ from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang
+from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
-from extender.scheduling import Gang, gang_minimum, gang_of, held_by_claim, is_incomplete, placed_members
+from extender.scheduling import (
+    MOST_TOGETHER,
+    Gang,
+    disagreement,
+    gang_minimum,
+    gang_of,
+    held_by_claim,
+    is_incomplete,
+    placed_members,
+)
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _REPLANS = 3  # new plans after kube-scheduler rejected a planned node
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
-_DOUBTFUL_SECONDS = 5.0  # until the first bind must have arrived, if an earlier plan failed
 
 
 class GangScheduler:
@@ -74,7 +82,7 @@ class GangScheduler:
         """Name the gang for which the devices of a node are held."""
         held = str(Reason(Code.HELD))
         for forming in self.forming.values() if result.failed else ():
-            text = str(Reason(Code.HELD_FOR_GANG, (forming.key.name,)))
+            text = str(Reason(Code.HELD_FOR_GANG, (str(forming.key),)))
             result.failed.update({node: text for node in forming.planned.nodes if result.failed.get(node) == held})
         return result
 
@@ -88,14 +96,19 @@ class GangScheduler:
             return self._follow(forming, pod, membership, names)
         snapshot = self._cache.snapshot()
         minimum = gang_minimum(membership, snapshot)
+        different = self._different(pod, key)
+        if different and (minimum or self._is_gang(key)):
+            return self._rejected(pod, names, Reason(Code.INVALID, (different,)))
         if not minimum:
             return None
+        if minimum > MOST_TOGETHER:
+            return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
         if is_incomplete(membership, minimum, snapshot):
-            if placed_members(key, snapshot) and self._bound_members.want(key):
-                self.rescheduled.set()
-            return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
+            return self._incomplete(pod, membership, names)
+        if len(placed_members(key, snapshot)) >= minimum:
+            return None
         waiting = self.waiting.get(key)
-        if waiting is not None and self._clock() < waiting.retry_at:
+        if waiting is not None and (self._clock() < waiting.retry_at or self._waits_for_other(waiting)):
             waiting.note(pod.uid)
             if not waiting.asked_early:
                 waiting.asked_early = True
@@ -103,40 +116,75 @@ class GangScheduler:
             return self._rejected(pod, names, waiting.reason)
         return self._plan(pod, membership, names)
 
+    def _incomplete(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult:
+        """Too few members exist. Some may be bound without a claim that shows it, so they are read now and then."""
+        key = membership.key
+        if self._bound_members.want(key):
+            self.rescheduled.set()
+        return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
+
+    def _different(self, pod: Pod, key: GroupKey) -> str:
+        """What the pod says differently about its group than the first known member; '' if they agree."""
+        first = next(iter(self._cache.store.members.get(key, {}).values()), pod)
+        return disagreement(key, (first, pod))
+
+    def _is_gang(self, key: GroupKey) -> bool:
+        """Whether the first known member of the group says that the group is a gang."""
+        first = next(iter(self._cache.store.members.get(key, {}).values()), None)
+        return first is not None and first.membership is not None and first.membership.minimum > 1
+
+    def _waits_for_other(self, waiting: WaitingGang) -> bool:
+        """Whether the gang waits for the end of another gang's plan."""
+        reason = waiting.reason
+        return reason.code is Code.GANG_WAITS and any(key.name == reason.params[0] for key in self.forming)
+
     def _follow(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
     ) -> FilterResult | None:
         """The answer while the gang has a plan."""
         planned, uid = forming.planned, pod.uid
+        if forming.committed and (uid in forming.left or uid not in planned.members):
+            return None
         if uid not in planned.members:
-            reason = Reason(Code.GANG_FORMING, (forming.key.name,))
-            return None if forming.committed else self._rejected(pod, names, reason)
-        if self._is_new_round(forming, pod) or not self._is_held(forming, uid):
-            self.end(forming, f"a new attempt to schedule pod {pod.key} began")
-            return self._plan(pod, membership, names)
-        if uid in planned.without_devices or has_all(names, [planned.plan.placements[uid][0]]):
+            return self._rejected(pod, names, Reason(Code.GANG_FORMING, (forming.key.name,)))
+        if uid in planned.without_devices:
             return self._answer(forming, pod, names)
-        forming.answered.discard(uid)
-        self._exclude(forming, uid, planned.plan.placements[uid][0])
-        if forming.committed or forming.replans >= _REPLANS:
-            why = f"kube-scheduler rejected the planned nodes of pod {pod.key}"
-            self.end(forming, why)
-            return self._no_plan(forming.key, pod, names, Reason(Code.GANG_NO_ROOM, (forming.key.name,)))
-        return self._plan(pod, membership, names, forming)
+        if self._is_held(forming, uid) and has_all(names, [planned.plan.placements[uid][0]]):
+            if not self._is_new_round(forming, pod):
+                return self._answer(forming, pod, names)
+        elif forming.committed:
+            self.leave(forming, uid)
+            return None
+        elif self._is_held(forming, uid) and not self._is_new_round(forming, pod):
+            return self._plan_elsewhere(forming, pod, membership, names)
+        self.end(forming, f"a new attempt to schedule pod {pod.key} began")
+        return self._plan(pod, membership, names)
 
-    def _exclude(self, forming: FormingGang, uid: str, node: str) -> None:
-        """kube-scheduler rejected a node for a member: it would reject it for equal members, too.
+    def _plan_elsewhere(
+        self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
+    ) -> FilterResult | None:
+        """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
+        forming.answered.discard(pod.uid)
+        forming.arrived.discard(pod.uid)
+        self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
+        if forming.replans < _REPLANS:
+            return self._plan(pod, membership, names, forming)
+        self.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
+        return self._no_plan(forming.key, pod, names, Reason(Code.GANG_REFUSED, (forming.key.name,)))
 
-        If it has accepted the node for others of them, the node is full; so expect no more room on other nodes.
+    def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
+        """Exclude a node that kube-scheduler rejected for a member, for all members of its kind.
+
+        If kube-scheduler has accepted n of them there, the planner assumes that no node has room for more than n.
+        `alone`: preemption may have nominated the only node that was offered, which says nothing about other members.
         """
-        requirements = forming.planned.requirements
-        key = requirements[uid].key
-        for other in requirements.keys() - forming.settled:
-            if requirements[other].key == key:
+        kinds = forming.planned.kinds
+        for other in [uid] if alone else kinds.keys() - forming.settled:
+            if kinds[other] == kinds[uid]:
                 forming.excluded.setdefault(other, set()).add(node)
-        accepted = forming.settled_on(key)[node]
-        if accepted:
-            forming.most[key] = min(accepted, forming.most.get(key, accepted))
+        accepted = forming.settled_on(kinds[uid])[node]
+        if accepted and not alone:
+            forming.most[kinds[uid]] = min(accepted, forming.most.get(kinds[uid], accepted))
 
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""
@@ -169,16 +217,21 @@ class GangScheduler:
 
         `before` has an earlier plan, whose settled members keep their nodes.
         """
-        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid})
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
             return None
+        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid})
         others = [forming for key, forming in self.forming.items() if key != gang.key]
         try:
             found = self._planning.plan(gang, pod, names, others, before)
         except CallBudgetSpent:
+            if before is not None:
+                self.end(before, f"planning again for pod {pod.key} takes longer than a call")
             self._cache.freed()
-            return FilterResult(error=f"pod {pod.key}: planning group {gang.key.name} takes longer than a call: retry")
+            unfinished = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
+            self.waiting.postpone(gang.key, unfinished, pod.uid, self._filter_service.limits.retry_seconds)
+            self.rescheduled.set()
+            return self._rejected(pod, names, unfinished)
         if isinstance(found, PlannedGang):
             return self._form(gang, pod, names, found, before)
         self._cache.freed()
@@ -187,8 +240,7 @@ class GangScheduler:
             self.end(before, str(found))
         if found.code is Code.GANG_WAITS:
             return self._wait(gang.key, pod, names, found)
-        lacks_room = found.code in (Code.GANG_NO_ROOM, Code.COLLECTED_FOR_GANG)
-        for claim in self._planning.unused_allocations(gang) if lacks_room else ():
+        for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
         return self._no_plan(gang.key, pod, names, found)
 
@@ -200,10 +252,10 @@ class GangScheduler:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
             members = _MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
+            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, progress_at=now)
+            forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
-            doubtful = self.waiting.failures(gang.key) > 0 or gang.key.source is GroupSource.CORE
-            first_bind_by = min(now + members + _DOUBTFUL_SECONDS, deadline) if doubtful else deadline
-            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, first_bind_by)
+            forming.doubtful = self._is_doubtful(gang, planned)
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.forming[gang.key] = forming
         else:
@@ -217,6 +269,13 @@ class GangScheduler:
         if pod.uid not in planned.members:
             return self._rejected(pod, names, Reason(Code.GANG_FORMING, (gang.key.name,)))
         return self._answer(forming, pod, names)
+
+    def _is_doubtful(self, gang: Gang, planned: PlannedGang) -> bool:
+        """Whether kube-scheduler may find no node for some member: then the gang must not hold devices for long."""
+        if self.waiting.failures(gang.key) or gang.key.source is GroupSource.CORE:
+            return True
+        own = f"group {gang.key.name}"
+        return any(text and own not in text for text in planned.told.values())
 
     def _hold(self, forming: FormingGang) -> None:
         """Hold the devices of all members that are not held yet, in one step."""
@@ -236,12 +295,19 @@ class GangScheduler:
         return FilterResult([forming.planned.plan.placements[pod.uid][0]])
 
     def _wait(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        self.waiting.wait(key, pod.uid, reason)
+        if self.waiting.wait(key, pod.uid, reason) and pod.membership is not None:
+            # An earlier attempt may have left allocations, which only keep devices from other pods.
+            gang = gang_of(pod, pod.membership, self._cache.snapshot())
+            for claim in self._planning.unused_allocations(gang):
+                self._sink.unsuitable(claim)
         return self._rejected(pod, names, reason)
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
-        may_fit_later = reason.code in _MAY_FIT_LATER
-        self.waiting.pause(key, reason, self._cache.snapshot().version if may_fit_later else -1, pod.uid)
+        snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
+        # The cache shows when a gang that was offered all nodes fits. kube-scheduler alone knows when it offers others.
+        wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
+        self.waiting.pause(key, reason, snapshot.version if may_fit_later else -1, pod.uid, wakes=wakes)
+        self.rescheduled.set()
         self.collecting.wake()
         return self._rejected(pod, names, reason)
 
@@ -261,7 +327,7 @@ class GangScheduler:
         self.expire()
         forming = self.forming.get(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
-            return forming
+            return forming if pod.uid not in forming.left else None
         snapshot = self._cache.snapshot()
         minimum = gang_minimum(membership, snapshot)
         if not minimum or (forming is not None and forming.committed) or not gang_of(pod, membership, snapshot).missing:
@@ -304,7 +370,17 @@ class GangScheduler:
             self.collecting.end(forming.key, "its minimum is bound")
             self.counts.bound += 1
             self.counts.seconds += self._clock() - forming.complete_since
-        if forming.bound >= forming.planned.members:
+        self._end_if_done(forming)
+
+    def leave(self, forming: FormingGang, uid: str) -> None:
+        """A member of a committed gang is gone or cannot be bound by the plan: it is placed alone from now on."""
+        forming.left.add(uid)
+        self._cache.release(uid)
+        self._cache.freed()
+        self._end_if_done(forming)
+
+    def _end_if_done(self, forming: FormingGang) -> None:
+        if forming.bound | forming.left >= forming.planned.members:
             self.end(forming, "all members are bound")
 
     def _release(self, uids: Iterable[str]) -> None:

@@ -10,6 +10,10 @@ from math import inf
 from extender.model import GroupKey, Reason
 from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
+_MEMBER_SECONDS = 0.05  # for each member
+# Seconds until the next bind request. kube-scheduler retries a rejected pod after at most 10 s.
+_PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedGang:
@@ -17,6 +21,7 @@ class PlannedGang:
 
     plan: GangPlan
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
+    kinds: Mapping[str, Hashable]  # likewise; see GangMembers.kinds
     without_devices: frozenset[str]  # UIDs of the other members
     told: Mapping[str, str]  # UID to what kube-scheduler had last said about the pod
 
@@ -46,9 +51,11 @@ class FormingGang:
     complete_since: float  # when a filter request first found that enough members exist
     since: float  # the time of the first plan
     deadline: float
-    first_bind_by: float  # when the plan ends if no bind request came: earlier than `deadline` after a failed plan
+    progress_at: float  # time of the plan, or of the last bind request that came
+    doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
+    minimum: int = 0  # of the gang when it was planned
     excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler rejected
-    # Requirements key to the most members on one node: kube-scheduler rejected one more than this.
+    # Kind of members to the most of them on one node: kube-scheduler rejected one more than this.
     most: dict[Hashable, int] = field(default_factory=dict)
     replans: int = 0
     rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
@@ -56,6 +63,7 @@ class FormingGang:
     arrived: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # of a committed gang: members that are placed alone, or are gone
     committed: bool = False
     ended: str = ""  # why the plan ended before the gang was committed; '' if it did not
 
@@ -64,21 +72,26 @@ class FormingGang:
         """UIDs of the members whose node kube-scheduler has chosen: a new plan must not move them."""
         return frozenset(self.answered | self.arrived)
 
-    def settled_on(self, key: Hashable) -> Counter[str]:
-        """Node to number of settled members with this requirements key."""
-        placements, requirements = self.planned.plan.placements, self.planned.requirements
-        return Counter(placements[uid][0] for uid in self.settled & placements.keys() if requirements[uid].key == key)
+    def settled_on(self, kind: Hashable) -> Counter[str]:
+        """Node to number of settled members of this kind."""
+        placements, kinds = self.planned.plan.placements, self.planned.kinds
+        return Counter(placements[uid][0] for uid in self.settled & placements.keys() if kinds[uid] == kind)
 
     def limits(self) -> dict[str, NodeLimit]:
         """UID of each member that is not settled to the limit of its kind."""
-        by_key = {key: NodeLimit(most, self.settled_on(key)) for key, most in self.most.items()}
-        left = self.planned.requirements.keys() - self.settled
-        return {uid: by_key[key] for uid in left if (key := self.planned.requirements[uid].key) in by_key}
+        by_kind = {kind: NodeLimit(most, self.settled_on(kind)) for kind, most in self.most.items()}
+        kinds = self.planned.kinds
+        return {uid: by_kind[kinds[uid]] for uid in kinds.keys() - self.settled if kinds[uid] in by_kind}
 
     @property
     def ends_at(self) -> float:
         """When the plan ends if no other bind request comes."""
-        return self.deadline if self.arrived else self.first_bind_by
+        if len(self.arrived) >= self.quorum:
+            return self.deadline
+        patience = _PATIENCE
+        if self.doubtful:
+            patience = _DOUBTFUL_PATIENCE if self.arrived else _FIRST_BIND_SECONDS
+        return min(self.deadline, self.progress_at + patience + _MEMBER_SECONDS * len(self.planned.members))
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +102,7 @@ class WaitingGang:
     complete_since: float = inf  # when a filter request first found that enough members exist
     version: int = -1  # of the snapshot without room for the gang; -1 if the gang waits for something else
     retry_at: float = -inf  # no filter request plans the gang before this time
+    wakes: bool = True  # whether a plan may succeed after `retry_at` although Berth sees no change
     asked_early: bool = False  # whether kube-scheduler asked about a member before `retry_at`
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 

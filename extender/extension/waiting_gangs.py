@@ -74,35 +74,49 @@ class WaitingGangs:
             if gang.reason.code is code:
                 gang.retry_at = -inf
 
-    def wait(self, key: GroupKey, uid: str, reason: Reason) -> None:
-        """The gang waits for an event that Berth sees: new members, or the end of another gang's plan."""
+    def wait(self, key: GroupKey, uid: str, reason: Reason) -> bool:
+        """The gang waits for an event that Berth sees: new members, or the end of another gang's plan.
+
+        Returns whether it did not wait for that before.
+        """
         gang = self._gangs.get(key)
-        if gang is None or gang.reason != reason:
+        is_new = gang is None or gang.reason != reason
+        if gang is None or is_new:
             since = gang.complete_since if gang is not None else inf
             if reason.code is not Code.GANG_INCOMPLETE:
                 since = min(since, self._clock())
             gang = self._gangs[key] = WaitingGang(reason, since)
         gang.note(uid)
+        return is_new
 
-    def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "") -> None:
+    def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "", *, wakes: bool = True) -> None:
         """A plan failed: its members get this reason for a while, the longer, the more plans failed in a row.
 
-        `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices.
+        `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices. `wakes`:
+        whether a plan may succeed later although Berth sees no change.
         """
-        before, now = self._gangs.get(key), self._clock()
         failures = self._failures[key] = self.failures(key) + 1
-        seconds = min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 16), _LONGEST_PAUSE)
+        self._pause(key, reason, version, uid, min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 16), _LONGEST_PAUSE))
+        self._gangs[key].wakes = wakes
+
+    def postpone(self, key: GroupKey, reason: Reason, uid: str, seconds: float) -> None:
+        """A plan took longer than a call: the next one continues it after so many seconds."""
+        self._pause(key, reason, -1, uid, seconds)
+
+    def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> None:
+        before, now = self._gangs.get(key), self._clock()
         since = min(before.complete_since if before is not None else inf, now)
         gang = self._gangs[key] = WaitingGang(reason, since, version, now + seconds)
         if uid:
             gang.note(uid)
+            gang.asked_early = True  # kube-scheduler gave up this pod
 
     def requeue_due(self) -> bool:
         """Whether the pause of a gang has ended that kube-scheduler asked about meanwhile. Clears that mark."""
         due = [gang for gang in self._gangs.values() if gang.asked_early and gang.retry_at <= self._clock()]
         for gang in due:
             gang.asked_early = False
-        return bool(due)
+        return any(gang.wakes for gang in due)
 
     @property
     def next_deadline(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut
+from extender.model.text_limits import REASON_BYTES, USER_BYTES, cut, one_line
 
 
 class Code(Enum):
@@ -47,6 +47,8 @@ class Code(Enum):
     GANG_NO_ROOM = "no domain has room for all pods of group {0} together"
     GANG_NO_DOMAIN = "no node has the label {1} that group {0} needs"
     GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
+    GANG_UNFINISHED = "planning group {0} takes longer than one call: Berth continues it when the pod is retried"
+    GANG_TOO_LARGE = "group {0} has a minimum above {1}: Berth binds no more pods together"
     GANG_FORMING = "waits until the minimum of group {0} is bound"
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
     GANG_WAITS = "waits until group {0} is bound: both need the same node"
@@ -88,6 +90,8 @@ DESCRIPTIONS = {
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
     Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that no node has. See `group_levels`.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
+    Code.GANG_UNFINISHED: "The call used up `evaluation_seconds`. After a few seconds Berth requeues the pods.",
+    Code.GANG_TOO_LARGE: "Each bind of the minimum waits for the others, and keeps a connection meanwhile.",
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
@@ -106,7 +110,7 @@ class Reason:
 
     def __post_init__(self) -> None:
         most = REASON_BYTES if self.code in _SENTENCES else USER_BYTES
-        object.__setattr__(self, "params", tuple(cut(param, most) for param in self.params))
+        object.__setattr__(self, "params", tuple(one_line(param, most) for param in self.params))
 
     def __str__(self) -> str:
         return cut(self.code.value.format(*self.params), REASON_BYTES)

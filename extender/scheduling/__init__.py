@@ -15,7 +15,15 @@ from extender.scheduling.gang import Gang, disagreement, gang_minimum, gang_of, 
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.scheduling.gang_planner import plan_gang
-from extender.scheduling.gang_problem import GangMembers, UnreadyMember, gang_members, gang_problem, no_room, plan_sizes
+from extender.scheduling.gang_problem import (
+    MOST_TOGETHER,
+    GangMembers,
+    UnreadyMember,
+    gang_members,
+    gang_problem,
+    no_room,
+    plan_sizes,
+)
 from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
@@ -36,6 +44,7 @@ from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
     "MAX_STEPS",
+    "MOST_TOGETHER",
     "NODE",
     "Attempt",
     "CollectedDomain",

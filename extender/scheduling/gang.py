@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extender.allocation import Snapshot
@@ -85,14 +86,14 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
     )
 
 
-def disagreement(gang: Gang) -> str:
-    """What the waiting members say differently about their group, with two of them; '' if they agree."""
-    first = gang.waiting[0]
-    for member in gang.waiting:
+def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
+    """What the members say differently about their group, with two of them; '' if they agree."""
+    first = members[0]
+    for member in members:
         for one, other, what in zip(_says(first), _says(member), _ANNOTATIONS, strict=True):
             if one != other:
                 pods = f"{first.key} has {one or 'none'}, {member.key} has {other or 'none'}"
-                return f"the pods of group {gang.key.name} disagree about {what}: {pods}"
+                return f"the pods of group {key.name} disagree about {what}: {pods}"
     return ""
 
 

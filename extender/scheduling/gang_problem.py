@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,6 +18,8 @@ from extender.scheduling.pod_requirements import (
     requirements_of,
 )
 
+# Each bind of a minimum keeps a connection until the others have come; a process takes 512 (web/http_limits.py).
+MOST_TOGETHER = 400
 _DEFAULT_TOPOLOGY = "preferred"
 _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
@@ -29,10 +31,20 @@ class GangMembers:
     pods: tuple[Pod, ...]  # in rank order
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
 
+    @property
+    def kinds(self) -> dict[str, Hashable]:
+        """UID to the kind of each member that needs devices. kube-scheduler offers a kind the same nodes."""
+        return {
+            pod.uid: (found.key, pod.node_selectors, pod.tolerations, tuple(one.requests for one in pod.containers))
+            for pod in self.pods
+            if (found := self.requirements.get(pod.uid)) is not None
+        }
+
     def first(self, count: int, kept: Collection[str] = ()) -> GangMembers:
         """The members of `kept`, and then the first ones in rank order, up to `count`."""
-        ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)
-        pods = tuple(sorted(ordered[:count], key=self.pods.index))
+        ordered = sorted(self.pods, key=lambda pod: pod.uid not in kept)  # stable: otherwise in rank order
+        chosen = {pod.uid for pod in ordered[:count]}
+        pods = tuple(pod for pod in self.pods if pod.uid in chosen)
         return GangMembers(pods, {pod.uid: self.requirements[pod.uid] for pod in pods if pod.uid in self.requirements})
 
 
@@ -58,7 +70,8 @@ def gang_members(gang: Gang, snapshot: Snapshot, policy: Policy) -> GangMembers 
 
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
     """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least."""
-    return tuple(dict.fromkeys((len(members.pods), max(gang.missing, kept))))
+    least = max(gang.missing, kept)
+    return tuple(dict.fromkeys((max(min(len(members.pods), MOST_TOGETHER), least), least)))
 
 
 def gang_problem(

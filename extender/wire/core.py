@@ -74,8 +74,9 @@ def _unschedulable(status: Json) -> str:
 
 
 def _condition(obj: Json, path: str) -> tuple[str, str]:
-    """The type of a condition, and its message if its status is False."""
-    text = get(obj, "message", str, path, "") if get(obj, "status", str, path, "") == "False" else ""
+    """The type of a condition, and its message if its status is False and no error of the scheduler is the reason."""
+    counts = get(obj, "status", str, path, "") == "False" and get(obj, "reason", str, path, "") != "SchedulerError"
+    text = get(obj, "message", str, path, "") if counts else ""
     return get(obj, "type", str, path, ""), cut(text)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from extender.model import REASON_BYTES, ObjectKey, Pod, WireError, cut
+from extender.model import REASON_BYTES, ObjectKey, Pod, WireError, cut, shown
 from extender.wire.core import decode_pod, may_need_devices
 from extender.wire.fields import Json, dumped, get, many, need, wrong
 from extender.wire.node_names import NameOffsets, NodeNames, checked_names
@@ -21,6 +21,7 @@ _NAMES = b',"Nodes":null,"NodeNames":["'  # the bytes that Go writes between the
 _STRING_FIELDS = (
     rb'(?:"\w+":"[^"\\]{0,300}",){0,8}?'  # of metadata; bounded, because a hostile body must not make the match slow
 )
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _IDENTITY = re.compile(
     rb'{"Pod":{"metadata":{%b"uid":"([\w-]+)",%b"resourceVersion":"(\w+)"' % (_STRING_FIELDS, _STRING_FIELDS)
 )
@@ -127,8 +128,16 @@ def _split_names(body: bytes) -> tuple[bytes, slice] | None:
 def decode_bind(body: bytes) -> ExtenderBindingArgs:
     """Decode a bind request. Raises WireError."""
     found = _object(body)
-    key = ObjectKey(need(found, "PodNamespace", ""), need(found, "PodName", ""))
+    key = ObjectKey(_name(found, "PodNamespace"), _name(found, "PodName"))
     return ExtenderBindingArgs(key, need(found, "PodUID", ""), need(found, "Node", ""))
+
+
+def _name(found: Json, field: str) -> str:
+    """A name that is safe in a path of the API. Raises WireError."""
+    name = need(found, field, "")
+    if not _SUBDOMAIN.fullmatch(name):
+        raise WireError(field, f"{shown(name)} is not the name of an object")
+    return name
 
 
 def encode_filter(args: ExtenderArgs, names: Iterable[str], failed: dict[str, str]) -> bytes:
