@@ -126,7 +126,7 @@ def test_the_domain_has_the_nodes_of_members_that_can_use_one_only() -> None:
             replace(second, nodes=frozenset({f"{rack}-3"})),
             third,
         ]
-        nodes = [f"{rack}-{i}" for i in (1, 2, 3)]
+        nodes = [f"{rack}-{i}" for i in (1, 2, 3, 4)]
         assert Chooser(world, members).chosen() == (CLIQUE, f"clique-{rack}", nodes)
 
 
