@@ -57,6 +57,9 @@ def random_cluster(rng: random.Random) -> GangCluster:
             member["only"] = frozenset(rng.sample(range(len(nodes)), rng.randint(1, len(nodes))))
         if rng.random() < 0.1:
             member["not_on"] = frozenset({rng.randrange(len(nodes))})
+    if rng.random() < 0.15:
+        for member in rng.sample(members, rng.randint(1, len(members))):
+            member["only"] = frozenset({rng.randrange(min(len(nodes), 2))})
     found = GangCluster(
         nodes,
         net,

@@ -116,6 +116,20 @@ def test_only_nodes_that_a_member_could_use_are_kept() -> None:
     assert Chooser(world, members).chosen() == (CLIQUE, "clique-a", ["a-1", "a-2", "a-3"])
 
 
+def test_the_domain_has_the_nodes_of_members_that_can_use_one_only() -> None:
+    world = GangWorld()
+    spine(world, "a-1", "a-2", "a-3", "b-1", "b-2", "b-3")
+    first, second, third = world.gang(3, 4)
+    for rack in "ab":
+        members = [
+            replace(first, nodes=frozenset({f"{rack}-1"})),
+            replace(second, nodes=frozenset({f"{rack}-3"})),
+            third,
+        ]
+        nodes = [f"{rack}-{i}" for i in (1, 2, 3, 4)]
+        assert Chooser(world, members).chosen() == (CLIQUE, f"clique-{rack}", nodes)
+
+
 def test_the_use_of_pools_that_nodes_share_stays() -> None:
     world = GangWorld()
     spine(world, "a-1", "a-2", "a-3", "a-4", "b-1", "b-2", "b-3", "b-4")

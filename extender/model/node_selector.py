@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+_NAME = "metadata.name"
+
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
@@ -33,10 +35,16 @@ class NodeSelector:
         """Whether the selector matches a node with this name and these labels."""
         return any(_term_matches(term, name, labels) for term in self.terms)
 
+    @property
+    def node(self) -> str | None:
+        """The only node that the selector can match, by name; None if it does not name exactly one."""
+        named = {_named(term) for term in self.terms}
+        return named.pop() if len(named) == 1 else None
+
 
 def only_node(name: str) -> NodeSelector:
     """A selector for the node of this name only."""
-    return NodeSelector((Term(fields=(Requirement("metadata.name", "In", (name,)),)),))
+    return NodeSelector((Term(fields=(Requirement(_NAME, "In", (name,)),)),))
 
 
 def lacks_label_or_has(key: str, value: str) -> NodeSelector:
@@ -44,10 +52,15 @@ def lacks_label_or_has(key: str, value: str) -> NodeSelector:
     return NodeSelector((Term((Requirement(key, "DoesNotExist"),)), Term((Requirement(key, "In", (value,)),))))
 
 
+def _named(term: Term) -> str | None:
+    names = (r.values[0] for r in term.fields if r.key == _NAME and r.operator == "In" and len(r.values) == 1)
+    return next(names, None)
+
+
 def _term_matches(term: Term, name: str, labels: Mapping[str, str]) -> bool:
     if not term.expressions and not term.fields:
         return False
-    fields = {"metadata.name": name}
+    fields = {_NAME: name}
     return all(_holds(r, labels) for r in term.expressions) and all(_holds(r, fields) for r in term.fields)
 
 

@@ -109,9 +109,9 @@ class EmptiedDomains:
         usable = {name for ranking in self._rankings for names, _ in ranking.schedulable() for name in names}
         return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
 
-    def _allowed(self, node_info: NodeInfo) -> tuple[bool, ...]:
-        """Whether the units of each class may use the node, whatever devices it has."""
-        return tuple(class_.allows(node_info.node) for class_ in self._classes)
+    def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
+        """The number of units of each class that may use the node, whatever devices it has."""
+        return tuple(class_.allowed_on(node_info.node) for class_ in self._classes)
 
     def _kept(self, snapshot: Snapshot) -> dict[str, list[Result]]:
         """The devices of the gang itself, by node."""

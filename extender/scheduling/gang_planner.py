@@ -18,7 +18,7 @@ from extender.scheduling.gang_fill import fill, pack
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangPlan, GangProblem, GangShortage
 from extender.scheduling.gang_search import MAX_STEPS, GangSearch, GaveUp, Steps, local_nodes
-from extender.scheduling.gang_units import Placed, member_placements, unit_classes
+from extender.scheduling.gang_units import Placed, Unit, member_placements, unit_classes
 from extender.scheduling.node_room import NodeRooms
 from extender.scheduling.placements import Placement
 from extender.scheduling.ranking_cache import RankingCache
@@ -49,7 +49,7 @@ def plan_gang(
     memory = GangMemory() if memory is None else memory
     rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
     # Members without a choice of nodes first, then the largest, then those with fewer nodes: the others can give way.
-    rooms.sort(key=lambda one: (len(one.most) > 1, -one.size, len(one.most)))
+    rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
 
 
@@ -156,10 +156,16 @@ class _Planner:
         placements: dict[str, tuple[str, Placement]] = {}
         for rooms, units in zip(self._rooms, placed, strict=True):
             ordered = sorted(units, key=lambda entry: self._domains.path(entry[0]))
-            for unit, (name, found) in zip(rooms.units, ordered, strict=True):
+            for unit, (name, found) in zip(self._by_path(rooms), ordered, strict=True):
                 node = self._snapshot.node_infos[name].node
                 placements |= {uid: (name, one) for uid, one in member_placements(unit, found, node).items()}
         return GangPlan(placements, domain.level, domain.name)
+
+    def _by_path(self, rooms: NodeRooms) -> Sequence[Unit]:
+        """The units of a class in the order of their nodes: by rank, or by the nodes that they are pinned to."""
+        if not rooms.pinned:
+            return rooms.units
+        return sorted(rooms.units, key=lambda unit: self._domains.path(unit.pin or ""))
 
     def _shortage(self) -> GangShortage:
         """The domain with the most room, the widest level first."""

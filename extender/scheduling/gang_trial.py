@@ -22,7 +22,7 @@ class _Change(NamedTuple):
     """The pools that one placement changed, with the results before it."""
 
     node: str
-    limit: NodeLimit | None
+    limits: tuple[NodeLimit, ...]
     before: dict[PoolKey, tuple[Result, ...]]
 
 
@@ -46,11 +46,11 @@ class GangTrial:
         """The nodes with a placement of this plan."""
         return {name for name, number in self._placements.items() if number}
 
-    def add(self, name: str, placement: Placement, limit: NodeLimit | None = None) -> None:
-        """Take the devices of a placement on a node. `limit` is that of the member."""
+    def add(self, name: str, placement: Placement, limits: tuple[NodeLimit, ...] = ()) -> None:
+        """Take the devices of a placement on a node. `limits` are those of the member."""
         node_info = self._node_infos[name]
         inventory = node_info.inventory
-        change = _Change(name, limit, {})
+        change = _Change(name, limits, {})
         for result in held_results(node_info, placement):
             if not result.admin_access:
                 key = PoolKey(result.device.driver, result.device.pool)
@@ -59,7 +59,7 @@ class GangTrial:
                 self._results[key] = (*before, result)
                 self._devices[result.device] = inventory.places[inventory.index[result.device]].device
         self._placements[name] += 1
-        if limit is not None:
+        for limit in limits:
             self._limited[name, limit] += 1
         self._changes.append(change)
 
@@ -68,8 +68,8 @@ class GangTrial:
         change = self._changes.pop()
         self._results.update(change.before)
         self._placements[change.node] -= 1
-        if change.limit is not None:
-            self._limited[change.node, change.limit] -= 1
+        for limit in change.limits:
+            self._limited[change.node, limit] -= 1
 
     def __len__(self) -> int:
         return len(self._changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from extender.allocation import Pick, Solution
 from extender.model import DeviceRequest, Node, NodeSelector
@@ -24,36 +25,53 @@ Placed = list[tuple[str, UnitPlacement]]
 _ALL_DEVICES = 32  # a request of mode All counts as this many devices when units are ordered by size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unit:
-    """Members that must be placed on one node, in rank order."""
+class Admissible(NamedTuple):
+    """The nodes that a unit may use, whatever devices they have."""
 
-    members: tuple[GangMember, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnitClass:
-    """Units with equal requirements that may use the same nodes, in rank order."""
-
-    steps: tuple[PodRequirements, ...]  # of the first unit: what each member needs besides the claims of earlier ones
-    nodes: tuple[frozenset[str], ...]  # a node must be in all of them
+    nodes: frozenset[frozenset[str]]  # a node must be in all of them
     excluded: frozenset[str]
-    selectors: tuple[NodeSelector, ...]  # a node must match all of them
-    limits: tuple[NodeLimit | None, ...]  # of the members of a unit
-    units: list[Unit] = field(default_factory=list)
+    selectors: frozenset[NodeSelector]  # a node must match all of them
 
     @property
-    def restricted(self) -> bool:
-        """Whether `allows` excludes some node."""
-        return bool(self.nodes or self.excluded or self.selectors)
+    def pin(self) -> str | None:
+        """The only node that can be admissible; None if several can be."""
+        for names in self.nodes:
+            if len(names) == 1:
+                return next(iter(names))
+        return next((selector.node for selector in self.selectors if selector.node is not None), None)
 
     def allows(self, node: Node) -> bool:
-        """Whether the units may use the node, whatever devices it has."""
         return (
             node.name not in self.excluded
             and all(node.name in names for names in self.nodes)
             and all(selector.matches(node.name, node.labels) for selector in self.selectors)
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Members that must be placed on one node, in rank order."""
+
+    members: tuple[GangMember, ...]
+    admissible: Admissible
+    pin: str | None  # that of `admissible`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitClass:
+    """Units with equal requirements, in rank order: all may use the same nodes, or each is pinned to one node."""
+
+    steps: tuple[PodRequirements, ...]  # of the first unit: what each member needs besides the claims of earlier ones
+    limits: tuple[NodeLimit | None, ...]  # of the members of a unit
+    admissible: Admissible | None  # of all units; None if they are pinned
+    units: list[Unit] = field(default_factory=list)
+    pinned: dict[str, list[Unit]] = field(default_factory=dict)  # by node
+
+    def allowed_on(self, node: Node) -> int:
+        """The number of units that may use the node, whatever devices it has."""
+        if self.admissible is not None:
+            return len(self.units) if self.admissible.allows(node) else 0
+        return sum(unit.admissible.allows(node) for unit in self.pinned.get(node.name, ()))
 
     @property
     def size(self) -> int:
@@ -66,16 +84,14 @@ def unit_classes(members: Iterable[GangMember]) -> list[UnitClass]:
     found: dict[object, UnitClass] = {}
     for unit in _units(members):
         steps = _steps(unit)
-        nodes = tuple(dict.fromkeys(member.nodes for member in unit.members if member.nodes is not None))
-        excluded = frozenset[str]().union(*(member.excluded for member in unit.members))
-        selectors = tuple(
-            dict.fromkeys(selector for member in unit.members for selector in member.requirements.node_selectors)
-        )
         limits = tuple(member.limit for member in unit.members)
-        key = (tuple(step.key for step in steps), frozenset(nodes), excluded, selectors, limits)
+        admissible = unit.admissible if unit.pin is None else None  # else each pinned unit would be a class of its own
+        key = (tuple(step.key for step in steps), limits, admissible)
         if key not in found:
-            found[key] = UnitClass(steps, nodes, excluded, selectors, limits)
+            found[key] = UnitClass(steps, limits, admissible)
         found[key].units.append(unit)
+        if unit.pin is not None:
+            found[key].pinned.setdefault(unit.pin, []).append(unit)
     return list(found.values())
 
 
@@ -95,9 +111,16 @@ def _units(members: Iterable[GangMember]) -> list[Unit]:
             if other is not None and other is not own:
                 own = _merged(other, own, groups, joined)
             joined[claim.uid] = own
-    return sorted(
-        (Unit(tuple(sorted(group, key=_order))) for group in groups.values()), key=lambda unit: _order(unit.members[0])
+    return sorted(map(_unit, groups.values()), key=lambda unit: _order(unit.members[0]))
+
+
+def _unit(group: list[GangMember]) -> Unit:
+    admissible = Admissible(
+        frozenset(member.nodes for member in group if member.nodes is not None),
+        frozenset[str]().union(*(member.excluded for member in group)),
+        frozenset(selector for member in group for selector in member.requirements.node_selectors),
     )
+    return Unit(tuple(sorted(group, key=_order)), admissible, admissible.pin)
 
 
 def _merged(

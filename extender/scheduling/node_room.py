@@ -7,7 +7,7 @@ evaluation. The planner evaluates only the nodes of domains that these bounds do
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from extender.allocation import NodeInfo, Problem, Snapshot, fast_path
 from extender.model import CallBudgetSpent, Code, DeviceRequest, InvalidClaim, members, union
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.gang_memory import GangMemory
+from extender.scheduling.gang_plan import NodeLimit
 from extender.scheduling.gang_trial import GangTrial
-from extender.scheduling.gang_units import UnitClass, UnitPlacement
+from extender.scheduling.gang_units import Admissible, UnitClass, UnitPlacement
 from extender.scheduling.placements import Placement
 from extender.scheduling.pod_requirements import PodRequirements
 from extender.scheduling.ranking_cache import RankingCache
@@ -35,9 +36,6 @@ class _Bound(NamedTuple):
     each: int = 0  # devices of one unit, if `most` is exact
     free: int = 0  # mask of the devices that can serve it, if `most` is exact
     simple: int = -1  # number of the attribute class, if only that and the free devices decide the status
-
-
-_NO_ROOM = _Bound(0)
 
 
 class _Plain(NamedTuple):
@@ -69,11 +67,17 @@ class NodeRooms:
         self.units = class_.units
         self.members_per_unit = len(class_.steps)
         self.size = class_.size
+        self.pinned = class_.admissible is None
         self.unsure = False  # whether the search on some node ended at its step limit
         self._steps = class_.steps
-        self._limits = class_.limits  # by step
-        self._limited = Counter(limit for limit in class_.limits if limit is not None)
         self._node_infos = snapshot.node_infos
+        self._pins = {
+            name: class_.allowed_on(self._node_infos[name].node) for name in class_.pinned if name in self._node_infos
+        }
+        self._limits: list[tuple[NodeLimit, ...]] = [() if limit is None else (limit,) for limit in class_.limits]
+        if self.pinned:
+            self._limits[0] += (_pin_limit(self._pins),)
+        self._limited = Counter(limit for limits in self._limits for limit in limits)
         self._snapshot = snapshot
         self._context = context
         self._memory = memory
@@ -91,7 +95,7 @@ class NodeRooms:
         self.most: dict[str, int] = {}  # the most units by node; nodes without room are left out
         self.score: dict[str, float] = {}  # of the first member of a unit, by node
         self._exact = True  # whether `most` is exact on every node
-        self._bounds(class_)
+        self._bounds(class_.admissible)
 
     @property
     def variants(self) -> int:
@@ -114,17 +118,31 @@ class NodeRooms:
 
     # -- bounds ----------------------------------------------------------------------------------------------
 
-    def _bounds(self, class_: UnitClass) -> None:
-        allows = class_.allows if class_.restricted else None
-        for names, score in self._rankings[0].schedulable():
+    def _schedulable(self, admissible: Admissible | None) -> Iterator[tuple[Sequence[str], float]]:
+        """The nodes that the units may use, with the score of the first member of a unit. Nodes of one entry have one
+        class number."""
+        ranking = self._rankings[0]
+        if admissible is None:
+            for name in self._pins:
+                status = ranking.status(self._node_infos[name])
+                if isinstance(status, Placement):
+                    yield [name], status.score
+            return
+        restricted = any(admissible)
+        for names, score in ranking.schedulable():
+            own = [name for name in names if admissible.allows(self._node_infos[name].node)] if restricted else names
             # Nodes of one class of the first ranking can be in different classes of another one.
-            for group in [names] if len(self._rankings) == 1 else [[name] for name in names]:
-                own = group if allows is None else [name for name in group if allows(self._node_infos[name].node)]
-                bound = self._bound(own[0]) if own else _NO_ROOM
-                if bound.most:
-                    self.most.update(dict.fromkeys(own, bound.most))
-                    self.score.update(dict.fromkeys(own, score))
-                    self._exact &= bool(bound.each)
+            for group in [own] if len(self._rankings) == 1 else [[name] for name in own]:
+                if group:
+                    yield group, score
+
+    def _bounds(self, admissible: Admissible | None) -> None:
+        for names, score in self._schedulable(admissible):
+            bound = self._bound(names[0])
+            if bound.most:
+                self.most.update(dict.fromkeys(names, bound.most))
+                self.score.update(dict.fromkeys(names, score))
+                self._exact &= bool(bound.each)
         if self._limited:
             trial = GangTrial(self._snapshot)
             self.most = {
@@ -308,6 +326,12 @@ def _masks(bans: frozenset[Ban]) -> Mapping[tuple[str, str], int]:
     for claim, request, bit in bans:
         found[claim, request] = found.get((claim, request), 0) | (1 << bit if bit >= 0 else -1)
     return found
+
+
+def _pin_limit(pins: Mapping[str, int]) -> NodeLimit:
+    """Leaves room on each node for the units that are pinned there."""
+    most = max(pins.values(), default=0)
+    return NodeLimit(most, {name: most - number for name, number in pins.items()})
 
 
 def _weight(placements: tuple[UnitPlacement, ...]) -> tuple[int, int]:
