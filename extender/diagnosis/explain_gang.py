@@ -25,7 +25,6 @@ from extender.scheduling import (
     disagreement,
     gang_members,
     gang_of,
-    gang_problem,
     held_results,
     no_room,
     placed_members,
@@ -174,7 +173,7 @@ def _explain(
     try:
         result: GangPlan | GangShortage | None = None
         for size in plan_sizes(gang, members):
-            result = question.plan(gang_problem(gang, members.first(size), policy))
+            result = question.plan(question.problem(size))
             if isinstance(result, GangPlan):
                 return _fits(found, members.first(size), result, snapshot)
         assert isinstance(result, GangShortage)

@@ -20,6 +20,7 @@ from extender.scheduling import (
     GangProblem,
     GangShortage,
     RankingCache,
+    UsableNodes,
     gang_problem,
     natural,
     plan_gang,
@@ -40,7 +41,9 @@ class GangQuestion:
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first members, so many pods."""
-        return gang_problem(self.gang, self.members.first(size), self.policy)
+        members, nodes = self.members.first(size), {name: info.node for name, info in self.snapshot.node_infos.items()}
+        usable = UsableNodes().of(members.pods, nodes, self.snapshot.version)
+        return gang_problem(self.gang, members, self.policy, usable)
 
     def plan(self, problem: GangProblem) -> GangPlan | GangShortage:
         """Plan on the snapshot. Raises CallBudgetSpent."""

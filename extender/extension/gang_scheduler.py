@@ -25,7 +25,7 @@ from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Members
 from extender.scheduling import (
     MOST_TOGETHER,
     Gang,
-    disagreement,
+    difference,
     gang_minimum,
     gang_of,
     held_by_claim,
@@ -96,8 +96,8 @@ class GangScheduler:
             return self._follow(forming, pod, membership, names)
         snapshot = self._cache.snapshot()
         minimum = gang_minimum(membership, snapshot)
-        different = self._different(pod, key)
-        if different and (minimum or self._is_gang(key)):
+        different = difference(pod, membership, snapshot)
+        if different:
             return self._rejected(pod, names, Reason(Code.INVALID, (different,)))
         if not minimum:
             return None
@@ -122,16 +122,6 @@ class GangScheduler:
         if self._bound_members.want(key):
             self.rescheduled.set()
         return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
-
-    def _different(self, pod: Pod, key: GroupKey) -> str:
-        """What the pod says differently about its group than the first known member; '' if they agree."""
-        first = next(iter(self._cache.store.members.get(key, {}).values()), pod)
-        return disagreement(key, (first, pod))
-
-    def _is_gang(self, key: GroupKey) -> bool:
-        """Whether the first known member of the group says that the group is a gang."""
-        first = next(iter(self._cache.store.members.get(key, {}).values()), None)
-        return first is not None and first.membership is not None and first.membership.minimum > 1
 
     def _waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for the end of another gang's plan."""
@@ -255,7 +245,8 @@ class GangScheduler:
             forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, progress_at=now)
             forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
-            forming.doubtful = self._is_doubtful(gang, planned)
+            forming.doubtful = bool(self.waiting.failures(gang.key)) or gang.key.source is GroupSource.CORE
+            forming.doubtful |= planned.has_unschedulable(f"group {gang.key.name}")
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
             self.forming[gang.key] = forming
         else:
@@ -269,13 +260,6 @@ class GangScheduler:
         if pod.uid not in planned.members:
             return self._rejected(pod, names, Reason(Code.GANG_FORMING, (gang.key.name,)))
         return self._answer(forming, pod, names)
-
-    def _is_doubtful(self, gang: Gang, planned: PlannedGang) -> bool:
-        """Whether kube-scheduler may find no node for some member: then the gang must not hold devices for long."""
-        if self.waiting.failures(gang.key) or gang.key.source is GroupSource.CORE:
-            return True
-        own = f"group {gang.key.name}"
-        return any(text and own not in text for text in planned.told.values())
 
     def _hold(self, forming: FormingGang) -> None:
         """Hold the devices of all members that are not held yet, in one step."""

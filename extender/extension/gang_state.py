@@ -25,6 +25,10 @@ class PlannedGang:
     without_devices: frozenset[str]  # UIDs of the other members
     told: Mapping[str, str]  # UID to what kube-scheduler had last said about the pod
 
+    def has_unschedulable(self, own: str) -> bool:
+        """Whether kube-scheduler had found no node for a member, with a text without Berth's `own` words."""
+        return any(text and own not in text for text in self.told.values())
+
     @property
     def members(self) -> frozenset[str]:
         """UIDs of all members of the plan."""

@@ -11,7 +11,15 @@ from extender.scheduling.emptied_domains import EmptiedDomains, domains_by_room
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
-from extender.scheduling.gang import Gang, disagreement, gang_minimum, gang_of, is_incomplete, placed_members
+from extender.scheduling.gang import (
+    Gang,
+    difference,
+    disagreement,
+    gang_minimum,
+    gang_of,
+    is_incomplete,
+    placed_members,
+)
 from extender.scheduling.gang_memory import GangMemory
 from extender.scheduling.gang_plan import GangMember, GangPlan, GangProblem, GangShortage, NodeLimit
 from extender.scheduling.gang_planner import plan_gang
@@ -77,6 +85,7 @@ __all__ = [
     "Unschedulable",
     "UnschedulableAndUnresolvable",
     "UsableNodes",
+    "difference",
     "disagreement",
     "domains_by_room",
     "evaluate",

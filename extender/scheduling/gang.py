@@ -97,6 +97,14 @@ def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
     return ""
 
 
+def difference(pod: Pod, membership: Membership, snapshot: Snapshot) -> str:
+    """What the pod says differently about its gang than the first known member; '' if they agree, or for no gang."""
+    first = next(iter(snapshot.members.get(membership.key, {}).values()), pod)
+    if first.membership is None or not (gang_minimum(membership, snapshot) or gang_minimum(first.membership, snapshot)):
+        return ""
+    return disagreement(membership.key, (first, pod))
+
+
 def _says(pod: Pod) -> tuple[int, str, float]:
     membership = pod.membership
     if membership is None:
