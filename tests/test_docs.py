@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,7 +91,7 @@ def test_bad_policy_names_the_field(text: str, words: str) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -116,3 +118,52 @@ def test_files_that_pages_name_exist(page: Path) -> None:
     root = DOCS.parent
     named = set(PATHS.findall(page.read_text()))
     assert {name for name in named if not ((root / name).exists() or (root / "extender" / name).exists())} == set()
+
+
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+STATUS = re.compile(r"^\*\*Status\*\*: (accepted|superseded by \[(\d{4})\]\(\2-[a-z-]+\.md\)$)", re.MULTILINE)
+NAMES = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?`")
+# Names in decisions that belong to Kubernetes, CEL, NVML or a library.
+FOREIGN = {
+    "Any", "CSafeLoader", "DynamicResources", "FailedAndUnresolvableNodes", "FailedNodes",
+    "SchedulingWithResourceClaim", "TaskGroup", "distinctAttribute", "extendedResourceClaimStatus",
+    "limit_concurrency", "multiPoint", "nominatedNodeName", "nvmlDeviceGetNumaNodeId", "readAt", "reservedFor",
+}  # fmt: skip
+
+
+@cache
+def python_names() -> set[str]:
+    """The names in the code, without the words of its comments and texts."""
+    found: set[str] = set()
+    for folder in ("extender", "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                        found.add(name)
+                    case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                        found.add(name)
+    return found
+
+
+def status_of(decision: Path) -> str:
+    found = STATUS.search(decision.read_text())
+    assert found is not None, "a decision is accepted, or superseded by another one"
+    return found[1]
+
+
+def names_in(decision: Path) -> set[str]:
+    """The words in backticks with a capital letter or an underscore, without metrics."""
+    words = {word for name in NAMES.findall(decision.read_text()) for word in name.split(".")}
+    metrics = {reading.name for reading in OF_SERVE} | {reading.name for reading in OF_CONSOLE}
+    return {word for word in words if "_" in word or word.lower() != word} - metrics
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: decision.stem)
+def test_names_in_a_decision_in_force_exist(decision: Path) -> None:
+    if status_of(decision) == "accepted":
+        assert names_in(decision) - FOREIGN <= python_names()
+
+
+def test_foreign_names_are_in_decisions() -> None:
+    assert set().union(*map(names_in, DECISIONS)) >= FOREIGN
