@@ -96,7 +96,8 @@ def test_one_large_pod_is_named_rather_than_two() -> None:
     members(world, 2, gpus=1, topology="required")
     world.cache.apply_pod("p1", None)  # one member with one GPU, and one that needs two
     world.add_claim(claim("p9", 2))
-    apply(world, "p9", "p9", annotations={"berth.dev/group": "job", "berth.dev/group-min": "2"})
+    notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", "berth.dev/group-topology": "required"}
+    apply(world, "p9", "p9", annotations=notes)
     found = explained(world)
     assert [miss for miss in sentences(found) if "without" in miss] == [
         "fits on node a1 without default/large (6 devices on a1)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -368,3 +369,17 @@ def test_a_node_with_a_device_plugin_needs_no_devices_for_extended_resources() -
         world.pods[f"w-{i}"]["metadata"]["uid"] = f"w-{i}"
     plan = world.plan([world.member(f"w-{i}", i) for i in range(6)])
     assert nodes_of(plan) == ["plugin"] * 6
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("a", "b", "ab"))))
+def test_a_member_with_two_shared_claims_joins_both_groups(order: tuple[str, ...]) -> None:
+    world = GangWorld()
+    world.add_node("n0", "t4-4")
+    world.add_node("n1", "t4-4")
+    world.add_claim(claim("a", 3))
+    world.add_claim(claim("b", 1))
+    for name in order:
+        world.add_pod(name, *name)
+    plan = world.plan([world.member(name, rank) for rank, name in enumerate(order)])
+    assert isinstance(plan, GangPlan), plan
+    assert len({node for node, _ in plan.placements.values()}) == 1

@@ -35,7 +35,7 @@ from extender.scheduling import (
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
-_REPLANS = 3  # new plans after kube-scheduler rejected a planned node
+_REPLANS = 3  # new plans after kube-scheduler rejected a planned node, besides one for each kind of members
 _WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
@@ -157,7 +157,7 @@ class GangScheduler:
         forming.answered.discard(pod.uid)
         forming.arrived.discard(pod.uid)
         self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
-        if forming.replans < _REPLANS:
+        if forming.replans < _REPLANS + len(set(forming.planned.kinds.values())):
             return self._plan(pod, membership, names, forming)
         self.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, Reason(Code.GANG_REFUSED, (forming.key.name,)))

@@ -106,11 +106,10 @@ def _units(members: Iterable[GangMember]) -> list[Unit]:
     for member in sorted(members, key=_order):
         own = [member]
         groups[id(own)] = own
-        for claim in member.requirements.pending_claims:
-            other = joined.get(claim.uid) if claim.uid else None
-            if other is not None and other is not own:
-                own = _merged(other, own, groups, joined)
-            joined[claim.uid] = own
+        claims = [claim.uid for claim in member.requirements.pending_claims if claim.uid]
+        for other in {id(found): found for uid in claims if (found := joined.get(uid)) is not None}.values():
+            own = _merged(other, own, groups, joined)
+        joined |= dict.fromkeys(claims, own)
     return sorted(map(_unit, groups.values()), key=lambda unit: _order(unit.members[0]))
 
 
