@@ -96,19 +96,18 @@ VALUES = {
 }
 
 
-def annotations() -> set[str]:
+def berth_annotations() -> set[str]:
     """The annotations of the code: whole string constants, and those that are a prefix and a name."""
     found: set[str] = set()
     for path in (ROOT / "extender").rglob("*.py"):
         if "sandbox" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and ANNOTATION.fullmatch(node.value):
-                found.add(node.value)
-            elif (
-                isinstance(node, ast.BinOp) and isinstance(node.left, ast.Name) and isinstance(node.right, ast.Constant)
-            ):
-                found |= {f"berth.dev/{node.right.value}"} if node.left.id == "ANNOTATION_PREFIX" else set()
+            match node:
+                case ast.Constant(value=str(text)) if ANNOTATION.fullmatch(text):
+                    found.add(text)
+                case ast.BinOp(left=ast.Name(id="ANNOTATION_PREFIX"), right=ast.Constant(value=str(name))):
+                    found.add(f"berth.dev/{name}")
     return found - {"berth.dev/berth"}  # the reporting controller of Events
 
 
@@ -127,7 +126,7 @@ def test_pods_that_differ_in_a_field_have_different_keys(name: str) -> None:
     assert plain.key != other.key
 
 
-@pytest.mark.parametrize("name", sorted(annotations()))
+@pytest.mark.parametrize("name", sorted(berth_annotations()))
 def test_an_annotation_changes_the_key_unless_it_need_not(name: str) -> None:
     world, value = World(), VALUES.get(name, "x")
     same = world.requirements(Asked(policy=POLICY)).key == world.requirements(Asked({name: value}, policy=POLICY)).key
@@ -135,11 +134,11 @@ def test_an_annotation_changes_the_key_unless_it_need_not(name: str) -> None:
 
 
 def test_annotations_are_found_in_the_code() -> None:
-    assert annotations() >= {"berth.dev/topology", "berth.dev/group", "berth.dev/group-min", "berth.dev/decision"}
-    assert annotations() >= KEEP_THE_KEY.keys() | VALUES.keys()
+    assert berth_annotations() >= {"berth.dev/topology", "berth.dev/group", "berth.dev/group-min", "berth.dev/decision"}
+    assert berth_annotations() >= KEEP_THE_KEY.keys() | VALUES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(annotations()))
+@pytest.mark.parametrize("name", sorted(berth_annotations()))
 def test_every_annotation_is_documented(name: str) -> None:
     assert f"| `{name}` |" in (ROOT / "docs" / "policy.md").read_text()
 
