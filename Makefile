@@ -6,10 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image clean
+.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality \
+	bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image \
+	clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,10 +57,10 @@ bench-quality: $(STAMP) ## measure placement quality; TRACES=folder adds the pub
 bench-gang-quality: $(STAMP) ## measure gangs on a mixed trace: pod by pod, and by the gang planner
 	$(BIN)/python -m benchmarks.gang_quality
 
-bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH_KUBE_BIN: folder of control plane binaries)
+bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH_KUBE_BIN: its binaries)
 	$(BIN)/python -m benchmarks.end_to_end
 
-bench-gangs-e2e: $(STAMP) ## measure the seconds to bind a gang of 64 pods against the in-tree gang scheduling (BERTH_KUBE_BIN)
+bench-gangs-e2e: $(STAMP) ## measure the seconds to bind a gang of 64 pods, also in-tree (BERTH_KUBE_BIN)
 	$(BIN)/python -m benchmarks.gang_end_to_end
 
 bench-hostile: $(STAMP) ## measure normal pods per second with and without a hundred hostile pods
@@ -68,7 +70,7 @@ EVENTS ?= 1000000
 soak: $(STAMP) ## measure memory over EVENTS claim events on two fleets; fails if it grows
 	$(BIN)/python -m benchmarks.soak --events $(EVENTS)
 
-install-time: $(STAMP) ## measure commands and seconds from an empty control plane to the first bound pod (BERTH_KUBE_BIN)
+install-time: $(STAMP) ## measure the way from an empty control plane to the first bound pod (BERTH_KUBE_BIN)
 	$(BIN)/python -m benchmarks.install
 
 TIMES ?= 20
@@ -89,7 +91,7 @@ pins: ## pin every distribution and its hashes again, after a change of pyprojec
 	  --no-emit-find-links --unsafe-package berth --extra dev --output-file constraints.txt pyproject.toml
 	sed -i.bak "/^#/d;/^$$/d" constraints.txt && rm constraints.txt.bak  # removes the note that berth itself is not pinned
 
-release-check: $(STAMP) ## test the wheel in an empty environment; check installed versions and licences; write the bill of materials
+release-check: $(STAMP) ## test the wheel alone; check versions and licences; write the bill of materials
 	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
 	$(BIN)/python .ci/release_check.py
 

@@ -1,35 +1,56 @@
-"""`berth` under a wall clock that jumps a day to either side: python -m tests.chaos_clock SEED serve ..."""
+"""`berth serve` under a wall clock that jumps a day to either side.
+
+python -m tests.chaos_clock SEED serve --listen HOST:PORT --kubeconfig FILE [--records URL --records-token-file FILE]
+"""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import datetime
 import random
-import sys
-from types import SimpleNamespace
-from typing import Self
+from pathlib import Path
 
-from extender.cli.main import main
-from extender.cluster import timestamps
+import uvloop
+
+from extender.cli.addresses import parse_listen
+from extender.cli.logs import set_up_logging
+from extender.cluster import load_credentials
+from extender.entry.serve_process import Listen, RecordsTo, run
 
 _DAY_SECONDS = 86_400
 
 
-class Jumping(datetime.datetime):
+class JumpingClock:
     """A clock of which no two looks need agree."""
 
-    rng = random.Random()
-    off = datetime.timedelta()
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._off = datetime.timedelta()
 
-    @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
-        if cls.rng.random() < 0.3:
-            cls.off = datetime.timedelta(seconds=cls.rng.uniform(-_DAY_SECONDS, _DAY_SECONDS))
-        return super().now(tz) + cls.off
+    def __call__(self) -> datetime.datetime:
+        if self._rng.random() < 0.3:
+            self._off = datetime.timedelta(seconds=self._rng.uniform(-_DAY_SECONDS, _DAY_SECONDS))
+        return datetime.datetime.now(datetime.UTC) + self._off
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seed", type=int)
+    parser.add_argument("command", choices=["serve"])
+    parser.add_argument("--listen", type=parse_listen, required=True)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--records")
+    parser.add_argument("--records-token-file", type=Path)
+    found = parser.parse_args()
+    set_up_logging()
+    to = RecordsTo(found.records, found.records_token_file) if found.records else None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        serving = run(
+            load_credentials(found.kubeconfig), Listen(found.listen), console=to, wall_clock=JumpingClock(found.seed)
+        )
+        runner.run(serving)
 
 
 if __name__ == "__main__":
-    Jumping.rng = random.Random(int(sys.argv.pop(1)))
-    # The command composes the process: it takes no wall clock, and a user has no use for one.
-    assert vars(timestamps)["datetime"] is datetime, "the module that reads the wall clock"
-    vars(timestamps)["datetime"] = SimpleNamespace(datetime=Jumping, UTC=datetime.UTC)
     main()

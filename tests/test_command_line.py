@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from extender.agent.agent_slice import slice_body
+from extender.cli.main import commands
 from extender.files import read_file
 from extender.model import WireError
 from extender.sockets import listen_on
@@ -213,3 +217,20 @@ def test_an_address_is_taken_once() -> None:
 
 def test_the_longest_name_that_the_agent_takes_makes_a_name_of_a_slice() -> None:
     assert len(slice_body("n" * 236, "u", (), 0, stale=False)["metadata"]["name"]) == 253
+
+
+def helps(group: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The commands with the text of their help, those of a group of commands included."""
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", command.help or ""
+        if hasattr(command, "commands"):
+            yield from helps(command, f"{prefix}{name} ")
+
+
+@pytest.mark.parametrize(("name", "text"), list(helps(typer.main.get_command(commands()))))
+def test_the_first_line_of_a_help_is_one_sentence_that_fits(name: str, text: str) -> None:
+    """`berth --help` shows the first paragraph; a terminal of 80 columns has room for 66 characters of it."""
+    first = text.split("\n\n", maxsplit=1)[0]
+    assert first.endswith(".")
+    assert ". " not in first
+    assert len(first) <= 66, name

@@ -46,10 +46,11 @@ def test_every_reason_is_documented(code: Code) -> None:
     assert f"| `{code.name}` | {code.value} | {DESCRIPTIONS[code]} |" in (DOCS / "reasons.md").read_text()
 
 
-def metrics_of(title: str) -> dict[str, str]:
-    """Metrics in the table of a section of metrics.md, with their meaning."""
+def metrics_of(title: str) -> dict[str, tuple[str, list[str]]]:
+    """Metrics in the table of a section of metrics.md, with their meaning and labels."""
     section = (DOCS / "metrics.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
-    return dict(re.findall(r"^\| `(berth_\w+)` \| ([^|]+) \|", section, re.MULTILINE))
+    rows = re.findall(r"^\| `(berth_\w+)` \| ([^|]+) \|([^|]*)\|$", section, re.MULTILINE)
+    return {name: (meaning, re.findall(r"`(\w+)`", labels)) for name, meaning, labels in rows}
 
 
 @pytest.mark.parametrize(("title", "readings"), [
@@ -58,7 +59,7 @@ def metrics_of(title: str) -> dict[str, str]:
     ("berth console", [r for r in OF_CONSOLE if r not in COMMON]),
 ])  # fmt: skip
 def test_every_metric_is_documented_where_it_is(title: str, readings: list) -> None:
-    assert metrics_of(title) == {reading.name: reading.help for reading in readings}
+    assert metrics_of(title) == {reading.name: (reading.help, list(reading.labels)) for reading in readings}
 
 
 def test_life_cycle_is_drawn_from_the_table() -> None:
@@ -167,3 +168,14 @@ def test_names_in_a_decision_in_force_exist(decision: Path) -> None:
 
 def test_foreign_names_are_in_decisions() -> None:
     assert set().union(*map(names_in, DECISIONS)) >= FOREIGN
+
+
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "Makefile", "Dockerfile")
+LINED = [*(ROOT / name for name in PAGES), *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_are_short(page: Path) -> None:
+    """Rows of tables may be longer."""
+    lines = page.read_text().splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")] == []

@@ -9,12 +9,17 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from extender.cluster import ApiClient, Delays
+from extender.cluster import ApiClient, Credentials, Delays
+from extender.extension import Service
 from extender.model import BerthError
+from extender.policy import Policy
 from extender.runtime import Supervisor
+from extender.sandbox import Cluster, carried_machines
+from extender.web.serve_app import Probes, ServeApp
+from extender.wire import Json
 from tests.eventually import eventually
 from tests.running_berth import claim, pod
-from tests.supervised_worlds import QUICK, composed
+from tests.supervised_worlds import QUICK, client_of
 from tests.test_layers import FILES, ROOT
 
 
@@ -126,25 +131,32 @@ async def test_stop_ends_all_of_them_and_counts_nothing() -> None:
     assert not any(supervisor.failures.values())
 
 
-async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.MonkeyPatch) -> None:
+class Buggy(ApiClient):
+    """A client with a bug in every write to an object."""
+
+    async def patch(self, path: str, body: Json, content_type: str = "") -> Json:
+        raise KeyError("a bug")
+
+
+async def test_binds_and_what_is_taken_back_are_supervised() -> None:
     """Work of its own for each pod and claim: a bug in it is counted, though the caller may have hung up."""
-    supervisor = Supervisor()
-    async with composed(supervisor) as (cluster, app, client):
+    supervisor, cluster = Supervisor(), Cluster(bookmark_seconds=0.5)
+    cluster.add_node("n1", carried_machines()["t4-4"])
+    async with (
+        cluster.serving() as api,
+        Buggy(Credentials(api, None, lambda: None)) as api_client,
+        Service(api_client, Policy(), supervisor=supervisor) as service,
+        client_of(ServeApp(service, Probes(service))) as client,
+    ):
+        await eventually(lambda: not service.informers.not_ready)
         cluster.apply(claim("c"))
         cluster.apply(pod("p", "c"))
-        await eventually(lambda: bool(app.service.cache.store.pods) and bool(app.service.cache.store.claims))
-        known = next(iter(app.service.cache.store.pods.values()))
-
-        def bug(*_: object) -> None:
-            raise KeyError("a bug")
-
-        # A bug has no door of its own: nothing but a replaced method can raise what no input makes Berth raise.
-        monkeypatch.setattr(app.service.cache, "release", bug)
+        await eventually(lambda: bool(service.cache.store.pods) and bool(service.cache.store.claims))
+        known = next(iter(service.cache.store.pods.values()))
         body = {"PodName": "p", "PodNamespace": "default", "PodUID": known.uid, "Node": "n1"}
         assert "berth failed: KeyError" in (await client.post("/bind", json=body)).json()["Error"]
         await eventually(lambda: supervisor.failures["bind"] == 1)
-        monkeypatch.setattr(ApiClient, "patch", bug)
-        app.service.orphans.deallocate_unsuitable(next(iter(app.service.cache.store.claims.values())))
+        service.orphans.deallocate_unsuitable(next(iter(service.cache.store.claims.values())))
         await eventually(lambda: supervisor.failures["take-back"] == 1)
 
 

@@ -24,7 +24,9 @@ def agent_command(
         Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
 ) -> None:
-    """Publish this node's NVLinks and GPU memory as a ResourceSlice of driver fabric.berth.dev.
+    """Publish this node's NVLinks and GPU memory as a ResourceSlice.
+
+    The driver of the slice is fabric.berth.dev.
 
     Example: berth agent --node gpu-worker-1
     """

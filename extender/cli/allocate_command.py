@@ -47,8 +47,9 @@ def allocate_command(
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
 ) -> None:
-    """Show which devices the claims in the files would get on each node, or why a node does not fit. Exit code 1 if no
-    node fits.
+    """Show the devices that claims would get on each node, or why none.
+
+    Exit code 1 if no node fits.
 
     Example: berth allocate slices.yaml claim.yaml --order in-tree
     """

@@ -58,7 +58,9 @@ def console_command(
     log_level: Annotated[Level, typer.Option(help="The lowest level that is logged.")] = "info",
     log_format: Annotated[Form, typer.Option(help="auto: pretty on a terminal, JSON elsewhere.")] = "auto",
 ) -> None:
-    """Serve explain, the pages, audit and fleet metrics. `berth serve` places pods without the console.
+    """Serve explain, the pages, audit and fleet metrics.
+
+    `berth serve` places pods without the console.
 
     Example: berth console --kubeconfig ~/.kube/config --records 127.0.0.1:8890
     """

@@ -55,7 +55,9 @@ def doctor_command(
     policy: Annotated[Path | None, typer.Option(help="The policy in use. Default: the ConfigMap berth-policy.")] = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Examine a cluster. Exit code 1 if there is an error.
+    """Examine a cluster for mistakes that stop Berth.
+
+    Exit code 1 if there is an error.
 
     Example: berth doctor --kubeconfig ~/.kube/config
     """

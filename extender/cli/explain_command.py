@@ -58,7 +58,9 @@ def explain_command(
     ] = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Say why a pod or a group waits, why Berth chose a node, or where a pod would go. Exit code 1 if no node fits.
+    """Say why a pod or a group waits, or where a pod would go.
+
+    Of a bound pod it says why Berth chose the node. Exit code 1 if no node fits.
 
     Examples: berth explain pod training/llm-0;  berth explain -f job.yaml --free training/llm-0
     """
@@ -110,7 +112,9 @@ def snapshot_command(
         Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
     ] = None,
 ) -> None:
-    """Print the objects that Berth watches, as one JSON list. Container environments and secrets are left out.
+    """Print the objects that Berth watches, as one JSON list.
+
+    Container environments and secrets are left out.
 
     Example: berth snapshot --kubeconfig ~/.kube/config > snapshot.json
     """

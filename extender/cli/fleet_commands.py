@@ -29,7 +29,9 @@ def nodes_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """List nodes with the state of every GPU. Exit code 1 if no name matches.
+    """List nodes with the state of every GPU.
+
+    Exit code 1 if no name matches.
 
     Example: berth nodes h100 --output wide
     """
@@ -77,7 +79,9 @@ def top_command(
     output: Annotated[Output, typer.Option(help="How to print; json prints the fleet once and ends.")] = "table",
     seconds: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two updates.")] = 2.0,
 ) -> None:
-    """Watch free GPUs, waiting pods and decisions. Ctrl-C ends it.
+    """Watch free GPUs, waiting pods and decisions.
+
+    Ctrl-C ends it.
 
     Example: berth top --seconds 5
     """

@@ -50,7 +50,9 @@ def lint_command(
     ] = False,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Check classes, claims and pods against the schema and the given slices. Exit code 1 if there is an error.
+    """Check classes, claims and pods against the schema and slices.
+
+    Exit code 1 if there is an error.
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """

@@ -29,7 +29,9 @@ def check_command(
         list[Path], typer.Argument(help="Policy files, or manifests of a ConfigMap with the key policy.yaml.")
     ],
 ) -> None:
-    """Check policy files offline. Exit code 1 if a policy is invalid, 2 if a file cannot be read.
+    """Check policy files offline.
+
+    Exit code 1 if a policy is invalid, 2 if a file cannot be read.
 
     Example: berth policy check manifests/base/policy.yaml
     """
@@ -63,7 +65,9 @@ def status_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Say which policy a running Berth uses, and why it rejected a newer one. Exit code 1 if it rejected one.
+    """Say which policy Berth uses, and why it rejected a newer one.
+
+    Exit code 1 if it rejected one.
 
     Example: berth policy status --server http://127.0.0.1:8889
     """
@@ -92,7 +96,9 @@ def diff_command(
     token: Token = "",
     output: Annotated[Output, typer.Option(help="How to print.")] = "table",
 ) -> None:
-    """Show the recent decisions that the candidate policy changes. Exit code 1 if there is no candidate.
+    """Show the recent decisions that the candidate policy changes.
+
+    Exit code 1 if there is no candidate.
 
     Example: berth policy diff --output wide
     """

@@ -9,7 +9,7 @@ from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
 from extender.cluster.pager import pages
 from extender.cluster.reflector import Json, Reflector, WatchedResource
-from extender.cluster.timestamps import now_rfc3339, seconds_since
+from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
 from extender.cluster.writer import Writer
 
 __all__ = [
@@ -24,10 +24,12 @@ __all__ = [
     "Reflector",
     "TooMany",
     "Unavailable",
+    "WallClock",
     "WatchedResource",
     "Writer",
     "load_credentials",
     "now_rfc3339",
     "pages",
     "seconds_since",
+    "utc_now",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvloop
 
-from extender.cluster import ApiClient, Credentials, load_credentials
+from extender.cluster import ApiClient, Credentials, WallClock, load_credentials, utc_now
 from extender.entry.listening import Tls, check_certificates, load_certificates, serve_all, server, watch_certificates
 from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
@@ -74,6 +74,7 @@ async def run(
     console: RecordsTo | Desk | None = None,
     traces: Traces | None = None,
     supervisor: Supervisor | None = None,
+    wall_clock: WallClock = utc_now,
 ) -> None:
     """Run serve in the running event loop until a signal; then wait for the running binds. Raises as `serve`."""
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
@@ -93,7 +94,9 @@ async def run(
 
             desk = DeskConsole(console)
             post = desk.post
-        service = await stack.enter_async_context(Service(client, policy, span=span, supervisor=supervisor, post=post))
+        service = await stack.enter_async_context(
+            Service(client, policy, span=span, supervisor=supervisor, post=post, wall_clock=wall_clock)
+        )
         probes = Probes(service)
         app = ServeApp(service, probes if listen.probes is None else None, traces, refusals=refusals)
         servers = [server(app, listen.verbs, VERBS, listen.tls, refusals)]

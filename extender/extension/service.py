@@ -12,7 +12,7 @@ from typing import Self
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, Writer, now_rfc3339, seconds_since
+from extender.cluster import ApiClient, WallClock, Writer, now_rfc3339, seconds_since, utc_now
 from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.bound_members import BoundMembers
@@ -47,7 +47,8 @@ class Service:
 
     `post` sends one encoded batch of records to the console; without `post`, no record is kept. `replica` names this
     process to the console. If a second process sends records under the same name, the console assumes that the first
-    has ended, so the name must be unique. `clock` returns seconds.
+    has ended, so the name must be unique. `clock` returns seconds. `wall_clock` gives the timestamps of claims and
+    records; it may jump.
     """
 
     def __init__(
@@ -59,21 +60,23 @@ class Service:
         supervisor: Supervisor | None = None,
         post: Post | None = None,
         replica: str = "",
+        wall_clock: WallClock = utc_now,
     ) -> None:
         self.supervisor = supervisor or Supervisor()
         self.client = client
         self.clock = clock
+        now = partial(now_rfc3339, wall_clock)
         self.calls = CallDurations()
         self.outbox = Outbox(post, replica or _replica(), self._state, clock) if post is not None else None
         put = self.outbox.put if self.outbox is not None else lambda _: None
         writer, features, limits = Writer(client, f"berth-{uuid.uuid4()}"), Features(), EvaluationLimits()
-        self.requeuer = Requeuer(writer, now_rfc3339)
+        self.requeuer = Requeuer(writer, now)
         self.expirer = HoldExpirer(clock)
         self.cache = ClusterCache(features, listener=ReservationSink(put, clock, self.requeuer, self.expirer))
         self.orphans = OrphanCollector(self.cache, writer, clock, self.supervisor)
         self.background_evaluator = BackgroundEvaluator(clock, limits.rest)
         self.evaluator = Evaluator(features)
-        sink = ServeSink(put, now_rfc3339, self.requeuer, self.background_evaluator, self.orphans)
+        sink = ServeSink(put, now, self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
@@ -88,7 +91,9 @@ class Service:
             progress,
             WriteBarrier(self.cache, progress, lambda: claims.version),
             GangBarrier(self.gangs, progress, clock),
-            BinderDependencies(now_rfc3339, _age_seconds, lambda: str(uuid.uuid4()), put, self.supervisor, span),
+            BinderDependencies(
+                now, partial(_age_seconds, wall_clock), lambda: str(uuid.uuid4()), put, self.supervisor, span
+            ),
         )
 
     async def __aenter__(self) -> Self:
@@ -169,6 +174,6 @@ def _replica() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def _age_seconds(claim: Claim) -> float:
+def _age_seconds(clock: WallClock, claim: Claim) -> float:
     """Seconds since the allocation, by the wall clock; 0 if the API server stored no timestamp."""
-    return seconds_since(claim.allocation.timestamp if claim.allocation is not None else "")
+    return seconds_since(claim.allocation.timestamp if claim.allocation is not None else "", clock)

@@ -6,6 +6,16 @@ What belongs here: field names, shapes and the paths of errors. What does not: d
 from extender.wire.core import decode_labels, decode_node, decode_pod, decode_pod_group
 from extender.wire.documents import MOST_JSON, MOST_YAML, DocumentPart, Places, json_value, one_value, parts_of, text_of
 from extender.wire.encoded_claims import encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire.extender_v1 import (
+    decode_args,
+    decode_bind,
+    encode_bind,
+    encode_filter,
+    encode_filter_error,
+    encode_passed,
+    encode_preempt,
+    encode_scores,
+)
 from extender.wire.fields import Json, get, many, need, quantities, string_list, strings
 from extender.wire.lenient import lenient_loads
 from extender.wire.manifests import HypotheticalPod, hypothetical_pods
@@ -29,6 +39,8 @@ __all__ = [
     "Places",
     "SliceDecoder",
     "checked",
+    "decode_args",
+    "decode_bind",
     "decode_claim",
     "decode_claim_spec",
     "decode_class",
@@ -41,7 +53,13 @@ __all__ = [
     "decode_scheduler_plugins_policy",
     "decode_taint_rule",
     "encode_allocation",
+    "encode_bind",
     "encode_consumer",
+    "encode_filter",
+    "encode_filter_error",
+    "encode_passed",
+    "encode_preempt",
+    "encode_scores",
     "encode_simple_spec",
     "estimated_len",
     "get",

@@ -1,0 +1,153 @@
+"""What the recipes of CONTRIBUTING.md ask for: a weight, an annotation or a field of the requirements in all places."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.cache import ClusterCache
+from extender.policy import Policy, load_policy
+from extender.policy.policy_schema import Weights
+from extender.scheduling import PodRequirements, requirements_of
+from extender.wire import decode_claim, decode_class, decode_pod
+from tests.running_berth import claim, pod
+
+ROOT = Path(__file__).resolve().parents[1]
+ANNOTATION = re.compile(r"berth\.dev/[a-z-]+[a-z]")
+# Fields without which `key` tells statuses apart all the same.
+NOT_IN_KEY = {
+    "pending_claims": "their names and the contents of their specs are in the key",
+    "allocated_claims": "callers of a ranking leave out the nodes that `mismatch` names",
+    "promised_claims": "as allocated_claims",
+    "compute_domain": "as allocated_claims",
+    "group": "what is near the group is added to a ranking's score, for the pod that asks",
+    "mappings": "they follow from the special claim, whose resources `for_node` adds to the key",
+    "key": "is the key",
+}
+
+
+@dataclass
+class Asked:
+    """A pod with one claim, and what its requirements depend on."""
+
+    annotations: dict[str, str] = field(default_factory=dict)
+    claim: dict[str, Any] = field(default_factory=lambda: claim("c"))
+    device_class: dict[str, Any] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    claim_name: str = "c0"
+    resources: dict[str, str] = field(default_factory=dict)
+
+
+class World:
+    """A cluster with one claim and one class, in which pods of one policy are asked about."""
+
+    def __init__(self) -> None:
+        self.cache = ClusterCache()
+
+    def requirements(self, asked: Asked) -> PodRequirements:
+        spec = {"extendedResourceName": "example.com/gpu", **asked.device_class}
+        name = "gpu.nvidia.com"
+        self.cache.apply_class(name, decode_class({"metadata": {"name": name}, "spec": spec}))
+        found = decode_claim(asked.claim)
+        self.cache.apply_claim(found.key, found)
+        body = pod("p", "c", annotations=asked.annotations)
+        body["spec"]["resourceClaims"][0]["name"] = asked.claim_name
+        body["spec"]["containers"][0]["resources"] = {"requests": asked.resources}
+        requirements = requirements_of(decode_pod(body), self.cache.snapshot(), asked.policy)
+        assert isinstance(requirements, PodRequirements)
+        return requirements
+
+
+POLICY = Policy()
+CHANGES: dict[str, Callable[[], Asked]] = {
+    "claim_names": lambda: Asked(policy=POLICY, claim_name="other"),
+    "specs": lambda: Asked(policy=POLICY, claim=claim("c", 2)),
+    "classes": lambda: Asked(policy=POLICY, device_class={"selectors": [{"cel": {"expression": "true"}}]}),
+    "topology": lambda: Asked({"berth.dev/topology": "required"}, policy=POLICY),
+    "min_gbps": lambda: Asked({"berth.dev/min-bandwidth-gbps": "9"}, policy=POLICY),
+    "expected_bytes": lambda: Asked({"berth.dev/expected-memory": "9Gi"}, policy=POLICY),
+    "policy": lambda: Asked(policy=load_policy("headroom: roomy")),
+    "extended": lambda: Asked(policy=POLICY, resources={"example.com/gpu": "1"}),
+}
+# Annotations that change no status of a node, and what reads them.
+KEEP_THE_KEY = {
+    "berth.dev/group": "the group of the requirements",
+    "berth.dev/group-min": "the gang planner",
+    "berth.dev/group-topology": "the gang planner",
+    "berth.dev/group-timeout": "the gang planner",
+    "berth.dev/decision": "Berth writes it",
+    "berth.dev/allocator": "Berth writes it to a claim",
+    "berth.dev/wake": "Berth writes it to a DeviceClass",
+}
+VALUES = {
+    "berth.dev/topology": "required",
+    "berth.dev/min-bandwidth-gbps": "9",
+    "berth.dev/expected-memory": "9Gi",
+    "berth.dev/group-min": "2",
+    "berth.dev/group-topology": "required",
+    "berth.dev/group-timeout": "30s",
+}
+
+
+def berth_annotations() -> set[str]:
+    """The annotations of the code: whole string constants, and those that are a prefix and a name."""
+    found: set[str] = set()
+    for path in (ROOT / "extender").rglob("*.py"):
+        if "sandbox" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Constant(value=str(text)) if ANNOTATION.fullmatch(text):
+                    found.add(text)
+                case ast.BinOp(left=ast.Name(id="ANNOTATION_PREFIX"), right=ast.Constant(value=str(name))):
+                    found.add(f"berth.dev/{name}")
+    return found - {"berth.dev/berth"}  # the reporting controller of Events
+
+
+def test_every_field_of_the_requirements_is_in_the_key_or_need_not_be() -> None:
+    assert {one.name for one in fields(PodRequirements)} == CHANGES.keys() | NOT_IN_KEY.keys()
+    assert CHANGES.keys().isdisjoint(NOT_IN_KEY)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_pods_that_differ_in_a_field_have_different_keys(name: str) -> None:
+    world = World()
+    plain, again = world.requirements(Asked(policy=POLICY)), world.requirements(Asked(policy=POLICY))
+    other = world.requirements(CHANGES[name]())
+    assert plain.key == again.key
+    assert getattr(plain, name) != getattr(other, name)
+    assert plain.key != other.key
+
+
+@pytest.mark.parametrize("name", sorted(berth_annotations()))
+def test_an_annotation_changes_the_key_unless_it_need_not(name: str) -> None:
+    world, value = World(), VALUES.get(name, "x")
+    same = world.requirements(Asked(policy=POLICY)).key == world.requirements(Asked({name: value}, policy=POLICY)).key
+    assert same == (name in KEEP_THE_KEY), f"{name} belongs in `key` of _requirements, or in KEEP_THE_KEY"
+
+
+def test_annotations_are_found_in_the_code() -> None:
+    assert berth_annotations() >= {"berth.dev/topology", "berth.dev/group", "berth.dev/group-min", "berth.dev/decision"}
+    assert berth_annotations() >= KEEP_THE_KEY.keys() | VALUES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(berth_annotations()))
+def test_every_annotation_is_documented(name: str) -> None:
+    assert f"| `{name}` |" in (ROOT / "docs" / "policy.md").read_text()
+
+
+def test_the_manifest_names_every_weight() -> None:
+    manifest = yaml.safe_load((ROOT / "manifests" / "base" / "policy.yaml").read_text())
+    assert yaml.safe_load(manifest["data"]["policy.yaml"])["weights"] == Weights().model_dump()
+
+
+def test_the_readme_names_every_weight() -> None:
+    (block,) = re.findall(r"```yaml\n(weights.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert yaml.safe_load(block)["weights"] == Weights().model_dump()
