@@ -141,3 +141,22 @@ async def test_bound_members_are_read_once_in_a_while_for_each_namespace_and_for
         await bound.read_wanted(done.append)
         assert not cache.snapshot().bound_members.get(key())
         assert reads.namespaces == ["default"] * 3
+
+
+def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:
+    now = [0.0]
+    waiting = WaitingGangs(lambda: now[0], 4)
+
+    def woken(version: int) -> bool:
+        now[0] += 100.0
+        return waiting.requeue_due(version)
+
+    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), 7, "u", wakes=False)
+    assert not woken(7), "nothing has changed"
+    waiting.pause(key(), Reason(Code.GANG_NO_ROOM, ("job",)), 7, "u", wakes=False)
+    assert woken(8), "a claim may have ended"
+    assert not woken(9), "once"
+    waiting.pause(key(), REFUSED, uid="u")
+    assert woken(9), "kube-scheduler may offer other nodes"
+    waiting.pause(key(), Reason(Code.INVALID, ("x",)), uid="u", wakes=False)
+    assert not woken(10), "only a change of the pods can help"

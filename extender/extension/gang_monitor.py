@@ -85,7 +85,7 @@ class GangMonitor:
             self._gangs.rescheduled.clear()
             self._gangs.expire()
             self._bound_members.expire()
-            if self._waiting.requeue_due():
+            if self._waiting.requeue_due(self._cache.snapshot().version):
                 self._sink.fits()
             await self._bound_members.read_wanted(self._members_read)
             seconds = self._next_deadline() - self._clock()

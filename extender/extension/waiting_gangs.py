@@ -111,12 +111,15 @@ class WaitingGangs:
             gang.note(uid)
             gang.asked_early = True  # kube-scheduler gave up this pod
 
-    def requeue_due(self) -> bool:
-        """Whether the pause of a gang has ended that kube-scheduler asked about meanwhile. Clears that mark."""
+    def requeue_due(self, version: int) -> bool:
+        """Whether a gang may be planned now that kube-scheduler asked about during its pause. Clears that mark.
+
+        `version` is that of the current snapshot: without a change, a gang without room is still without room.
+        """
         due = [gang for gang in self._gangs.values() if gang.asked_early and gang.retry_at <= self._clock()]
         for gang in due:
             gang.asked_early = False
-        return any(gang.wakes for gang in due)
+        return any(gang.wakes or gang.version not in (-1, version) for gang in due)
 
     @property
     def next_deadline(self) -> float:
