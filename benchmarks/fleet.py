@@ -45,17 +45,17 @@ class Fleet:
         self.rng = random.Random(seed)
         self.now = 0.0
         features = Features()
-        self.mirror = ClusterCache(features, vacant_states=vacant_states, listener=listener or NoListener())
+        self.cache = ClusterCache(features, vacant_states=vacant_states, listener=listener or NoListener())
         rankings = RankingCache(ranking_bytes) if ranking_bytes is not None else None
-        self.judge = FilterService(
-            self.mirror,
+        self.filter_service = FilterService(
+            self.cache,
             Policy(),
             Evaluator(features),
             lambda: self.now,
             remembered_pods=remembered_pods,
             rankings=rankings,
         )
-        self._apply = {one.name: one.apply for one in watched_resources(self.mirror)}
+        self._apply = {one.name: one.apply for one in watched_resources(self.cache)}
         self.devices: dict[str, list[str]] = {}  # by node
         self._number = 0
         self._apply["deviceclasses"](MIG_DRIVER, MIG_CLASS)
@@ -68,7 +68,7 @@ class Fleet:
     def apply(self, kind: str, key: str, obj: dict | None) -> None:
         """An event of a watch."""
         self._apply[kind](key, obj)
-        self.judge.forget_deleted()
+        self.filter_service.forget_deleted()
 
     def slices(self, name: str, number: int) -> list[dict]:
         """What the drivers and the agent of a node publish."""
@@ -144,14 +144,14 @@ class Fleet:
         return decode_pod(found)
 
     def requirements(self, pod: Pod) -> PodRequirements:
-        found = requirements_of(pod, self.mirror.snapshot(), self.judge.policy)
+        found = requirements_of(pod, self.cache.snapshot(), self.filter_service.policy)
         assert isinstance(found, PodRequirements), found
         return found
 
     def filter(self, pod: Pod, names: list[str] | None = None) -> FilterResult:
         """A millisecond later than the one before; all nodes where no names are given."""
         self.now += 0.001
-        return self.judge.filter(pod, list(self.devices) if names is None else names)
+        return self.filter_service.filter(pod, list(self.devices) if names is None else names)
 
     def end(self, uid: str) -> None:
         """A pod and its claim are gone."""

@@ -34,14 +34,14 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
     requeuer = Requeuer(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]  # a fake
-    task = asyncio.create_task(requeuer.run(fleet.judge.queueing_hints.find_schedulable))
+    task = asyncio.create_task(requeuer.run(fleet.filter_service.queueing_hints.find_schedulable))
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):
         # The event itself, and folding it in, is what every filter pays, too.
         node = nodes[event % len(nodes)]
         fleet.touch_node(node, {"event": str(event)})
         fleet.hold(-1 - event, node, fleet.devices[node][event % 2 :: 2])
-        fleet.mirror.snapshot()
+        fleet.cache.snapshot()
         requeuer.supply_changed()
         ends = time.monotonic() + gap
         before = time.thread_time()
@@ -62,7 +62,7 @@ def filter_us(fleet: Fleet, pods: list[Pod], rounds: int) -> float:
             fleet.filter(pod, names)
             if number:
                 took.append(time.thread_time_ns() - begin)
-            fleet.mirror.release(pod.uid)
+            fleet.cache.release(pod.uid)
     return statistics.median(took) / 1000
 
 
@@ -80,7 +80,7 @@ def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict
     gc.freeze()  # as serve does once everything is listed
     longest = asyncio.run(longest_stretch(fresh, events, gap))
     sizes = {
-        f"{name}_mib": one.judge.remembered()["ranking_bytes"] / 2**20
+        f"{name}_mib": one.filter_service.remembered()["ranking_bytes"] / 2**20
         for name, one in (("asked", fleet), ("waiting", fresh))
     }
     return {"few_us": few, "many_us": many, "stretch_ms": longest, **sizes}

@@ -49,7 +49,7 @@ def measure(http: Http, path: str, body: bytes, effort: Effort) -> tuple[float, 
 
 
 def judged(http: Http, body: bytes) -> dict:
-    """The answer of a filter request, once every node is judged."""
+    """The answer of a filter request, once every node is evaluated."""
     while True:
         found = json.loads(http.post("filter", body))
         if not found["Error"].endswith(": retry"):

@@ -68,8 +68,13 @@ class Soak:
     def counted(self) -> dict[str, int]:
         """How many objects of each kind there are."""
         fleet = self.fleet
-        agents = {"agents": len(fleet.mirror.store.fabric), "silent": len(fleet.mirror.store.silent_agents)}
-        return {"nodes": len(fleet.mirror.store.nodes), **fleet.mirror.interned(), **fleet.judge.remembered(), **agents}
+        agents = {"agents": len(fleet.cache.store.fabric), "silent": len(fleet.cache.store.silent_agents)}
+        return {
+            "nodes": len(fleet.cache.store.nodes),
+            **fleet.cache.interned(),
+            **fleet.filter_service.remembered(),
+            **agents,
+        }
 
     def step(self) -> None:
         """One claim event, and now and then something else."""
@@ -82,13 +87,13 @@ class Soak:
         else:
             node = rng.choice(list(fleet.devices))
             self._held.append((fleet.hold(self.events, node, [rng.choice(fleet.devices[node])]), node))
-        fleet.mirror.snapshot()
+        fleet.cache.snapshot()
         if self.events % self._per_filter == 0:
             self._filter()
         if self.events % EVENTS_PER_NODE == 0:
             self._replace_node()
         if self.events % EVENTS_PER_LOOK == 0:
-            for _ in fleet.judge.queueing_hints.find_schedulable():
+            for _ in fleet.filter_service.queueing_hints.find_schedulable():
                 pass
 
     def _filter(self) -> None:

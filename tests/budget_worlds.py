@@ -47,7 +47,7 @@ class Told(NoSink):
 
 @dataclass
 class Fleet:
-    """A judge on a cache filled by hand."""
+    """A filter service on a cache that the test fills."""
 
     nodes: int = 12
     policy: Policy = field(default_factory=Policy)
@@ -57,13 +57,13 @@ class Fleet:
     made: int = 0
 
     def __post_init__(self) -> None:
-        self.clock, self.mirror, decoder = Clock(), ClusterCache(), SliceDecoder()
-        self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+        self.clock, self.cache, decoder = Clock(), ClusterCache(), SliceDecoder()
+        self.cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for i in range(self.nodes):
-            self.mirror.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
-            self.mirror.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
-        self.judge = FilterService(
-            self.mirror, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
+            self.cache.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
+            self.cache.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
+        self.filter_service = FilterService(
+            self.cache, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
         )
 
     @property
@@ -81,9 +81,9 @@ class Fleet:
         if constraint:
             devices["constraints"] = [{"matchAttribute": constraint}]
         decoded = decode_claim(asked)
-        self.mirror.apply_claim(decoded.key, decoded)
+        self.cache.apply_claim(decoded.key, decoded)
         found = Pod(ObjectKey(namespace, name), f"uid-{name}", (PodClaim("g", name),))
-        self.mirror.apply_pod(found.uid, found)
+        self.cache.apply_pod(found.uid, found)
         return found
 
     def hostile(self, selectors: int = 8) -> Pod:
@@ -93,11 +93,11 @@ class Fleet:
         return self.pod("hostile", *texts)
 
     def error(self, pod: Pod) -> str:
-        return self.judge.filter(pod, self.names).error
+        return self.filter_service.filter(pod, self.names).error
 
     def gone(self, pod: Pod) -> None:
-        self.mirror.apply_pod(pod.uid, None)
-        self.judge.forget_deleted()
+        self.cache.apply_pod(pod.uid, None)
+        self.filter_service.forget_deleted()
 
 
 GPU = 'device.attributes["gpu.nvidia.com"]'

@@ -1,4 +1,4 @@
-"""Chaos: real Berth processes against the sandbox, killed and disturbed by seed; then the objects alone are judged.
+"""Chaos: real Berth processes against the sandbox, killed and disturbed by seed; then only the objects are checked.
 
 `make chaos` runs everything, every write point of a bind at least 20 times before and after the write.
 """

@@ -1,6 +1,6 @@
-"""What chaos happens in: a sandbox behind an API server with faults, Berth processes, and a judge of the objects.
+"""The sandbox for chaos tests: an API server with faults, Berth processes, and a check of the objects.
 
-`judge` knows only API objects and shares no code with Berth.
+`check_objects` knows only API objects and shares no code with Berth.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
 # -- the filter service: objects only -----------------------------------------------------------------------------
 
 
-def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
+def check_objects(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     """What is wrong with the objects, in words."""
     wrong: list[str] = []
     claims = {(c["metadata"]["namespace"], c["metadata"]["name"]): c for c in cluster.store.all("resourceclaims")}
@@ -243,6 +243,6 @@ def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     """Wait until nothing is wrong; the answer is what still is when that does not come."""
     end = time.monotonic() + HANG_SECONDS
-    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
+    while (wrong := check_objects(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
         await asyncio.sleep(0.05)
     return wrong

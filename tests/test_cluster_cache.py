@@ -32,13 +32,13 @@ steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, m
 @given(steps)
 def test_usage_ends_where_it_began(sequence: list) -> None:
     """Whatever holders put, after each is dropped nothing is in use."""
-    book = AllocatedDevices()
+    allocated = AllocatedDevices()
     for holder, held in sequence:
-        book.put(("claim", holder), held)
+        allocated.put(("claim", holder), held)
     for holder in "123":
-        book.drop(("claim", holder))
-    assert book.pool(POOL) == UNUSED
-    assert not book.pools()
+        allocated.drop(("claim", holder))
+    assert allocated.pool(POOL) == UNUSED
+    assert not allocated.pools()
 
 
 @given(steps, st.randoms(use_true_random=False))

@@ -1,4 +1,7 @@
-"""Every HTTP door with garbage: an answer below 500 in one sentence, never a trace. `make fuzz` runs it for long."""
+"""Garbage at every HTTP entry point: the status is below 500 and the text is one sentence, never a traceback.
+
+`make fuzz` runs it for long.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "X" * 40)
 ENDLESS = "/v1/updates"  # a stream: only its head is read
 
 
-async def doors(client: httpx.AsyncClient) -> list[str]:
+async def entry_points(client: httpx.AsyncClient) -> list[str]:
     """Every path that the code of the web package names, and every route that the framework knows."""
     found = set((await client.get("/openapi.json")).json()["paths"])
     for path in WEB.rglob("*.py"):
@@ -89,7 +92,7 @@ def questions(berth: Berthing) -> dict[str, object]:
 async def test_bytes_that_no_entry_point_can_use(berth: Berthing, caplog: pytest.LogCaptureFixture) -> None:
     bodies = {*questions(berth), "/v1/fleet", "/nowhere"}  # a path that takes no body reads none
     with capture_logs() as logs:
-        for path in await doors(berth.client):
+        for path in await entry_points(berth.client):
             for method in METHODS:
                 await knock(berth.client, method, path)
             for content in FILES.values() if path in bodies else ():

@@ -63,7 +63,7 @@ class Script:
 
 
 class World:
-    """A service and a console over its mirror. The watches are real, and the API server is a script."""
+    """A service, and a console on the same cache. The watches are real, and the API server is a script."""
 
     def __init__(self, name: str) -> None:
         self.kind, _, self.name = name.partition("/")

@@ -64,7 +64,7 @@ class World:
         status, answer = self.ask(verb, body)
         if status == 200:
             if verb == "filter" and answer == PASSED % names_in(body):
-                return  # Berth repeats the names of a pod that it does not judge and reads none of them
+                return  # Berth repeats the names of a pod that it does not filter and reads none of them
             PROTOCOL[verb](orjson.loads(answer))
             assert b"berth failed" not in answer, answer
             return

@@ -208,7 +208,7 @@ async def test_without_a_browser_the_same_data() -> None:
 
 @asynccontextmanager
 async def unattended() -> AsyncIterator[tuple[Console, str]]:
-    """A console whose mirror the test fills by hand, on HTTP."""
+    """A console on HTTP; the test fills its cache."""
     console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
     for reflector in console.informers.reflectors.values():
         reflector.listed = True

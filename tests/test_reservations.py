@@ -111,7 +111,7 @@ def test_waking_does_not_feed_itself() -> None:
     waits = fleet.pod("q", 1, 8)
     assert not fleet.filter(waits).passed
     fleet.now += Policy().hold_seconds
-    fleet.mirror.expire(fleet.now)
+    fleet.cache.expire(fleet.now)
     assert listener.times == 1
     for _ in range(3):
         assert not fleet.filter(waits, ["elsewhere"]).passed

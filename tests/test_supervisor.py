@@ -138,7 +138,7 @@ async def test_binds_and_what_is_taken_back_are_supervised(monkeypatch: pytest.M
         def bug(*_: object) -> None:
             raise KeyError("a bug")
 
-        # A bug has no door of its own: nothing but a replaced method can raise what no input makes Berth raise.
+        # No input makes Berth raise this error, so the test replaces a method.
         monkeypatch.setattr(app.service.cache, "release", bug)
         body = {"PodName": "p", "PodNamespace": "default", "PodUID": known.uid, "Node": "n1"}
         assert "berth failed: KeyError" in (await client.post("/bind", json=body)).json()["Error"]

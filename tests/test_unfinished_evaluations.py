@@ -20,7 +20,7 @@ from tests.running_berth import Berthing, berthing, claim, pod
 
 def test_requirements_that_spent_its_budget_is_answered_from_memory_until_it_may_be_tried_again() -> None:
     fleet = Fleet(nodes=60)
-    asked, filter_service = fleet.hostile(), fleet.judge
+    asked, filter_service = fleet.hostile(), fleet.filter_service
     first = fleet.error(asked)
     began = fleet.clock.now
     assert fleet.error(asked) == first
@@ -43,32 +43,32 @@ def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
     assert sink.told == ["unfinished"]
     while True:
         began = fleet.clock.now
-        left = fleet.judge.continue_evaluation()
+        left = fleet.filter_service.continue_evaluation()
         assert fleet.clock.now - began < 2 * EvaluationLimits().slice_seconds
         if not left:
             break
         fleet.clock.now += 0.1
-    assert fleet.judge.filter(asked, fleet.names).passed
-    assert not fleet.judge.unfinished_evaluations
+    assert fleet.filter_service.filter(asked, fleet.names).passed
+    assert not fleet.filter_service.unfinished_evaluations
 
 
 def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
     assert fleet.error(asked)
-    assert fleet.judge.unfinished_evaluations == 1
+    assert fleet.filter_service.unfinished_evaluations == 1
     fleet.gone(asked)
     began = fleet.clock.now
-    assert not fleet.judge.unfinished_evaluations
-    assert not fleet.judge.continue_evaluation()
+    assert not fleet.filter_service.unfinished_evaluations
+    assert not fleet.filter_service.continue_evaluation()
     assert fleet.clock.now == began
     assert fleet.error(asked), "kube-scheduler still asks about a pod that is gone"
-    assert not fleet.judge.continue_evaluation(), "and nothing goes on for it"
+    assert not fleet.filter_service.continue_evaluation(), "and nothing goes on for it"
 
 
 def test_evaluations_that_go_on_are_bounded_by_pods() -> None:
     fleet = Fleet(nodes=60)
-    filter_service = FilterService(fleet.mirror, Policy(), Evaluator(Features()), fleet.clock, remembered_pods=3)
+    filter_service = FilterService(fleet.cache, Policy(), Evaluator(Features()), fleet.clock, remembered_pods=3)
     for _ in range(8):
         fleet.clock.now += 60
         filter_service.filter(fleet.hostile(), fleet.names)
@@ -79,11 +79,11 @@ def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
     sink = Told()
     fleet = Fleet(kinds=1, limits=EvaluationLimits(steps=40, share=1.0), sink=sink)
     texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{i}"' for i in range(8)]
-    asked, filter_service = fleet.pod("a", *texts, count=5), fleet.judge
+    asked, filter_service = fleet.pod("a", *texts, count=5), fleet.filter_service
     while fleet.error(asked):
         fleet.clock.now += 60
     assert filter_service.unschedulable_pods() == [asked.uid]
-    fleet.mirror.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
+    fleet.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
     looks = list(filter_service.queueing_hints.find_schedulable())
     assert filter_service.unfinished_evaluations == 1
     assert True not in looks
@@ -138,7 +138,7 @@ async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "
 def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
     """What the pods of one namespace spent is no reason to let those of another wait."""
     fleet = Fleet(nodes=1)
-    requirements = requirements_of(fleet.hostile(), fleet.mirror.snapshot(), Policy())
+    requirements = requirements_of(fleet.hostile(), fleet.cache.snapshot(), Policy())
     assert isinstance(requirements, PodRequirements)
     claims = tuple(replace(one, key=ObjectKey("another", one.key.name)) for one in requirements.pending_claims)
     elsewhere = replace(requirements, pending_claims=claims)
