@@ -93,11 +93,11 @@ async def two_replicas(seed: int, pods: int, attempts: int, *, jumps: bool = Fal
         ports = [free_port(), free_port()]
         for port in ports:
             await berths.start(port, jumps=jumps)
-        faults.delay, faults.conflicts, faults.refusals = 0.05, 0.1, 0.05
+        faults.delay, faults.conflicts, faults.rejections = 0.05, 0.1, 0.05
         for i in range(pods):
             _apply_some_pod(cluster, i, rng.choice((1, 1, 2, 4)))
         counts = await _drive(cluster, ports, rng, attempts=attempts, cuts=0.03)
-        faults.delay = faults.conflicts = faults.refusals = 0.0
+        faults.delay = faults.conflicts = faults.rejections = 0.0
         wrong = await settled(cluster, satisfiable=False)
         assert not wrong, wrong
         assert counts["bound"], "nothing was bound at all"

@@ -39,7 +39,7 @@ class Faults:
         self._random = random.Random(seed)
         self.on_write: Callable[[str, str, str], bool] = lambda when, method, path: False  # True: the reply is lost
         self.conflicts = 0.0  # share of writes that meet a newer version
-        self.refusals = 0.0  # share of writes answered 429
+        self.rejections = 0.0  # share of writes answered 429
         self.delay = 0.0  # seconds that watch events may be late
         self.down = False  # the server answers nothing but 503, as while it restarts
         self.writes = 0  # that came
@@ -58,7 +58,7 @@ class Faults:
             await self._api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
             return
         self.writes += 1
-        if self._random.random() < self.refusals:
+        if self._random.random() < self.rejections:
             await _refuse(send)
             return
         if self._random.random() < self.conflicts:

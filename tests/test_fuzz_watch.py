@@ -143,8 +143,8 @@ class World:
         """What auditor, scrapes and pages make of it."""
         cache = self.service.cache
         check_consistency(cache)
-        scrape(serve_metrics.READINGS, self.service)
-        scrape(console_metrics.READINGS, self.console)
+        scrape(serve_metrics.METRICS, self.service)
+        scrape(console_metrics.METRICS, self.console)
         orjson.dumps(
             [self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]]
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from extender.web.http_limits import HttpLimits, RefusalLog
+from extender.web.http_limits import HttpLimits, RejectionLog
 from tests.eventually import HANG_SECONDS, eventually
 from tests.http_worlds import (
     EXPLAIN,
@@ -219,9 +219,9 @@ async def test_the_verbs_are_for_kube_scheduler(verb: bytes) -> None:
             assert await status(port, request) == wanted, headers
 
 
-def test_refusals_are_logged_at_a_limited_rate() -> None:
+def test_rejections_are_logged_at_a_limited_rate() -> None:
     now = [0.0]
-    log = RefusalLog(lambda: now[0])
+    log = RejectionLog(lambda: now[0])
     with capture_logs() as lines:
         for _ in range(1000):
             log.note("not HTTP", client="10.1.2.3")

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.diagnosis import FleetStats
-from extender.web.console.console_metrics import READINGS as OF_CONSOLE
+from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY
-from extender.web.serve_metrics import READINGS as OF_SERVE
+from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.running_berth import berthing, claim, pod
 
 BAD = [

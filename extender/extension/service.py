@@ -121,8 +121,8 @@ class Service:
         """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
         if not pod.concerns_berth:
             return FilterResult()
-        refusal = self.informers.refusal
-        return FilterResult(error=refusal) if refusal else self.gangs.filter(pod, names)
+        not_ready = self.informers.not_ready_text
+        return FilterResult(error=not_ready) if not_ready else self.gangs.filter(pod, names)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""
