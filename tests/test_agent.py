@@ -245,7 +245,7 @@ def test_numa_is_what_the_kernel_says_of_the_pci_device(tmp_path: Path, text: st
     assert sysfs_numa("0000:65:00.0", tmp_path) == numa
 
 
-async def test_xids_link_errors_and_mig_are_told() -> None:
+async def test_the_slice_shows_xids_link_errors_and_mig() -> None:
     """A critical XID makes a GPU sick until the agent restarts, one of the application's does not; rising errors speak
     up."""
     nvml = FakeNvml(MACHINES["hgx-h100-8"])
@@ -303,7 +303,7 @@ async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:
         assert cluster.store["resourceslices", NAME]["spec"]["devices"][0]["attributes"]["readAt"] == {"int": 1010}
 
 
-async def test_the_command_ends_when_it_is_told(tmp_path: Path) -> None:
+async def test_the_command_ends_on_sigterm(tmp_path: Path) -> None:
     """As a container's first process it would never see a SIGTERM that it does not ask for."""
     cluster = Cluster()
     cluster.apply(node_object("n", MACHINES["t4-4"], {}))

@@ -210,7 +210,7 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
             await serving
 
 
-async def test_servers_that_are_told_to_end_are_no_error() -> None:
+async def test_servers_that_end_on_sigterm_are_no_error() -> None:
     async with composed(Supervisor()) as (_, app, _):
         servers = [server(app, ("127.0.0.1", free_port()), VERBS) for _ in range(2)]
         bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}

@@ -245,7 +245,7 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
 
 @pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])
-async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, words: str) -> None:
+async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str, words: str) -> None:
     """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found
     by `make chaos`, two replicas, twice in forty runs."""
     async with replicas(NODES) as ((b, _), (gate, _)):

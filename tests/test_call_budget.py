@@ -33,7 +33,7 @@ SHAPES = [
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(SHAPES), st.lists(st.integers(0, 40), max_size=12), st.lists(st.integers(0, 11), max_size=4))
-def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
+def test_evaluation_in_many_small_budgets_equals_one_evaluation(
     shape: dict, steps: list[int], changes: list[int]
 ) -> None:
     """Wherever budgets end, and whatever changes in between, the statuses are those of a ranking without a budget."""

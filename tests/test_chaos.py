@@ -50,7 +50,7 @@ async def test_pods_that_fit_nowhere_leave_no_memory() -> None:
     assert (await many_pending(100))["pods"] == 100
 
 
-def test_the_filter_service_sees_what_is_wrong() -> None:
+def test_check_objects_finds_faults() -> None:
     cluster = Cluster()
     held = claim("a")
     held["status"] = {

@@ -137,7 +137,7 @@ def test_holds_expire() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=12))
-def test_holds_end_at_their_deadline_in_whatever_order_they_came(steps: list[tuple[int, int, int]]) -> None:
+def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, int]]) -> None:
     cache, now, deadlines = filled(), 0.0, {}
     for who, lasting, later in steps:
         cache.release(f"pod-{who}")

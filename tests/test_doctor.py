@@ -128,7 +128,7 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
     assert all(f.mend == "kubectl edit validatingwebhookconfiguration h" for f in found)
 
 
-def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
+def test_used_up_quotas_and_claims_that_are_never_created() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 
     def quota(used: str) -> dict:

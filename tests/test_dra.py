@@ -138,7 +138,7 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
         assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
 
 
-async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
+async def test_an_allocation_of_berth_without_reservation_is_collected() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for name, notes in (("ours", {"berth.dev/allocator": "berth"}), ("foreign", {})):
             obj = claim(name)

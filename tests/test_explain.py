@@ -271,7 +271,7 @@ def test_a_bare_name_must_be_unique() -> None:
     asyncio.run(body())
 
 
-async def test_the_search_on_one_node_is_told_line_by_line() -> None:
+async def test_narrate_describes_the_search_on_one_node_line_by_line() -> None:
     async with berthing({"n1": H100}) as b:
         await run_pod(b, "first", [claim("first", 6)])
         await run_pod(b, "late", [claim("late", 4, f"device.driver == '{DRIVER}'")])

@@ -48,7 +48,7 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     assert found.since == "2026-11-23T10:00:00Z"
 
 
-def test_a_plan_of_serve_is_told_with_its_begin() -> None:
+def test_the_explanation_has_the_plan_of_serve_with_its_begin() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
     members(world, 2)

@@ -74,7 +74,7 @@ async def test_other_callers_have_their_turn_between_two_pods() -> None:
         assert turns >= 4
 
 
-async def test_few_questions_wait_and_the_others_are_told_so() -> None:
+async def test_few_explanations_wait_and_further_requests_are_rejected() -> None:
     """One person's questions of 2 s each kept records and pages from being served for minutes."""
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:

@@ -60,7 +60,7 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
             }
 
 
-async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
+async def test_broken_objects_are_named_and_other_pods_are_served() -> None:
     """Unknown classes, broken CEL and a runtime error: a reason with object and cause; other pods are served."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("unknown", deviceClassName="nope"))

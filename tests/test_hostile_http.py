@@ -98,7 +98,7 @@ async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
         assert b"did not arrive within 0.2 s" in found
 
 
-async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+async def test_the_server_closes_a_connection_whose_client_does_not_read() -> None:
     class Long:
         async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -182,7 +182,7 @@ NOT_HTTP = [
 
 
 @pytest.mark.parametrize("data", NOT_HTTP)
-async def test_what_is_not_http_is_told_so(data: bytes) -> None:
+async def test_bytes_that_are_not_http_get_400(data: bytes) -> None:
     async with berth() as port:
         found = await left(await connected(port, data))
     assert found.startswith(b"HTTP/1.1 400")

@@ -31,7 +31,7 @@ BAD = [
 ]
 
 
-async def test_bad_requests_are_told_and_harm_nothing() -> None:
+async def test_bad_requests_get_an_error_and_serve_continues() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for path, body, status, words in BAD:
             reply = await b.client.post(path, content=body)

@@ -44,7 +44,7 @@ sent = st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 30), st.intege
 
 
 @given(st.lists(sent, max_size=40))
-def test_records_are_applied_once_in_order_whatever_arrives(arrivals: list[tuple[str, int, int]]) -> None:
+def test_records_are_applied_once_and_in_order(arrivals: list[tuple[str, int, int]]) -> None:
     """Batches of three processes, duplicated, lost and out of order at will."""
     fleet = Fleet()
     for epoch, first, count in arrivals:

@@ -95,7 +95,7 @@ def test_a_shared_placement_is_what_the_pod_would_have_got_alone(
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
 
 
-def test_other_words_for_the_same_devices_are_not_judged_again() -> None:
+def test_requests_that_match_the_same_devices_are_evaluated_once() -> None:
     cache, masks = fleet([(0, 1)])
     placements, known = PlacementCache(), []
     for selector, request in (("", "gpu"), (_SELECTORS[1], "card"), (_SELECTORS[4], "card")):

@@ -96,7 +96,7 @@ async def test_the_limit_of_an_answer_counts_each_answer_alone() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff\xfe", b"x" * 20_000, None])
-async def test_a_token_file_without_a_token_is_told(tmp_path: Path, content: bytes | None) -> None:
+async def test_a_token_file_without_a_token_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
@@ -106,14 +106,14 @@ async def test_a_token_file_without_a_token_is_told(tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no.such.host.invalid", "nonsense", "http://[::1"])
-async def test_a_console_that_cannot_be_reached_is_told(url: str) -> None:
+async def test_an_unreachable_console_is_an_error(url: str) -> None:
     async with Poster(url) as post:
         with pytest.raises(NotDelivered):
             await post(b"{}")
 
 
 @NEEDS_OPENSSL
-async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> None:
+async def test_only_a_console_of_the_named_authority_gets_records(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
@@ -133,7 +133,7 @@ async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> 
                 await post(b"{}")
 
 
-async def test_an_authority_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
+async def test_an_invalid_authority_is_an_error_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("nonsense")
     for name, problem in (("ca", "holds no certificates"), ("absent", "No such file")):
         with pytest.raises(WireError, match=f"--records-ca: .*{name} .*{problem}"):

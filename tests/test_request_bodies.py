@@ -76,7 +76,7 @@ _FIELDS = st.lists(
 
 
 @given(_FIELDS)
-def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tuple[str, str]]) -> None:
+def test_a_pod_is_identified_by_its_own_uid_and_version_or_not_at_all(fields: list[tuple[str, str]]) -> None:
     """Without reading it: no text inside a pod may be taken for them."""
     shape = {
         "annotations": lambda text: {"uid": text, "resourceVersion": text},
@@ -90,7 +90,7 @@ def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tup
     assert wire.decode_args(body).identity in (("", ""), (metadata.get("uid"), metadata.get("resourceVersion")))
 
 
-def test_nobody_can_make_looking_for_them_take_long() -> None:
+def test_the_time_to_find_uid_and_version_is_bounded() -> None:
     body = b'{"Pod":{"metadata":{%b"name":"p"}},"Nodes":null,"NodeNames":["n"]}' % (b'"uid":"u",' * 500_000)
     assert wire.decode_args(body).identity == ("", "")
     body = b'{"Pod":{"metadata":{"name":"\xff","uid":"\xff","resourceVersion":"1"}},"Nodes":null,"NodeNames":["n"]}'

@@ -123,7 +123,7 @@ def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
     assert answer(fleet.filter_service)
 
 
-def test_a_pod_that_has_gone_wakes_nobody() -> None:
+def test_a_deleted_pod_causes_no_requeue() -> None:
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     pod = fleet.pod("p", 1, 2)

@@ -75,7 +75,7 @@ def fabric_name(node: str) -> str:
 @pytest.mark.parametrize(
     ("drift", "avoided", "fits"), [("penalise", True, True), ("filter", True, False), ("ignore", False, True)]
 )
-def test_gpus_in_use_that_nobody_holds(drift: str, avoided: bool, fits: bool) -> None:
+def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool) -> None:
     async def body() -> None:
         async with berthing({"n1": H100}, load_policy(f"drift: {drift}")) as b:
             await change(b, fabric_name("n1"), use_memory(0, 1, 2, 3, mib=20_000))

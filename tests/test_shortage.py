@@ -103,7 +103,7 @@ def partitions(gpus: int) -> tuple[list[tuple[str, dict[str, int]]], dict[str, d
     return found, {f"gpu-{g}": {f"slice-{i}": 1 for i in range(7)} for g in range(gpus)}
 
 
-def test_partitions_that_cannot_suffice_are_told_from_those_given_up() -> None:
+def test_a_shortage_of_partitions_is_found_before_the_search_gives_up() -> None:
     """Whole GPUs hold all but two; of the fourteen partitions left sixteen are wanted."""
     found, sets = partitions(8)
     whole = [(f"gpu-{g}", {f"slice-{i}": 1 for i in range(7)}) for g in range(8)]

@@ -108,7 +108,7 @@ async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> No
         await eventually(lambda: w.told() == ["other", "p"])
 
 
-async def test_a_pod_that_fits_by_now_is_told_when_it_no_longer_does() -> None:
+async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
     async with telling() as w:
         await w.waits("p", 1)
         w.refused("p")
