@@ -1,5 +1,7 @@
-"""A mixed fleet under the whole of Berth, without HTTP: how much gets allocated and how fast sets talk, over the weight
-of `link`. One picture: docs/img/weights.svg."""
+"""All of Berth but HTTP on a mixed fleet: share of GPUs allocated and bandwidth of jobs, by the weight of `link`.
+
+One picture: docs/img/weights.svg.
+"""
 
 from __future__ import annotations
 

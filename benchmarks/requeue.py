@@ -1,6 +1,7 @@
-"""Many live shapes: how long looking for pods to wake keeps the loop, and what a filter takes beside few shapes.
+"""Many shapes of waiting pods: how long the requeuer blocks the event loop, and the time of a filter.
 
-Both in one process without HTTP. Stretches and calls are counted in CPU time, so that a busy machine changes little.
+Few shapes are measured for comparison, in the same process and without HTTP. All times are CPU time, so the load of the
+machine changes them little.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def filter_us(fleet: Fleet, pods: list[Pod], rounds: int) -> float:
 
 
 def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict[str, float]:
-    """Everything, as figures by name."""
+    """All measurements, by name."""
     fleet = Fleet("mixed")
     fleet.fill(nodes, 0.5)
     asked = [fleet.pod(f"asks-{shape}", shape, 1 + shape % 4) for shape in range(shapes)]

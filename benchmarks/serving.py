@@ -28,7 +28,7 @@ from tests.process_worlds import free_port
 
 
 class Effort(NamedTuple):
-    """How often everything is done."""
+    """Numbers of repetitions."""
 
     warm_up: int = 20
     calls: int = 300
@@ -148,8 +148,7 @@ def explaining(port: int) -> dict[str, tuple[float, float]]:
 
 
 def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: Effort) -> dict:
-    """Filters while the console is asked for one explanation after the other, over filters while it is not, by
-    turns."""
+    """Filters while the console explains pods without pause, and filters while it is idle, in turn."""
     paths = [f"/v1/explain/default/{pod}" for pod in ("never", "four", "never?without=node-00000.cluster.example.com")]
     quiet, beside, took = [], [], []
     for _ in range(effort.rounds):
@@ -174,7 +173,7 @@ def visible_after(port: int, pod: str) -> float:
 
 
 def decided(port: int, pod: str) -> bool:
-    """Whether the console knows the decision about a pod, which it may not know at all."""
+    """Whether the console has the decision about a pod; False if it does not know the pod."""
     with suppress(urllib.error.HTTPError):
         return bool(asked_ms(port, f"/v1/explain/default/{pod}")[1].get("decision"))
     return False

@@ -54,7 +54,7 @@ class Soak:
             self._ask(shape)
 
     def run(self, events: int, samples: int = SAMPLES) -> Iterator[Row]:
-        """The rows of so many claim events."""
+        """Run `events` claim events and yield a row for each tenth."""
         for tenth in range(1, TENTHS + 1):
             memory = []
             for sample in range(1, samples + 1):
@@ -77,7 +77,7 @@ class Soak:
         }
 
     def step(self) -> None:
-        """One claim event, and now and then something else."""
+        """Make one claim event, and from time to time another event."""
         fleet, rng = self.fleet, self.fleet.rng
         self.events += 1
         fleet.now += SECONDS_PER_EVENT
@@ -103,7 +103,7 @@ class Soak:
             fleet.heartbeat(rng.choice(list(fleet.devices)))
 
     def _ask(self, shape: int) -> None:
-        """A new pod of a shape; an old one ends."""
+        """Create a pod of a shape, and end an old one."""
         fleet, rng = self.fleet, self.fleet.rng
         self._pods += 1
         uid = f"p{self._pods}"

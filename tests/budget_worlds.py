@@ -1,4 +1,4 @@
-"""A filter service on a cache filled by hand, whose time is counted work, and pods that cost much or little."""
+"""A filter service with a fake clock that advances with each evaluation, and pods that cost much or little."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK = 0.0001  # seconds that each look at the clock takes: a piece of work look
 
 @dataclass
 class Clock:
-    """Time as counted work."""
+    """A fake clock that advances with each reading."""
 
     now: float = 0.0
 
@@ -87,7 +87,7 @@ class Fleet:
         return found
 
     def hostile(self, selectors: int = 8) -> Pod:
-        """Every selector reads the UUID, so no two nodes look alike, and none is like that of another pod."""
+        """Every selector reads the UUID, so nodes share no evaluation; and each pod has selectors of its own."""
         number = self.made
         texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{number}-{i}"' for i in range(selectors)]
         return self.pod("hostile", *texts)

@@ -76,7 +76,7 @@ async def _one_kill(
 
 
 def _remove(cluster: Cluster, name: str) -> None:
-    """The pod ends; its claims are released and go."""
+    """End the pod; its claims are released and deleted."""
     registry = cluster.api.registry
     registry.delete(RESOURCES["", "pods"], ("default", name))
     for part in ("a", "b"):
@@ -126,9 +126,9 @@ def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
 async def _drive(
     cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0
 ) -> dict[str, int]:
-    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to
-    bind, until no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all
-    watches are cut."""
+    """Eight independent schedulers, each of which filters with one replica and may bind with the other, until no pod
+    waits or they have made so many attempts together. `cuts` is the share of attempts at which all watches are cut.
+    """
     counts, left = {"bound": 0, "refused": 0, "errors": 0}, iter(range(attempts))
     names = [n["metadata"]["name"] for n in cluster.store.all("nodes")]
     async with aiohttp.ClientSession() as session:
@@ -192,8 +192,9 @@ async def bind_storm(seed: int, pods: int) -> dict[str, int]:
 
 
 async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, int]:
-    """Upgrade and roll back under load: the new process works beside the old one, then the old one is told to end, and
-    the other way round. `old` is the checkout of the version before."""
+    """Upgrade and roll back under load: the new process works beside the old one, then the old one gets SIGTERM, and
+    the other way round. `old` is the checkout of the version before.
+    """
     nodes = {f"n{i}": "hgx-h100-8" for i in range(-(-pods // 8))}
     rng = random.Random(seed)
     async with chaotic(seed, nodes) as (cluster, faults, berths):
@@ -203,7 +204,7 @@ async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, in
         names = iter(range(pods))
 
         def driven(*ports: int) -> asyncio.Task[dict[str, int]]:
-            """A sixth of the pods comes, and these processes are asked until all are bound."""
+            """Create a sixth of the pods, and ask these processes until all are bound."""
             for i in itertools.islice(names, -(-pods // 6)):
                 cluster.apply(claim(f"c{i}"))
                 cluster.apply(pod(f"p{i}", f"c{i}"))

@@ -15,7 +15,7 @@ _DAY_SECONDS = 86_400
 
 
 class Jumping(datetime.datetime):
-    """A clock of which no two looks need agree."""
+    """A wall clock that jumps at random between readings."""
 
     rng = random.Random()
     off = datetime.timedelta()

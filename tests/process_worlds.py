@@ -39,7 +39,7 @@ def write_kubeconfig(folder: Path, api: str) -> Path:
 
 @asynccontextmanager
 async def process(folder: Path, *words: str) -> AsyncIterator[None]:
-    """A process of berth, which ends well when it is told to."""
+    """A process of berth, which exits with 0 on SIGTERM."""
     command = [sys.executable, "-m", "extender", *words, "--kubeconfig", str(folder / "kubeconfig")]
     running = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:

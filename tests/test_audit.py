@@ -1,4 +1,4 @@
-"""The auditor finds what must not be, says so once, and touches nothing."""
+"""The auditor reports each inconsistency once and changes no object."""
 
 from __future__ import annotations
 

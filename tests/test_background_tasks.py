@@ -1,4 +1,4 @@
-"""Every background task of every program fails and starts again; a program ends when it is told to."""
+"""Every background task of every program fails and starts again; a program ends on SIGTERM."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> Non
 
 @asynccontextmanager
 async def ends_on_sigterm(serving: asyncio.Task[None]) -> AsyncIterator[None]:
-    """The servers that run in a task end when the process is told to."""
+    """The servers that run in a task end when the process gets SIGTERM."""
     try:
         yield
     finally:
@@ -181,7 +181,7 @@ async def test_a_process_ends_though_a_page_is_open() -> None:
 
 
 async def answers(client: httpx.AsyncClient, url: str, words: str, serving: asyncio.Task[None]) -> None:
-    """Wait until the address says so, or berth serve ended."""
+    """Wait until a GET of the URL returns these words; fail if berth serve ended."""
 
     async def said() -> bool:
         if serving.done():

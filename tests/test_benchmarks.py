@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: each on something small whose outcome is known."""
+"""Each benchmark runs on a small input whose result is known."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_counters_of_a_pool_go_with_its_node() -> None:
 
 
 def test_agents_are_forgotten_with_their_nodes() -> None:
-    """Whichever goes first, and whether the agent was silent before."""
+    """The slice or the node is deleted first, and the agent was silent before or not."""
     for slice_first, silent_before in itertools.product((True, False), repeat=2):
         cache = ClusterCache()
         agent = Slice(f"{FABRIC_DRIVER}-n", PoolKey(FABRIC_DRIVER, "n"), 1, 1, NodeSelection(node_name="n"))
@@ -188,7 +188,7 @@ def test_shortlists_and_rejected_pods_are_bounded() -> None:
 
 
 def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
-    """However many graphs are forgotten meanwhile: a key made of addresses would one day be equal."""
+    """A key of memory addresses could become equal after graphs are dropped; the key must be of values."""
     fleet = Fleet("mixed")
     fleet.fill(5, 0.0)
     states = {node_info.state.allocation_class for node_info in fleet.cache.snapshot().node_infos.values()}
@@ -206,13 +206,13 @@ def test_a_policy_remembers_few_sets_of_overrides() -> None:
 
 
 def asked(count: int, eighths: int = 0) -> ClaimSpec:
-    """For GPUs, or for eighths of the memory of one."""
+    """A request for GPUs, or for eighths of the memory of one GPU."""
     memory = {"memory": Quantity(eighths * (10 << 30) * NANO, BINARY_SI)} if eighths else None
     return ClaimSpec((Request("r", (DeviceRequest("r", "c", count=count, capacity=memory),)),))
 
 
 def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
-    """39 sizes: each share alone rounds to 0, and then no size was expected."""
+    """With 39 sizes each share rounds to 0. The estimate once was empty then."""
     sizes = [asked(count) for count in range(1, 33)] + [asked(1, eighths) for eighths in range(1, 8)]
     estimator = RequestMixEstimator()
     for number, spec in enumerate([*sizes * 5, asked(7)]):

@@ -1,4 +1,7 @@
-"""Every call ends with its budget of seconds and steps, and what it judged is right. Time is counted work."""
+"""Every call ends with its budget of seconds and steps, and its results are correct.
+
+A fake clock advances with each evaluation.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ SHAPES = [
 def test_evaluation_in_many_small_budgets_equals_one_evaluation(
     shape: dict, steps: list[int], changes: list[int]
 ) -> None:
-    """Wherever budgets end, and whatever changes in between, the statuses are those of a ranking without a budget."""
+    """The statuses equal those of a ranking without a budget, for all ends of budgets and all changes in between."""
     fleet, masks = Fleet(), Masks()
     asked = fleet.pod("a", *shape.get("selectors", ()), **{k: v for k, v in shape.items() if k != "selectors"})
 
@@ -70,7 +73,7 @@ def test_evaluation_in_many_small_budgets_equals_one_evaluation(
 
 
 def test_a_mask_goes_on_where_its_budget_ended() -> None:
-    """No device is asked twice, and nothing of the half-made mask is left."""
+    """Each device is evaluated once, and no part of the incomplete mask is kept."""
     fleet, masks = Fleet(), Masks()
     slice_ = fleet.cache.snapshot().node_infos["n1"].inventory.offsets[0][0]
     text, ended, found = 'device.attributes["gpu.nvidia.com"].productName.endsWith("4")', 0, None
@@ -142,7 +145,7 @@ def test_a_call_is_bounded_by_steps_too() -> None:
 
 
 def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
-    """Bind says that it gave up and writes nothing; what it did is kept, so it comes to an end."""
+    """A bind whose budget ends gives up and writes nothing. Its evaluations are kept, so a later bind completes."""
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
     snapshot = fleet.cache.snapshot()

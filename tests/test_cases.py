@@ -1,4 +1,4 @@
-"""Allocator cases of our own, their work, their innocence, and that nothing depends on chance."""
+"""The project's own cases of the allocator: results, number of steps, no side effects, and no randomness."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ print(digest.hexdigest())
 
 
 def test_same_cluster_same_bytes() -> None:
-    """Whatever the hash seed and the order in which objects arrived, the answers are the same."""
+    """The answers depend neither on the hash seed nor on the order in which objects arrive."""
     found = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -1,4 +1,4 @@
-"""What people see who give `berth` something that it cannot use: one line that names it, exit code 2, no secret."""
+"""Unusable input to `berth` gives one line that names the input, exit code 2, and shows no secret."""
 
 from __future__ import annotations
 

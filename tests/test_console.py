@@ -1,5 +1,6 @@
-"""Serve and console over real HTTP, each with its own watches: what serve decides is seen, and serve needs no
-console."""
+"""Serve and console over real HTTP, each with its own watches: the console shows serve's decisions, and serve works
+without it.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +174,7 @@ async def test_holds_that_end_vanish_from_the_console(tmp_path: Path) -> None:
 
 
 async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) -> None:
-    """What serve decided before is explained by what the Binding wrote, and serve's next records are taken."""
+    """The console explains earlier decisions from the annotations of bound pods, and takes serve's next records."""
     cluster, pages, records = sandbox(), free_port(), free_port()
     async with (
         cluster.serving() as api,
@@ -209,7 +210,9 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
 
 
 async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
-    """None, one that is dead, and one that rejects the sender: the same nodes, the same devices."""
+    """Serve chooses the same nodes and devices without a console, with a dead one, and with one that rejects the
+    records.
+    """
     (tmp_path / "token").write_text("stranger")
     chosen: list[tuple[str, Any, str]] = []
     for where in ("none", "dead", "rejects"):
@@ -256,7 +259,7 @@ async def test_two_replicas_are_one_history(tmp_path: Path) -> None:
             cluster.apply(pod(name, name))
 
         async def placed(by: Serve, name: str) -> bool:
-            """Both may choose one device: then the one that wrote later gives way, and the pod is tried again."""
+            """Both replicas may choose one device. Then the later writer gives up, and the pod is tried again."""
             return await by.bind(name, (await by.filter(name))[0]) == ""
 
         assert await one.filter("late") == []

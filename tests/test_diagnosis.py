@@ -1,4 +1,4 @@
-"""Diagnosis as functions: one observed search tells all, and an imagined cluster equals one that is so."""
+"""One search with an observer gives all causes; a hypothetical cluster is explained like a real one."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_nodes_that_look_different_to_the_pod_are_explained_so() -> None:
 
 
 def test_a_term_that_no_device_reaches_is_counted_so() -> None:
-    """The second term reads no attribute, so that all devices look alike to it, of which there are none."""
+    """No device reaches the second term, which reads no attribute."""
     cache = cluster([], (1, 'device.attributes["gpu.nvidia.com"].nothing == 1 && device.driver != ""', ""))
     found = explain(POD, cache.snapshot(), Policy(), rules_of(cache))
     assert found.outcome == "refused"

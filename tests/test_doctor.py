@@ -1,4 +1,4 @@
-"""`berth doctor` names what hurts and what mends it."""
+"""`berth doctor` names each problem and its remedy."""
 
 from __future__ import annotations
 

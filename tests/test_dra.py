@@ -188,7 +188,7 @@ async def test_server_that_drops_a_field_is_not_trusted() -> None:
 
 
 async def test_claim_built_to_explode_is_given_up() -> None:
-    """Gave up is not impossible, and the reason says which."""
+    """A search that gave up has another reason than one that found the request impossible."""
     async with berthing({"n1": "l40s-8-pix"}) as b:
         requests = [
             {

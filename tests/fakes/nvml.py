@@ -89,7 +89,7 @@ class FakeNvml:
         return SimpleNamespace(busId=self._bus(h - 1000).encode() + b"\0")
 
     def numa_of(self, address: str) -> int:
-        """What sysfs says, by PCI address."""
+        """The NUMA node in sysfs, by PCI address."""
         return next((r.numa for i, r in enumerate(self.machine.readings) if self._bus(i)[4:].lower() == address), 0)
 
     def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]) -> list[SimpleNamespace]:
