@@ -1,5 +1,5 @@
-"""Packing on Alibaba's 2023 GPU trace, as a library run: first FGD's gradient, then steps without the GPU models that
-pods require, then best fit.
+"""Packing on Alibaba's 2023 GPU trace, as a library run: nodes rank by FGD's gradient in steps, then by how few pods
+require their GPU model, then by best fit.
 
 kube-scheduler breaks ties at random, so ties are random here too. `--traces` names the folder with the node and pod
 lists and the published results.

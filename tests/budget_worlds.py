@@ -32,17 +32,17 @@ class Clock:
         return self.now
 
 
-class Told(NoSink):
-    """Notes which of the filter service's tasks have work."""
+class RecordingSink(NoSink):
+    """Records the calls that announce background work."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def unfinished(self) -> None:
-        self.told.append("unfinished")
+        self.calls.append("unfinished")
 
     def fits(self) -> None:
-        self.told.append("fits")
+        self.calls.append("fits")
 
 
 @dataclass

@@ -68,8 +68,8 @@ def profile(share: float = 1.0) -> settings:
 
 def unfolded(text: str) -> bytes:
     r"""«a*3» is aaa, \xNN is a byte."""
-    told = re.sub(r"«(.+?)\*(\d+)»", lambda found: found[1] * int(found[2]), text).encode()
-    return re.sub(rb"\\x(..)", lambda found: bytes([int(found[1], 16)]), told)
+    expanded = re.sub(r"«(.+?)\*(\d+)»", lambda found: found[1] * int(found[2]), text).encode()
+    return re.sub(rb"\\x(..)", lambda found: bytes([int(found[1], 16)]), expanded)
 
 
 def replaced(value: Any, spot: Spot, text: bytes) -> bytes:

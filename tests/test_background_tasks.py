@@ -54,11 +54,11 @@ async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.Async
         with capture_logs() as lines:
             supervisor.break_(name)
             await eventually(lambda name=name, before=before: supervisor.runs[name] > before)
-        told = [line for line in lines if line.get("task") == name]
-        assert told
-        assert told[0]["event"] == "task failed"
-        assert told[0]["problem"] == f"RuntimeError: a bug in {name}"
-        assert told[0]["exc_info"].__traceback__ is not None
+        failed_runs = [line for line in lines if line.get("task") == name]
+        assert failed_runs
+        assert failed_runs[0]["event"] == "task failed"
+        assert failed_runs[0]["problem"] == f"RuntimeError: a bug in {name}"
+        assert failed_runs[0]["exc_info"].__traceback__ is not None
         assert supervisor.failures[name] == 1
     wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
 
@@ -115,8 +115,8 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
         credentials = Credentials(api, None, lambda: None)
-        nobody = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
-        serving = asyncio.create_task(run(credentials, listen, policy, nobody, supervisor=supervisor))
+        unreachable = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
+        serving = asyncio.create_task(run(credentials, listen, policy, unreachable, supervisor=supervisor))
         url = f"http://127.0.0.1:{probes}"
         async with ends_on_sigterm(serving):
             await answers(client, f"{url}/readyz", "ok", serving)

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 BERTH = "system:serviceaccount:berth-system:berth"
 TOKENS = {
     "good": TokenUser(BERTH, ("berth-console",)),
-    "stranger": TokenUser("system:serviceaccount:x:y", ("berth-console",)),
+    "other-account": TokenUser("system:serviceaccount:x:y", ("berth-console",)),
 }
 
 
@@ -116,11 +116,11 @@ async def sees(client: httpx.AsyncClient, wanted: str) -> None:
 async def explained(client: httpx.AsyncClient, name: str, key: str) -> Json:
     """The explanation of a pod, once it has this field and that is not empty."""
 
-    async def told() -> Json | None:
+    async def field_of_pod() -> Json | None:
         reply = await client.get(f"/v1/explain/default/{name}")
         return reply.json() if reply.status_code == 200 and reply.json().get(key) else None
 
-    return await eventually(told, f"{key} of {name}")
+    return await eventually(field_of_pod, f"{key} of {name}")
 
 
 def good_token(folder: Path) -> Path:
@@ -203,8 +203,8 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
             fleet = (await people.get("/v1/fleet")).json()
             assert fleet["waiting"] == 1
             assert fleet["pending"] == [{**waiting, "sentence": f"no filter request is remembered since {since}"}]
-            nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
-            assert nobody.endswith(f"no decision about it is remembered since {since}")
+            unknown = (await people.get("/v1/explain/default/absent")).json()["error"]
+            assert unknown.endswith(f"no decision about it is remembered since {since}")
             assert await one.bind("q", (await one.filter("q"))[0]) == ""
             assert (await explained(people, "q", "decision"))["remembered_since"] == since
 
@@ -213,7 +213,7 @@ async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
     """Serve chooses the same nodes and devices without a console, with a dead one, and with one that rejects the
     records.
     """
-    (tmp_path / "token").write_text("stranger")
+    (tmp_path / "token").write_text("other-account")
     chosen: list[tuple[str, Any, str]] = []
     for where in ("none", "dead", "rejects"):
         cluster, pages, records = sandbox(), free_port(), free_port()

@@ -144,12 +144,12 @@ def test_one_search_tells_reason_causes_and_story() -> None:
     cache = cluster([(1, 0), (1, 1)], (3, UUID, ""))
     found = trace(cache.snapshot().node_infos["n1"], requirements(cache), rules_of(cache))
     assert isinstance(found.status, Unschedulable)
-    told = trace_search(found, rules_of(cache))
-    assert told[0] == "node n1: 4 devices"
-    assert told[-1] == f"unschedulable: {found.status.text}"
-    assert "request gpu: in use gpu-0, gpu-1" in told
+    narration = trace_search(found, rules_of(cache))
+    assert narration[0] == "node n1: 4 devices"
+    assert narration[-1] == f"unschedulable: {found.status.text}"
+    assert "request gpu: in use gpu-0, gpu-1" in narration
     explained = explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n1")
-    assert explained.narration == told
+    assert explained.narration == narration
     assert explained.outcome == "fits"
     (group,) = explained.groups
     assert group.reason == found.status.text

@@ -71,12 +71,12 @@ def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) 
 
 
 def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
-    def told(timeout: str) -> list[str]:
+    def findings_for(timeout: str) -> list[str]:
         text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
         return [found.what for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
 
-    assert [told(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
-    (short,) = told("10m9.9s")
+    assert [findings_for(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
+    (short,) = findings_for("10m9.9s")
     assert "httpTimeout is 10m9.9s, shorter than 610s" in short
 
 
@@ -174,8 +174,8 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     ],
 )
 def test_versions_that_berth_knows(version: str, words: str) -> None:
-    told = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
-    assert told == ([words] if words else [])
+    texts = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
+    assert texts == ([words] if words else [])
 
 
 def test_devices_that_are_never_offered() -> None:

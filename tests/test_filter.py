@@ -22,8 +22,7 @@ async def test_first_choice_is_held() -> None:
 
 
 async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
-    """The best nodes of all are looked at first; where the scheduler has ruled one of them out, the best of the rest
-    come."""
+    """Filter evaluates the best nodes first, and skips those that the scheduler has excluded."""
     async with berthing({f"n{i}": "t4-4" if i % 2 else "hgx-h100-8" for i in range(6)}) as b:
         b.cluster.apply(claim("c", 1))
         b.cluster.apply(pod("p", "c"))

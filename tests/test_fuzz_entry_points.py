@@ -51,12 +51,12 @@ async def knock(client: httpx.AsyncClient, method: str, path: str, **options: An
     assert reply.status_code < 500, (method, path, options, reply.status_code, body[:500])
     assert b"Traceback" not in body, body
     if reply.status_code >= 400 and reply.headers.get("content-type") == "application/json" and b'"error"' in body:
-        told = orjson.loads(body)["error"]
-        assert len(told.encode()) < 4096, told
-        assert "\n" not in told, told
+        message = orjson.loads(body)["error"]
+        assert len(message.encode()) < 4096, message
+        assert "\n" not in message, message
 
 
-def told_no_trace(logs: Sequence[Mapping[str, Any]], records: list[logging.LogRecord]) -> None:
+def assert_no_traceback(logs: Sequence[Mapping[str, Any]], records: list[logging.LogRecord]) -> None:
     assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs
     assert not [record for record in records if record.exc_info], records
 
@@ -71,7 +71,7 @@ async def berth() -> AsyncIterator[Berthing]:
 
 
 def questions(berth: Berthing) -> dict[str, object]:
-    """What the entry points that take a body should get."""
+    """A valid body for each entry point that takes a body."""
     waiting = berth.pod("p")
     args = {"Pod": waiting, "Nodes": None, "NodeNames": ["n1"]}
     return {
@@ -107,7 +107,7 @@ async def test_bytes_that_no_entry_point_can_use(berth: Berthing, caplog: pytest
                 content=b"{}",
                 headers={"Content-Type": "text/html", "Accept-Encoding": "gzip, x", "Authorization": b"Bearer \xe9"},
             )
-    told_no_trace(logs, caplog.records)
+    assert_no_traceback(logs, caplog.records)
 
 
 async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +116,7 @@ async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogC
         for path, question in questions(berth).items():
             for body in drawn(contents(question), EXAMPLES):
                 await knock(berth.client, "POST", path, content=body)
-    told_no_trace(logs, caplog.records)
+    assert_no_traceback(logs, caplog.records)
 
 
 async def test_policies_of_a_question(berth: Berthing) -> None:

@@ -1,4 +1,4 @@
-"""Over real sockets: every client meets a limit in memory, connections and log lines."""
+"""Limits of memory, connections and log lines hold for every client, over real sockets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
 
 
 async def test_trailers_are_no_headers() -> None:
-    """A trailer says nothing about a request that was taken for its headers."""
+    """A trailer must not change a request that was accepted for its headers."""
     async with berth() as port:
         assert (
             await status(port, FILTER + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nOrigin: http://x\r\n\r\n")
@@ -70,7 +70,7 @@ SILENT = {
     "idle after an answer": (HEAD + b"\r\n", b""),
     "half a body": (FILTER + b"Content-Length: 100\r\n\r\n{", b""),
     "half a body of a page": (EXPLAIN + b"Content-Length: 100\r\n\r\n{", b""),
-    "a body that nobody waits for": (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
+    "a body after the reply": (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
 }
 
 
@@ -143,7 +143,7 @@ async def test_a_new_connection_is_closed_where_all_others_are_in_use() -> None:
 
 @pytest.mark.parametrize("request_", [FILTER, EXPLAIN])
 async def test_the_sum_of_bodies_is_limited(request_: bytes) -> None:
-    """Twenty bodies of 15 MB took 400 MB."""
+    """Twenty bodies of 15 MB once needed 400 MB."""
     head = request_ + b"Content-Length: 1000000\r\n\r\n"
     async with berth(replace(LIMITS, bodies_bytes=1_500_000)) as port:
         first = await connected(port, head + b" " * 900_000)

@@ -1,4 +1,4 @@
-"""What is not our protocol gets 4xx and a sentence, and the service goes on."""
+"""A request outside the protocol gets 4xx and a sentence, and the service continues."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def types_of(text: str) -> dict[str, str]:
 
 
 async def test_metrics_count_what_happened() -> None:
-    """Serve tells of its calls, the console of the fleet."""
+    """The metrics of serve cover its calls, those of the console the fleet."""
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")
         b.app.service.orphans.deallocated += 2
@@ -79,7 +79,7 @@ async def test_metrics_count_what_happened() -> None:
         assert await b.bind("pair", node) == ""
         await b.settled()
         b.console.fleet_sampler.sample()
-        hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
+        hostile = 'GPU\u2028 "x"\n\\ 7'  # the author of a slice chooses the product's name
         b.console.fleet_sampler.stats[hostile] = FleetStats(gpus=3)
         await b.metrics("berth_bandwidth_ratio_count 1.0")
         serve, console = [(await b.client.get(path)).text for path in ("/metrics", "/console/metrics")]
@@ -151,7 +151,7 @@ def check_console(samples: dict[str, str]) -> None:
 
 
 async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
-    """With the request mix of each, which has sets."""
+    """The reply has the request mix of each process, which contains sets."""
     async with berthing({"n1": "t4-4"}) as b:
         await b.metrics("berth_serve_processes 1.0")
         (process,) = (await b.client.get("/v1/processes")).json()

@@ -22,7 +22,7 @@ from tests.running_berth import berthing, claim, pod
 
 
 async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
-    """A change of scores never holds up a call, and in the end every status is of the newest facts."""
+    """A change of scores never delays a call, and in the end every status uses the newest facts."""
     async with berthing({f"n{i:02}": "dgx1-v100" for i in range(3)}) as b:
         b.cluster.apply(claim("c", 2))
         b.cluster.apply(pod("p", "c"))
@@ -47,7 +47,7 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
 
 
 class World:
-    """A cache filled by hand, and pod requirements with their rankings."""
+    """A cache that the test fills, and pod requirements with their rankings."""
 
     def __init__(self, nodes: str, remembered_changes: int = 4096, *, identity: bool = False) -> None:
         """With `identity` the requirements read UUIDs of devices, so that their ranking keeps classes of its own."""
@@ -78,7 +78,7 @@ class World:
         return snapshot, EvaluationContext(self._masks, Features(), snapshot.baseline)
 
     def assert_right(self, ranking: NodeRanking) -> None:
-        """As one made anew and at once."""
+        """Assert that the ranking equals a new one that is made without a budget."""
         for _ in range(20):
             ranking.update(*self.newest())
         fresh, node_infos = NodeRanking(self.requirements), self.cache.snapshot().node_infos

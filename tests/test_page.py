@@ -201,7 +201,7 @@ async def test_without_a_browser_the_same_data() -> None:
         found = (await client.get("/v1/fleet")).json()
         assert len(found["nodes"]) == 40
         assert found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])
-        assert (await client.get("/v1/nodes/nobody")).status_code == 404
+        assert (await client.get("/v1/nodes/absent")).status_code == 404
         index = await client.get("/")
         assert "default-src 'none'" in index.headers["content-security-policy"]
 

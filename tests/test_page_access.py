@@ -75,7 +75,7 @@ async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types
 
 
 async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path: Path) -> None:
-    """As kubelet mounts an optional Secret: the file comes later, and may change."""
+    """kubelet mounts an optional Secret in this way: the file appears later, and may change."""
     token = tmp_path / "token"
     async with (
         pages(Access("0.0.0.0", (), token)) as port,

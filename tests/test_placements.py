@@ -68,9 +68,9 @@ def requirements(
     asked["spec"]["devices"]["requests"][0]["name"] = request
     found = decode_claim(asked)
     cache.apply_claim(found.key, found)
-    told = {f"berth.dev/{key}": value for key, value in annotations.items()}
+    prefixed = {f"berth.dev/{key}": value for key, value in annotations.items()}
     made = requirements_of(
-        Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=told), cache.snapshot(), policy
+        Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=prefixed), cache.snapshot(), policy
     )
     assert isinstance(made, PodRequirements)
     return made
@@ -120,7 +120,7 @@ def test_placements_are_bounded() -> None:
 
 
 def test_what_others_are_compared_with_changed() -> None:
-    """Scores are relative to the fleet: what another fleet's nodes were granted is forgotten."""
+    """Scores are relative to the fleet, so placements of another fleet are dropped."""
     cache, masks = fleet([])
     placements = PlacementCache()
     for more in ((), ("hgx-b200-8-degraded",)):

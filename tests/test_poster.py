@@ -38,7 +38,7 @@ async def test_these_answers_are_for_good(status: int) -> None:
 
 
 async def _answered(status: int) -> None:
-    """Post to a server that answers so, and redirects to itself."""
+    """Post to a server that answers with this status and a redirect to itself."""
     asked = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -151,11 +151,11 @@ async def test_serve_reads_a_changed_authority_again(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "old" / "ca.crt", authority)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "new" / "server.crt", tmp_path / "new" / "server.key")
-    told = asyncio.Event()
+    delivered = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        told.set()
+        delivered.set()
         writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         writer.close()
 
@@ -167,6 +167,6 @@ async def test_serve_reads_a_changed_authority_again(tmp_path: Path) -> None:
             serving = asyncio.create_task(run(credentials, Listen(("127.0.0.1", free_port())), console=to))
             await eventually(lambda: any("certificate" in line.get("problem", "") for line in lines))
             shutil.copy(tmp_path / "new" / "ca.crt", authority)
-            await asyncio.wait_for(told.wait(), HANG_SECONDS)
+            await asyncio.wait_for(delivered.wait(), HANG_SECONDS)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

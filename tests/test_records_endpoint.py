@@ -55,7 +55,7 @@ async def test_the_outbox_reaches_the_console(tmp_path: Path) -> None:
         ({"Authorization": "Basic Z29vZA=="}, 401),
         ({"Authorization": ""}, 401),
         ({"token": "wrong-audience"}, 401),
-        ({"token": "stranger"}, 403),
+        ({"token": "other-account"}, 403),
         ({"Content-Type": "text/plain"}, 415),
     ],
 )
@@ -77,7 +77,7 @@ async def test_only_post_is_answered() -> None:
 
 
 async def test_an_unauthenticated_body_is_not_read_at_all() -> None:
-    """The answer comes although the body never does."""
+    """The server answers although the body never arrives."""
     async with console() as w:
         port = int(w.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -87,7 +87,7 @@ def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
 
 @pytest.mark.parametrize("state", [ReservationState.HELD, ReservationState.BINDING])
 def test_a_reservation_of_an_unknown_claim_takes_no_devices(state: ReservationState) -> None:
-    """No watch event would end it: the claim may not exist."""
+    """No watch event would end such a reservation, because the claim may not exist."""
     w = World()
     w.remote.apply("e", reserved("unknown", state))
     assert (w.states(), len(w.remote), w.remote.unknown_claims) == ({}, 0, 1)
@@ -107,7 +107,7 @@ def test_a_process_that_ended_holds_nothing() -> None:
     w.remote.drop("e")
     assert w.states() == {"c": ReservationState.HELD}
     assert len(w.remote) == 1
-    w.remote.drop("nobody")
+    w.remote.drop("unknown")
 
 
 def test_one_process_does_not_release_what_another_reserved() -> None:
@@ -163,4 +163,4 @@ def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
     assert console.ingest.counts["gaps"] == 1
     assert console.ingest.counts["missing"] == 2
     console.take(batch("a", 3, reserved("1"), reserved("2")))
-    assert set(states) == {"3", "4"}, "what is told again is not believed again"
+    assert set(states) == {"3", "4"}, "a repeated record must not be applied again"

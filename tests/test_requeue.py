@@ -1,4 +1,4 @@
-"""Waking rejected pods: what changed is looked at in small steps, nothing is lost, and no pod is woken in vain."""
+"""Requeue of rejected pods: changes are evaluated in small steps, none is lost, and no pod is requeued in vain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.eventually import eventually
 
 
 def answer(filter_service: FilterService) -> bool:
-    """Of a whole look."""
+    """The last result of a complete search for schedulable pods."""
     return list(filter_service.queueing_hints.find_schedulable())[-1]
 
 
@@ -67,7 +67,7 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
 
 
 def test_a_look_that_was_cut_short_is_made_up_for() -> None:
-    """However many steps of it were taken."""
+    """For every number of steps that the search completed before it ended."""
     for steps in range(12):
         fleet = Fleet("mixed")
         fleet.fill(3, 1.0)
@@ -151,7 +151,7 @@ _EVENTS = st.lists(
 def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
     events: list[tuple[str, int]], ranking_bytes: int
 ) -> None:
-    """Whatever comes in between, however many steps of a look are taken, whether rankings are at hand or not."""
+    """This holds for all events in between, all numbers of completed steps, and with and without cached rankings."""
     fleet = Fleet("mixed", ranking_bytes=ranking_bytes)
     fleet.fill(4, 1.0)
     fitting: set[str] = set()  # pods that were rejected and for which a node has become free since
@@ -197,7 +197,7 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
 
 
 class _Writer:
-    """Touches fail as often as told."""
+    """A Writer whose first `failures` touches fail."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures, self.touched = failures, 0
@@ -210,7 +210,7 @@ class _Writer:
 
 
 class _Looks:
-    """Looks with these answers, None for one that raises; `asked` counts them."""
+    """Searches with these results, None for one that raises; `asked` counts the searches."""
 
     def __init__(self, *answers: bool | None) -> None:
         self._answers, self.asked = list(answers), 0
@@ -224,7 +224,7 @@ class _Looks:
 
 
 async def test_a_touch_that_failed_is_made_up_for() -> None:
-    """The look that found a fit is over: without another event there would be no further look."""
+    """The search that found a fit is over, and without another event no further search would start."""
     writer, looks = _Writer(failures=2), _Looks(True)
     requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     task = asyncio.create_task(requeuer.run(looks))

@@ -1,4 +1,4 @@
-"""The main job as a user runs it."""
+"""`berth run` as a user runs it."""
 
 from __future__ import annotations
 

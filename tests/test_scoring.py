@@ -1,4 +1,4 @@
-"""What moves the score or the choice besides links: request mix, drift, memory, groups, overrides, partitions."""
+"""Influences on the score and the choice besides links: request mix, drift, memory, groups, overrides, partitions."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_claims_that_no_node_can_satisfy_are_not_learned(count: int) -> None:
 
 
 def test_learned_request_mix_moves_the_choice() -> None:
-    """Where everybody wants eight, a single GPU goes to the machine that is broken into already."""
+    """If most jobs need eight GPUs, a one-GPU pod goes to a machine that is already partly used."""
 
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}, load_policy("weights: {packing: 0}")) as b:

@@ -71,8 +71,8 @@ async def test_unknown_tokens_from_another_address_leave_serve_its_reviews() -> 
     async with console(Limits(burst=5.0)) as w:
         transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
         async with httpx.AsyncClient(base_url=w.url, transport=transport, timeout=HANG_SECONDS) as http:
-            stranger = replace(w, client=http)
-            statuses = [(await stranger.post(token=f"guess-{n}")).status_code for n in range(50)]
+            other_sender = replace(w, client=http)
+            statuses = [(await other_sender.post(token=f"guess-{n}")).status_code for n in range(50)]
         assert statuses == [401] * 5 + [429] * 45
         assert (await w.post()).status_code == 204
         assert w.reviewer.sources == 2
@@ -96,9 +96,9 @@ async def test_few_reviews_are_under_way_at_once_and_fewer_of_one_source() -> No
             await go.wait()
 
         w.api.intercept = slow
-        waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}", "stranger")) for n in range(2)]
+        waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}", "10.0.0.9")) for n in range(2)]
         await eventually(lambda: arrived == 2)
-        assert (await w.reviewer.review("guess", "stranger")).result is ReviewResult.BUSY
+        assert (await w.reviewer.review("guess", "10.0.0.9")).result is ReviewResult.BUSY
         waiting.append(asyncio.create_task(w.reviewer.review("good", "serve")))
         await eventually(lambda: arrived == 3)
         assert (await w.reviewer.review("both", "serve")).result is ReviewResult.BUSY

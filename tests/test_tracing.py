@@ -1,4 +1,4 @@
-"""Traces: what a collector gets, and that a dead one does no harm."""
+"""The spans that a collector gets; a dead collector does not affect serve."""
 
 from __future__ import annotations
 

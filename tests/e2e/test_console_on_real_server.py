@@ -150,4 +150,4 @@ def test_binds_continue_without_the_console_and_a_new_one_gets_records(plane: Co
     assert "Traceback" not in log
     again = plane.start_console(sys.executable, console)
     plane.wait(lambda: metric(again, "berth_serve_processes") == 1, 60)
-    assert explained(again, "placed")["outcome"] == "bound", "told by what the Binding annotated"
+    assert explained(again, "placed")["outcome"] == "bound", "the console reads the annotations of the Binding"

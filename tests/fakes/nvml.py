@@ -45,7 +45,7 @@ class FakeNvml:
         self.lost: set[int] = set()
         self.reserved: int | None = 600 << 20
         self.link_errors: dict[int, int] = {}
-        self.xids: list[tuple[int, int]] = []  # GPU and XID, told once
+        self.xids: list[tuple[int, int]] = []  # GPU and XID, reported once
         self.down: set[tuple[int, int]] = set()
         self.hang: threading.Event | None = None
         self.links = [self._far_ends(i) for i in range(machine.count)]
