@@ -73,7 +73,7 @@ def typical(pods: list[RequestShape]) -> list[tuple[RequestShape, float]]:
 
 
 class Cluster:
-    """Nodes grouped by what they have left: equal nodes are evaluated once."""
+    """Nodes grouped by their free resources: equal nodes are evaluated once."""
 
     def __init__(self, nodes: list[Host], demand: list[tuple[RequestShape, float]], rng: random.Random) -> None:
         self.groups = Counter(nodes)

@@ -303,14 +303,14 @@ async def many_pending(pods: int) -> dict[str, int]:
                 for one in cluster.store.all("pods"):
                     sent = {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
 
-                    async def judged(sent: Json = sent) -> Json | None:
+                    async def filter_reply(sent: Json = sent) -> Json | None:
                         async with session.post(
                             f"http://127.0.0.1:{port}/filter", json={"Pod": sent, "Nodes": None, "NodeNames": names}
                         ) as reply:
                             found = await reply.json()
                         return None if found["Error"] else found
 
-                    answer = await eventually(judged, "a filter without an error")
+                    answer = await eventually(filter_reply, "a filter without an error")
                     assert not answer["NodeNames"], answer
                     assert len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
                 grown.append(berths.memory_mib(port))

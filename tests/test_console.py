@@ -57,12 +57,12 @@ class Serve:
         return {k: v for k, v in found.items() if k not in ("kind", "apiVersion")}
 
     async def filter(self, name: str) -> list[str]:
-        async def judged() -> Json | None:
+        async def filter_reply() -> Json | None:
             body = {"Pod": self._pod(name), "Nodes": None, "NodeNames": ["n1", "n2"]}
             found = (await self.client.post("/filter", json=body)).json()
             return None if found["Error"] else found
 
-        return (await eventually(judged, f"filter of {name}"))["NodeNames"]
+        return (await eventually(filter_reply, f"filter of {name}"))["NodeNames"]
 
     async def bind(self, name: str, node: str) -> str:
         body = {"PodName": name, "PodNamespace": "default", "PodUID": self._pod(name)["metadata"]["uid"], "Node": node}

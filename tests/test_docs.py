@@ -1,4 +1,4 @@
-"""The documentation names what exists, and what it shows works."""
+"""The documentation names only existing things, and its examples work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox never stops serve: it is bounded, keeps the order, and says what it lost."""
+"""The outbox never blocks serve: it is bounded, keeps the order, and counts lost records."""
 
 from __future__ import annotations
 

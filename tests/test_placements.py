@@ -1,4 +1,4 @@
-"""Placements that pod requirements share: always those that each would have by itself."""
+"""Placements that several pod requirements share equal the placement of each one alone."""
 
 from __future__ import annotations
 

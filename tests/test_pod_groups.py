@@ -118,8 +118,9 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
 
 
 async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice() -> None:
-    """Found on a real control plane: the bind of the member that the claim was held for went on with what it knew
-    before it read the PodGroup."""
+    """Found on a real control plane: the bind of the member that the claim was held for continued with data from before
+    it read the PodGroup.
+    """
     async with berthing(NODES) as b:
         made_for_group(b, "made", group(b, "g"))
         for name in ("g-0", "g-1"):

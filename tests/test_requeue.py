@@ -57,12 +57,12 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
     fleet.touch_node(node, {"a": "b"})
     fleet.hold(99, node, fleet.devices[node][:1])  # a second claim on a device: a state that no node was in
     fleet.apply("resourceclaims", "held/h0", None)
-    judged = [fleet.filter_service.rankings.evaluations]
+    counts = [fleet.filter_service.rankings.evaluations]
     for fits in fleet.filter_service.queueing_hints.find_schedulable():
-        judged.append(fleet.filter_service.rankings.evaluations)
+        counts.append(fleet.filter_service.rankings.evaluations)
         assert not fits
-    assert len(judged) > 100
-    assert max(after - before for before, after in pairwise(judged)) == 1
+    assert len(counts) > 100
+    assert max(after - before for before, after in pairwise(counts)) == 1
     assert [ranking.requirements.key for ranking in fleet.filter_service.rankings] == order
 
 

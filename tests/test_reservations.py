@@ -1,4 +1,4 @@
-"""Every end of a hold frees its devices by itself and wakes pods that were rejected because of it."""
+"""Every end of a hold frees its devices and wakes the pods that were rejected because of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give
-up."""
+"""Counters with too little capacity: the bound is never too low, and it proves a shortage before the search would give
+up.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ async def test_many_objects_at_once_let_others_in() -> None:
 
 
 async def test_a_gap_hides_no_deletion() -> None:
-    """After 410 the fresh list is compared with what was known: what is missing is deleted."""
+    """After 410 the reflector compares the new list with the known objects and deletes those that are missing."""
     cluster = Cluster()
     seen: dict[str, Any] = {}
     for name in ("stays", "goes"):

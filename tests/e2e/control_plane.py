@@ -201,7 +201,7 @@ class ControlPlane:
             self.processes.remove(process)
 
     def start_berth(self, python: str, console: str = "", port: int = 0) -> int:
-        """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
+        """Start Berth as a user does; returns its port once it is ready. It sends records to the URL `console`."""
         port = port or free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
         self.spawn(
