@@ -147,7 +147,7 @@ async def test_lost_replies(verb: str) -> None:
 
 
 async def test_conflict_is_read_again() -> None:
-    """The bind reads a claim again that has changed, and fails if another process has allocated the claim."""
+    """After a conflict the bind reads the claim again, and succeeds."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")

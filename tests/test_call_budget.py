@@ -145,7 +145,7 @@ def test_a_call_is_bounded_by_steps_too() -> None:
 
 
 def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
-    """A bind whose budget ends gives up and writes nothing. Its evaluations are kept, so a later bind completes."""
+    """An evaluation whose budget ends gives up. Its results are kept, so repeated calls complete it."""
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
     snapshot = fleet.cache.snapshot()

@@ -54,7 +54,7 @@ async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
 
 
 async def test_trailers_are_no_headers() -> None:
-    """A trailer must not change a request that was accepted for its headers."""
+    """An Origin in a trailer gets 400: Berth has already accepted the request for its headers."""
     async with berth() as port:
         assert (
             await status(port, FILTER + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nOrigin: http://x\r\n\r\n")
