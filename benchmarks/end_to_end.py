@@ -1,8 +1,9 @@
 """Pods per second of a real control plane: Berth over all nodes against the in-tree plugin at its default sample.
 
-`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), both
-systems drain the same pods on the same empty fleet in one run, and what counts is the time from the first to the last
-Binding as a watch shows them. Prints a table and keeps it as JSON under bench-results/."""
+`make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), and both
+systems drain the same pods on the same empty fleet in one run. The measured time is that from the first to the last
+Binding in a watch. Prints a table and keeps it as JSON under bench-results/.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ IN_TREE = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What every pod of a drain asks for."""
+    """The devices that every pod of a drain requests."""
 
     name: str
     class_name: str
@@ -192,7 +193,7 @@ def clear(plane: ControlPlane) -> None:
 
 @contextmanager
 def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A kube-scheduler without client-side limits, for as long as the block lasts."""
+    """Run a kube-scheduler without client-side limits while the block runs."""
     path = folder / "bench-scheduler.yaml"
     path.write_text(
         yaml.safe_dump(

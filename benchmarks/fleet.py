@@ -1,5 +1,6 @@
-"""A cluster in memory for benchmarks: objects go in as the watches would bring them, pods are filtered, the clock is
-driven."""
+"""A cluster in memory for benchmarks: it takes objects as a watch would send them and filters pods, and its caller sets
+the clock.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +46,17 @@ class Fleet:
         self.rng = random.Random(seed)
         self.now = 0.0
         features = Features()
-        self.mirror = ClusterCache(features, vacant_states=vacant_states, listener=listener or NoListener())
+        self.cache = ClusterCache(features, vacant_states=vacant_states, listener=listener or NoListener())
         rankings = RankingCache(ranking_bytes) if ranking_bytes is not None else None
-        self.judge = FilterService(
-            self.mirror,
+        self.filter_service = FilterService(
+            self.cache,
             Policy(),
             Evaluator(features),
             lambda: self.now,
             remembered_pods=remembered_pods,
             rankings=rankings,
         )
-        self._apply = {one.name: one.apply for one in watched_resources(self.mirror)}
+        self._apply = {one.name: one.apply for one in watched_resources(self.cache)}
         self.devices: dict[str, list[str]] = {}  # by node
         self._number = 0
         self._apply["deviceclasses"](MIG_DRIVER, MIG_CLASS)
@@ -66,19 +67,19 @@ class Fleet:
         return MIG_DRIVER if self.kind == "mig" else GPU_DRIVER
 
     def apply(self, kind: str, key: str, obj: dict | None) -> None:
-        """An event of a watch."""
+        """Apply an event of a watch."""
         self._apply[kind](key, obj)
-        self.judge.forget_deleted()
+        self.filter_service.forget_deleted()
 
     def slices(self, name: str, number: int) -> list[dict]:
-        """What the drivers and the agent of a node publish."""
+        """The slices that the drivers and the agent of a node publish."""
         if self.kind == "mig":
             return mig_slices(name)
         machine = MACHINES[number % len(MACHINES)]
         return [gpu_slice(name, machine), fabric_slice(name, machine)]
 
     def add_node(self) -> str:
-        """A node whose name was never used before."""
+        """Add a node under a new name, and return the name."""
         self._number += 1
         name = f"node-{self._number:06}"
         self.apply("nodes", name, node_object(name, MACHINES[0], {}))
@@ -92,7 +93,7 @@ class Fleet:
         return name
 
     def heartbeat(self, name: str) -> None:
-        """The agent of a node says again what it said."""
+        """The agent publishes the same slice again."""
         one = self.slices(name, int(name.rpartition("-")[2]))[-1]
         self.apply("resourceslices", one["metadata"]["name"], one)
 
@@ -107,7 +108,7 @@ class Fleet:
         self.apply("nodes", name, node_object(name, MACHINES[0], labels))
 
     def hold(self, number: int, node: str, devices: list[str]) -> str:
-        """A claim of another pod on some devices; the answer is its key."""
+        """Add a claim of another pod on some devices; returns its key."""
         results = [{"request": "g", "driver": self.driver, "pool": node, "device": device} for device in devices]
         status = {
             "allocation": {"devices": {"results": results}},
@@ -144,16 +145,16 @@ class Fleet:
         return decode_pod(found)
 
     def requirements(self, pod: Pod) -> PodRequirements:
-        found = requirements_of(pod, self.mirror.snapshot(), self.judge.policy)
+        found = requirements_of(pod, self.cache.snapshot(), self.filter_service.policy)
         assert isinstance(found, PodRequirements), found
         return found
 
     def filter(self, pod: Pod, names: list[str] | None = None) -> FilterResult:
-        """A millisecond later than the one before; all nodes where no names are given."""
+        """Filter one millisecond later than the last call; without `names`, all nodes."""
         self.now += 0.001
-        return self.judge.filter(pod, list(self.devices) if names is None else names)
+        return self.filter_service.filter(pod, list(self.devices) if names is None else names)
 
     def end(self, uid: str) -> None:
-        """A pod and its claim are gone."""
+        """Delete a pod and its claim."""
         self.apply("pods", f"x/{uid}", None)
         self.apply("resourceclaims", f"x/{uid}", None)

@@ -145,7 +145,7 @@ SCHEDULERS = (
 
 @dataclass
 class Outcome:
-    """What came of a trace. Waits are in hours."""
+    """The outcome of a trace. Waits are in hours."""
 
     waits: dict[int, list[float]] = field(default_factory=dict)  # by number of pods
     cliques: list[tuple[int, int]] = field(default_factory=list)  # of each gang: its cliques, the fewest possible

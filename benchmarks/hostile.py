@@ -1,8 +1,8 @@
-"""Honest pods beside hostile ones: how many are bound a second with and without, as a ratio in one run.
+"""Bindings of normal pods per second, with and without hostile pods, and the ratio within one run.
 
 Every hostile pod of one namespace asks with 32 selectors as costly as the API server admits, no two pods with the same.
-Pods are taken as kube-scheduler takes them, one after the other; one that was answered with an error comes again after
-a backoff of 1 s, doubled up to 10 s.
+As in kube-scheduler, pods are filtered one after the other; a pod that got an error is filtered again after a backoff
+of 1 s, doubled up to 10 s.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def fleet(port: int, nodes: int, honest: int, hostiles: int) -> None:
 
 
 class Run(NamedTuple):
-    """What came of the honest pods, and what was seen meanwhile."""
+    """Number of normal pods bound, and the measurements taken meanwhile."""
 
     bound: int
     seconds: float
@@ -83,7 +83,7 @@ class Run(NamedTuple):
 
 
 def schedule(berth: Berth, pods: list[dict], names: list[str]) -> Run:
-    """One pod after the other, until every honest one is bound."""
+    """Filter one pod after the other until every normal pod is bound."""
     http, began, longest, filters, livez = Http(berth.port), time.monotonic(), [0.0, 0.0], 0, 0.0
     taken, waiting = 0.0, list[tuple[float, int, float]]()
     active = deque((number, FIRST_BACKOFF) for number in range(len(pods)))

@@ -24,7 +24,7 @@ EXAMPLE = f"{OVERLAY}/example.yaml"
 
 
 class Installation:
-    """What was done so far and how long it took."""
+    """The steps so far, with their seconds."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane = plane
@@ -82,7 +82,7 @@ class Installation:
         self.plane.start("kube-scheduler", f"--config={self.folder / 'scheduler.yaml'}", "--secure-port=0")
 
     def start_berth(self, deployment: str, container: str, account: str, moved: dict[str, str]) -> None:
-        """A container of Berth, its arguments with these patterns replaced."""
+        """Start a container of Berth; `moved` replaces patterns in its arguments."""
         found = yaml.safe_load(self.kubectl("-n", "berth-system", "get", "deployment", deployment, "-o", "yaml"))
         containers = found["spec"]["template"]["spec"]["containers"]
         args = [arg for one in containers if one["name"] == container for arg in one["args"]]

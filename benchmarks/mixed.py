@@ -1,5 +1,7 @@
-"""A mixed fleet under the whole of Berth, without HTTP: how much gets allocated and how fast sets talk, over the weight
-of `link`. One picture: docs/img/weights.svg."""
+"""All of Berth but HTTP on a mixed fleet: share of GPUs allocated and bandwidth of jobs, by the weight of `link`.
+
+One picture: docs/img/weights.svg.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,12 @@ SEEDS = 3
 
 
 class Fleet:
-    """A cache, a judge, and what a bind would write, in one process."""
+    """A cache and a filter service in one process, with the writes of a bind."""
 
     def __init__(self, policy: Policy) -> None:
         features = Features()
-        self.mirror = ClusterCache(features)
-        apply = {kind.name: kind.apply for kind in watched_resources(self.mirror)}
+        self.cache = ClusterCache(features)
+        apply = {kind.name: kind.apply for kind in watched_resources(self.cache)}
         apply["deviceclasses"]("gpu.nvidia.com", GPU_CLASS)
         for kind, count in FLEET.items():
             for i in range(count):
@@ -47,9 +49,9 @@ class Fleet:
                 apply["nodes"](name, node_object(name, machine, {}))
                 for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
                     apply["resourceslices"](obj["metadata"]["name"], obj)
-        self.names = sorted(self.mirror.store.nodes)
-        self.judge = FilterService(self.mirror, policy, Evaluator(features), lambda: 0.0)
-        self.gpus = sum(len(s.devices) for s in self.mirror.store.slices.values()) // 2
+        self.names = sorted(self.cache.store.nodes)
+        self.filter_service = FilterService(self.cache, policy, Evaluator(features), lambda: 0.0)
+        self.gpus = sum(len(s.devices) for s in self.cache.store.slices.values()) // 2
 
     def place(self, number: int, count: int) -> Placement | None:
         """Place a job on the best node, as filter and bind would."""
@@ -57,32 +59,32 @@ class Fleet:
             "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}]}
         }
         claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{number}", "uid": f"u{number}"}, "spec": spec})
-        self.mirror.apply_claim(claim.key, claim)
+        self.cache.apply_claim(claim.key, claim)
         pod = decode_pod(
             {
                 "metadata": {"namespace": "x", "name": f"p{number}", "uid": f"p{number}"},
                 "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{number}"}]},
             }
         )
-        passed = self.judge.filter(pod, self.names).passed
-        self.mirror.release(pod.uid)
+        passed = self.filter_service.filter(pod, self.names).passed
+        self.cache.release(pod.uid)
         if not passed:
-            self.mirror.apply_claim(claim.key, None)
+            self.cache.apply_claim(claim.key, None)
             return None
-        snapshot = self.mirror.snapshot()
-        requirements = requirements_of(pod, snapshot, self.judge.policy)
+        snapshot = self.cache.snapshot()
+        requirements = requirements_of(pod, snapshot, self.filter_service.policy)
         assert isinstance(requirements, PodRequirements)
-        placement = self.judge.evaluate_node(requirements, passed[0], snapshot)
+        placement = self.filter_service.evaluate_node(requirements, passed[0], snapshot)
         assert isinstance(placement, Placement)
         ((_, allocation),) = plan(
             snapshot.node_infos[passed[0]],
             requirements,
             placement,
-            self.judge.evaluation_context(snapshot),
+            self.filter_service.evaluation_context(snapshot),
             lambda: "share",
         )
         stored = replace(claim, allocation=Allocation(allocation.results))
-        self.mirror.apply_claim(ObjectKey("x", f"c{number}"), stored)
+        self.cache.apply_claim(ObjectKey("x", f"c{number}"), stored)
         return placement
 
 

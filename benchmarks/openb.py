@@ -1,8 +1,9 @@
-"""Packing on Alibaba's 2023 GPU trace, as a library run: FGD's gradient in steps, then models that nobody insists on,
-then best fit.
+"""Packing on Alibaba's 2023 GPU trace, as a library run: nodes rank by FGD's gradient in steps, then by how few pods
+require their GPU model, then by best fit.
 
 kube-scheduler breaks ties at random, so ties are random here too. `--traces` names the folder with the node and pod
-lists and the published results."""
+lists and the published results.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def gpu_of(shape: RequestShape) -> int:
 
 
 def workload(pods: list[RequestShape], capacity: int, rng: random.Random) -> list[RequestShape]:
-    """Shuffled, and filled up or cut to 130 % of the GPUs."""
+    """The pods in random order, repeated or cut until they request 130 % of the GPUs."""
     arriving = list(pods)
     rng.shuffle(arriving)
     total = sum(map(gpu_of, arriving))
@@ -72,7 +73,7 @@ def typical(pods: list[RequestShape]) -> list[tuple[RequestShape, float]]:
 
 
 class Cluster:
-    """Nodes grouped by what they have left: equal nodes are judged once."""
+    """Nodes grouped by their free resources: equal nodes are evaluated once."""
 
     def __init__(self, nodes: list[Host], demand: list[tuple[RequestShape, float]], rng: random.Random) -> None:
         self.groups = Counter(nodes)
@@ -90,7 +91,7 @@ class Cluster:
         best, ties = None, []
         for host in self.groups:
             if host not in known:
-                known[host] = self._judge(host, shape)
+                known[host] = self._evaluate(host, shape)
             choice = known[host]
             if choice is None:
                 continue
@@ -107,7 +108,7 @@ class Cluster:
         self.groups[after] += 1
         return True
 
-    def _judge(self, host: Host, shape: RequestShape) -> tuple | None:
+    def _evaluate(self, host: Host, shape: RequestShape) -> tuple | None:
         """The best rank on this host, and the host afterwards."""
         before = self._fragment(host)
         found = None
@@ -125,7 +126,7 @@ class Cluster:
 
 
 def unallocated_at_full(nodes: list[Host], pods: list[RequestShape], seed: int) -> float:
-    """Percent of GPU not allocated when as much as there is has arrived."""
+    """Percent of the GPUs that are not allocated once the requests that arrived equal the capacity."""
     rng = random.Random(seed)
     capacity = sum(sum(n.gpus) for n in nodes)
     cluster = Cluster(nodes, typical(pods), rng)

@@ -31,7 +31,7 @@ class Berth(NamedTuple):
 
 
 def resident_mib(process: subprocess.Popen) -> float:
-    """What is resident of a process."""
+    """Resident memory of a process in MiB."""
     (line,) = [one for one in Path(f"/proc/{process.pid}/status").read_text().splitlines() if one.startswith("VmRSS:")]
     return int(line.split()[1]) / 1024
 
@@ -74,7 +74,7 @@ class Http:
 
 
 class Bench:
-    """Starts what a measurement needs and ends it by pid."""
+    """Starts the processes of a measurement and ends them by pid."""
 
     def __init__(self) -> None:
         self.children: list[subprocess.Popen] = []
@@ -172,7 +172,7 @@ def pods_of(api_port: int) -> dict[str, dict]:
 
 
 def body_for(pod: dict, names: list[str]) -> bytes:
-    """As Go writes it; about 10 KB of pod, as real training pods weigh."""
+    """The body of a filter request as Go encodes it. The pod has about 10 KB, the size of real training pods."""
     metadata = dict(pod["metadata"])
     metadata = {name: metadata.pop(name) for name in ("name", "namespace", "uid", "resourceVersion")} | metadata
     metadata["annotations"] = {**(metadata.get("annotations") or {}), "padding": "x" * 9000}

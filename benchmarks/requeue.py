@@ -1,6 +1,7 @@
-"""Many live shapes: how long looking for pods to wake keeps the loop, and what a filter takes beside few shapes.
+"""Many shapes of waiting pods: how long the requeuer blocks the event loop, and the time of a filter.
 
-Both in one process without HTTP. Stretches and calls are counted in CPU time, so that a busy machine changes little.
+Few shapes are measured for comparison, in the same process and without HTTP. All times are CPU time, so the load of the
+machine changes them little.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def waiting(fleet: Fleet, shapes: int, pods: int) -> None:
 async def longest_stretch(fleet: Fleet, events: int, gap: float) -> float:
     """The longest CPU milliseconds between two turns of the loop, with one node event each `gap` seconds."""
     requeuer = Requeuer(_Writer(), lambda: "", pause=gap)  # type: ignore[arg-type]  # a fake
-    task = asyncio.create_task(requeuer.run(fleet.judge.queueing_hints.find_schedulable))
+    task = asyncio.create_task(requeuer.run(fleet.filter_service.queueing_hints.find_schedulable))
     nodes, longest, ends = list(fleet.devices), 0.0, 0.0
     for event in range(events):
         # The event itself, and folding it in, is what every filter pays, too.
         node = nodes[event % len(nodes)]
         fleet.touch_node(node, {"event": str(event)})
         fleet.hold(-1 - event, node, fleet.devices[node][event % 2 :: 2])
-        fleet.mirror.snapshot()
+        fleet.cache.snapshot()
         requeuer.supply_changed()
         ends = time.monotonic() + gap
         before = time.thread_time()
@@ -62,12 +63,12 @@ def filter_us(fleet: Fleet, pods: list[Pod], rounds: int) -> float:
             fleet.filter(pod, names)
             if number:
                 took.append(time.thread_time_ns() - begin)
-            fleet.mirror.release(pod.uid)
+            fleet.cache.release(pod.uid)
     return statistics.median(took) / 1000
 
 
 def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict[str, float]:
-    """Everything, as figures by name."""
+    """All measurements, by name."""
     fleet = Fleet("mixed")
     fleet.fill(nodes, 0.5)
     asked = [fleet.pod(f"asks-{shape}", shape, 1 + shape % 4) for shape in range(shapes)]
@@ -80,7 +81,7 @@ def measure(nodes: int, shapes: int, pods: int, events: int, gap: float) -> dict
     gc.freeze()  # as serve does once everything is listed
     longest = asyncio.run(longest_stretch(fresh, events, gap))
     sizes = {
-        f"{name}_mib": one.judge.remembered()["ranking_bytes"] / 2**20
+        f"{name}_mib": one.filter_service.remembered()["ranking_bytes"] / 2**20
         for name, one in (("asked", fleet), ("waiting", fresh))
     }
     return {"few_us": few, "many_us": many, "stretch_ms": longest, **sizes}

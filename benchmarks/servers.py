@@ -148,7 +148,7 @@ async def fleet(port: int, count: int, mix: str, occupancy: int) -> None:
 
 
 async def noop(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body, answers one name, or on /pass all that came: the floor of any extender on this server."""
+    """Read the body and answer with one node, on /pass with all: no extender on this server can be faster."""
     parts, more = [], True
     while more:
         message = await receive()
@@ -170,7 +170,7 @@ async def noop(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def ask(port: int, paths: list[str]) -> None:
-    """Ask for the paths in turn until ended; then print the milliseconds that each answer took."""
+    """Request the paths in turn until SIGTERM; then print the milliseconds of each request."""
     took: list[float] = []
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))

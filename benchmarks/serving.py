@@ -28,7 +28,7 @@ from tests.process_worlds import free_port
 
 
 class Effort(NamedTuple):
-    """How often everything is done."""
+    """Numbers of repetitions."""
 
     warm_up: int = 20
     calls: int = 300
@@ -48,8 +48,8 @@ def measure(http: Http, path: str, body: bytes, effort: Effort) -> tuple[float, 
     return summary(timed(http, path, body, effort.calls))
 
 
-def judged(http: Http, body: bytes) -> dict:
-    """The answer of a filter request, once every node is judged."""
+def filter_reply(http: Http, body: bytes) -> dict:
+    """The answer of a filter request, once every node is evaluated."""
     while True:
         found = json.loads(http.post("filter", body))
         if not found["Error"].endswith(": retry"):
@@ -97,7 +97,8 @@ def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = USUAL) -> di
             noop, http = bench.connect(floor), bench.connect(berth.port)
             result: dict = {"nodes": nodes, "mix": mix, "occupancy": occupancy, "ready_s": round(berth.ready_s, 2)}
             result["passed"] = {
-                name: len(judged(http, body_for(pods[name], names))["NodeNames"]) for name in ("one", "four", "never")
+                name: len(filter_reply(http, body_for(pods[name], names))["NodeNames"])
+                for name in ("one", "four", "never")
             }
             result["cold_us"] = summary(
                 [timed(http, "filter", body_for(pods[f"cold-{i}"], names), 1)[0] for i in range(COLD_PODS)]
@@ -110,7 +111,7 @@ def one_size(nodes: int, mix: str, occupancy: int, effort: Effort = USUAL) -> di
             result["cpu_us_per_filter"] = (
                 (cpu_seconds(berth.process.pid) - before) / 4 / (effort.calls + effort.warm_up) * 1e6
             )
-            shortlist = judged(http, body_for(pods["four"], names))["NodeNames"]
+            shortlist = filter_reply(http, body_for(pods["four"], names))["NodeNames"]
             result["prioritize_us"] = measure(http, "prioritize", body_for(pods["four"], shortlist), effort)
             result["scrape_ms"] = scraping(berth.port)
             result |= explaining(berth.console_port)
@@ -148,8 +149,7 @@ def explaining(port: int) -> dict[str, tuple[float, float]]:
 
 
 def beside_console(bench: Bench, berth: Berth, http: Http, body: bytes, effort: Effort) -> dict:
-    """Filters while the console is asked for one explanation after the other, over filters while it is not, by
-    turns."""
+    """Filters while the console explains pods without pause, and filters while it is idle, in turn."""
     paths = [f"/v1/explain/default/{pod}" for pod in ("never", "four", "never?without=node-00000.cluster.example.com")]
     quiet, beside, took = [], [], []
     for _ in range(effort.rounds):
@@ -174,7 +174,7 @@ def visible_after(port: int, pod: str) -> float:
 
 
 def decided(port: int, pod: str) -> bool:
-    """Whether the console knows the decision about a pod, which it may not know at all."""
+    """Whether the console has the decision about a pod; False if it does not know the pod."""
     with suppress(urllib.error.HTTPError):
         return bool(asked_ms(port, f"/v1/explain/default/{pod}")[1].get("decision"))
     return False
@@ -196,7 +196,7 @@ def binding(http: Http, pods: list[dict], names: list[str]) -> tuple[list[str], 
     other, on an API server whose writes take 1 ms."""
     bound, times = [], []
     for pod in pods:
-        found = judged(http, body_for(pod, names))["NodeNames"]
+        found = filter_reply(http, body_for(pod, names))["NodeNames"]
         if not found:
             continue
         meta = pod["metadata"]

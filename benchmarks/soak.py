@@ -1,8 +1,8 @@
-"""Memory over a long time: a million claim events on a MIG fleet and on a mixed one, with nodes that come and go,
-pods of 500 shapes that are filtered, rejected, woken and deleted, and agents that stop.
+"""Memory over a long time: a million claim events on a MIG fleet and on a mixed one, with nodes that come and go, pods
+of 500 shapes that are filtered, rejected, woken and deleted, and agents that stop.
 
-It prints resident memory and counted objects at every tenth. It judges by the medians of resident memory: that of the
-last tenth may exceed that of the second tenth by at most 5 percent and 4 MiB; else the exit status is 1.
+It prints resident memory and counted objects at every tenth. It compares medians of resident memory: that of the last
+tenth may exceed that of the second tenth by at most 5 percent and 4 MiB; else the exit status is 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Soak:
             self._ask(shape)
 
     def run(self, events: int, samples: int = SAMPLES) -> Iterator[Row]:
-        """The rows of so many claim events."""
+        """Run `events` claim events and yield a row for each tenth."""
         for tenth in range(1, TENTHS + 1):
             memory = []
             for sample in range(1, samples + 1):
@@ -68,11 +68,16 @@ class Soak:
     def counted(self) -> dict[str, int]:
         """How many objects of each kind there are."""
         fleet = self.fleet
-        agents = {"agents": len(fleet.mirror.store.fabric), "silent": len(fleet.mirror.store.silent_agents)}
-        return {"nodes": len(fleet.mirror.store.nodes), **fleet.mirror.interned(), **fleet.judge.remembered(), **agents}
+        agents = {"agents": len(fleet.cache.store.fabric), "silent": len(fleet.cache.store.silent_agents)}
+        return {
+            "nodes": len(fleet.cache.store.nodes),
+            **fleet.cache.interned(),
+            **fleet.filter_service.remembered(),
+            **agents,
+        }
 
     def step(self) -> None:
-        """One claim event, and now and then something else."""
+        """Make one claim event, and from time to time another event."""
         fleet, rng = self.fleet, self.fleet.rng
         self.events += 1
         fleet.now += SECONDS_PER_EVENT
@@ -82,13 +87,13 @@ class Soak:
         else:
             node = rng.choice(list(fleet.devices))
             self._held.append((fleet.hold(self.events, node, [rng.choice(fleet.devices[node])]), node))
-        fleet.mirror.snapshot()
+        fleet.cache.snapshot()
         if self.events % self._per_filter == 0:
             self._filter()
         if self.events % EVENTS_PER_NODE == 0:
             self._replace_node()
         if self.events % EVENTS_PER_LOOK == 0:
-            for _ in fleet.judge.queueing_hints.find_schedulable():
+            for _ in fleet.filter_service.queueing_hints.find_schedulable():
                 pass
 
     def _filter(self) -> None:
@@ -98,7 +103,7 @@ class Soak:
             fleet.heartbeat(rng.choice(list(fleet.devices)))
 
     def _ask(self, shape: int) -> None:
-        """A new pod of a shape; an old one ends."""
+        """Create a pod of a shape, and end an old one."""
         fleet, rng = self.fleet, self.fleet.rng
         self._pods += 1
         uid = f"p{self._pods}"

@@ -1,4 +1,4 @@
-"""What people and broken tools hand to Berth: files, and honest objects with one part made wrong."""
+"""Bad input of users and broken tools: files, and correct objects with one wrong part."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ RAW = st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode), 
 
 
 def honest(folder: Path) -> dict[str, Any]:
-    """One of each thing that people write, as it should be."""
+    """A correct example of each kind of file that users write."""
     machine = carried_machines()["h100-pcie-8-bridged"]
     request = {
         "name": "g",
@@ -226,7 +226,7 @@ def kubeconfig(server: str) -> Json:
 
 
 def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something can be replaced."""
+    """The places of a value that can be replaced."""
     found = [path]
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in steps:
@@ -256,5 +256,5 @@ def damaged(draw: st.DrawFn, value: Any) -> bytes:
 
 
 def contents(value: Any) -> st.SearchStrategy[bytes]:
-    """Bytes of any kind; most are nearly what they should be."""
+    """Bytes of any kind; most differ little from correct ones."""
     return st.one_of(damaged(value), damaged(value), damaged(value), RAW)

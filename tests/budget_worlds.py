@@ -1,4 +1,4 @@
-"""A filter service on a cache filled by hand, whose time is counted work, and pods that cost much or little."""
+"""A filter service with a fake clock that advances with each evaluation, and pods that cost much or little."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from extender.allocation import Features
 from extender.cache import ClusterCache
-from extender.extension.decisions import FilterSink, NoSink
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
+from extender.extension.sinks import FilterSink, NoSink
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
@@ -23,7 +23,7 @@ TICK = 0.0001  # seconds that each look at the clock takes: a piece of work look
 
 @dataclass
 class Clock:
-    """Time as counted work."""
+    """A fake clock that advances with each reading."""
 
     now: float = 0.0
 
@@ -32,22 +32,22 @@ class Clock:
         return self.now
 
 
-class Told(NoSink):
-    """Notes which of the filter service's tasks have work."""
+class RecordingSink(NoSink):
+    """Records the calls that announce background work."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def unfinished(self) -> None:
-        self.told.append("unfinished")
+        self.calls.append("unfinished")
 
     def fits(self) -> None:
-        self.told.append("fits")
+        self.calls.append("fits")
 
 
 @dataclass
 class Fleet:
-    """A judge on a cache filled by hand."""
+    """A filter service on a cache that the test fills."""
 
     nodes: int = 12
     policy: Policy = field(default_factory=Policy)
@@ -57,13 +57,13 @@ class Fleet:
     made: int = 0
 
     def __post_init__(self) -> None:
-        self.clock, self.mirror, decoder = Clock(), ClusterCache(), SliceDecoder()
-        self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+        self.clock, self.cache, decoder = Clock(), ClusterCache(), SliceDecoder()
+        self.cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for i in range(self.nodes):
-            self.mirror.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
-            self.mirror.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
-        self.judge = FilterService(
-            self.mirror, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
+            self.cache.apply_node(f"n{i}", decode_node(node_object(f"n{i}", MACHINES[i % self.kinds], {})))
+            self.cache.apply_slice(f"n{i}", decoder.decode(gpu_slice(f"n{i}", MACHINES[i % self.kinds])))
+        self.filter_service = FilterService(
+            self.cache, self.policy, Evaluator(Features()), self.clock, self.sink, limits=self.limits
         )
 
     @property
@@ -81,23 +81,23 @@ class Fleet:
         if constraint:
             devices["constraints"] = [{"matchAttribute": constraint}]
         decoded = decode_claim(asked)
-        self.mirror.apply_claim(decoded.key, decoded)
+        self.cache.apply_claim(decoded.key, decoded)
         found = Pod(ObjectKey(namespace, name), f"uid-{name}", (PodClaim("g", name),))
-        self.mirror.apply_pod(found.uid, found)
+        self.cache.apply_pod(found.uid, found)
         return found
 
     def hostile(self, selectors: int = 8) -> Pod:
-        """Every selector reads the UUID, so no two nodes look alike, and none is like that of another pod."""
+        """Every selector reads the UUID, so nodes share no evaluation; and each pod has selectors of its own."""
         number = self.made
         texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{number}-{i}"' for i in range(selectors)]
         return self.pod("hostile", *texts)
 
     def error(self, pod: Pod) -> str:
-        return self.judge.filter(pod, self.names).error
+        return self.filter_service.filter(pod, self.names).error
 
     def gone(self, pod: Pod) -> None:
-        self.mirror.apply_pod(pod.uid, None)
-        self.judge.forget_deleted()
+        self.cache.apply_pod(pod.uid, None)
+        self.filter_service.forget_deleted()
 
 
 GPU = 'device.attributes["gpu.nvidia.com"]'

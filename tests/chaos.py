@@ -1,4 +1,4 @@
-"""Chaos: real Berth processes against the sandbox, killed and disturbed by seed; then the objects alone are judged.
+"""Chaos: real Berth processes against the sandbox, killed and disturbed by seed; then only the objects are checked.
 
 `make chaos` runs everything, every write point of a bind at least 20 times before and after the write.
 """
@@ -76,7 +76,7 @@ async def _one_kill(
 
 
 def _remove(cluster: Cluster, name: str) -> None:
-    """The pod ends; its claims are released and go."""
+    """End the pod; its claims are released and deleted."""
     registry = cluster.api.registry
     registry.delete(RESOURCES["", "pods"], ("default", name))
     for part in ("a", "b"):
@@ -93,11 +93,11 @@ async def two_replicas(seed: int, pods: int, attempts: int, *, jumps: bool = Fal
         ports = [free_port(), free_port()]
         for port in ports:
             await berths.start(port, jumps=jumps)
-        faults.delay, faults.conflicts, faults.refusals = 0.05, 0.1, 0.05
+        faults.delay, faults.conflicts, faults.rejections = 0.05, 0.1, 0.05
         for i in range(pods):
             _apply_some_pod(cluster, i, rng.choice((1, 1, 2, 4)))
         counts = await _drive(cluster, ports, rng, attempts=attempts, cuts=0.03)
-        faults.delay = faults.conflicts = faults.refusals = 0.0
+        faults.delay = faults.conflicts = faults.rejections = 0.0
         wrong = await settled(cluster, satisfiable=False)
         assert not wrong, wrong
         assert counts["bound"], "nothing was bound at all"
@@ -126,9 +126,9 @@ def _apply_some_pod(cluster: Cluster, number: int, count: int) -> None:
 async def _drive(
     cluster: Cluster, ports: list[int], rng: random.Random, *, attempts: int = 100_000, cuts: float = 0.0
 ) -> dict[str, int]:
-    """Eight schedulers that know nothing of each other, each asking one replica for filter and perhaps the other to
-    bind, until no pod waits or they have made so many attempts together. `cuts` is the share of attempts at which all
-    watches are cut."""
+    """Eight independent schedulers, each of which filters with one replica and may bind with the other, until no pod
+    waits or they have made so many attempts together. `cuts` is the share of attempts at which all watches are cut.
+    """
     counts, left = {"bound": 0, "refused": 0, "errors": 0}, iter(range(attempts))
     names = [n["metadata"]["name"] for n in cluster.store.all("nodes")]
     async with aiohttp.ClientSession() as session:
@@ -192,8 +192,9 @@ async def bind_storm(seed: int, pods: int) -> dict[str, int]:
 
 
 async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, int]:
-    """Upgrade and roll back under load: the new process works beside the old one, then the old one is told to end, and
-    the other way round. `old` is the checkout of the version before."""
+    """Upgrade and roll back under load: the new process works beside the old one, then the old one gets SIGTERM, and
+    the other way round. `old` is the checkout of the version before.
+    """
     nodes = {f"n{i}": "hgx-h100-8" for i in range(-(-pods // 8))}
     rng = random.Random(seed)
     async with chaotic(seed, nodes) as (cluster, faults, berths):
@@ -203,7 +204,7 @@ async def rolling_update(seed: int, pods: int, old: Path = ROOT) -> dict[str, in
         names = iter(range(pods))
 
         def driven(*ports: int) -> asyncio.Task[dict[str, int]]:
-            """A sixth of the pods comes, and these processes are asked until all are bound."""
+            """Create a sixth of the pods, and ask these processes until all are bound."""
             for i in itertools.islice(names, -(-pods // 6)):
                 cluster.apply(claim(f"c{i}"))
                 cluster.apply(pod(f"p{i}", f"c{i}"))
@@ -302,14 +303,14 @@ async def many_pending(pods: int) -> dict[str, int]:
                 for one in cluster.store.all("pods"):
                     sent = {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
 
-                    async def judged(sent: Json = sent) -> Json | None:
+                    async def filter_reply(sent: Json = sent) -> Json | None:
                         async with session.post(
                             f"http://127.0.0.1:{port}/filter", json={"Pod": sent, "Nodes": None, "NodeNames": names}
                         ) as reply:
                             found = await reply.json()
                         return None if found["Error"] else found
 
-                    answer = await eventually(judged, "a filter without an error")
+                    answer = await eventually(filter_reply, "a filter without an error")
                     assert not answer["NodeNames"], answer
                     assert len(answer["FailedAndUnresolvableNodes"]) == len(names), answer
                 grown.append(berths.memory_mib(port))

@@ -22,7 +22,7 @@ _DAY_SECONDS = 86_400
 
 
 class JumpingClock:
-    """A clock of which no two looks need agree."""
+    """A wall clock that jumps at random between readings."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)

@@ -1,6 +1,6 @@
-"""What chaos happens in: a sandbox behind an API server with faults, Berth processes, and a judge of the objects.
+"""The sandbox for chaos tests: an API server with faults, Berth processes, and a check of the objects.
 
-`judge` knows only API objects and shares no code with Berth.
+`check_objects` knows only API objects and shares no code with Berth.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Faults:
         self._random = random.Random(seed)
         self.on_write: Callable[[str, str, str], bool] = lambda when, method, path: False  # True: the reply is lost
         self.conflicts = 0.0  # share of writes that meet a newer version
-        self.refusals = 0.0  # share of writes answered 429
+        self.rejections = 0.0  # share of writes answered 429
         self.delay = 0.0  # seconds that watch events may be late
         self.down = False  # the server answers nothing but 503, as while it restarts
         self.writes = 0  # that came
@@ -58,7 +58,7 @@ class Faults:
             await self._api(scope, receive, self._late(send) if b"watch=" in scope["query_string"] else send)
             return
         self.writes += 1
-        if self._random.random() < self.refusals:
+        if self._random.random() < self.rejections:
             await _refuse(send)
             return
         if self._random.random() < self.conflicts:
@@ -160,7 +160,7 @@ class Berths:
             await eventually(ready, "berth is ready")
 
     def kill(self, port: int) -> None:
-        """SIGKILL: nothing is finished, nothing is said."""
+        """Send SIGKILL: the process cannot finish any work."""
         process = self._processes.pop(port, None)
         if process is not None:
             os.kill(process.pid, signal.SIGKILL)
@@ -171,15 +171,17 @@ class Berths:
         await asyncio.gather(*(self.end(port) for port in list(self._processes)))
 
     async def end(self, port: int) -> None:
-        """As a pod ends: the API server, which lives in this loop, still answers while writes in flight are
-        finished."""
+        """Send SIGTERM, as kubelet does.
+
+        The API server runs in this loop and still answers, so writes in flight are completed.
+        """
         process = self._processes.pop(port)
         process.terminate()
         await eventually(lambda: process.poll() is not None, "berth ends")
         assert process.poll() == 0, f"berth ended with {process.poll()}"
 
     def memory_mib(self, port: int) -> float:
-        """Resident memory."""
+        """Resident memory of a process in MiB."""
         status = Path(f"/proc/{self._processes[port].pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
@@ -202,11 +204,11 @@ async def chaotic(seed: int, nodes: dict[str, str] | None = None) -> AsyncIterat
                 cluster.store.cut_watches()
 
 
-# -- the filter service: objects only -----------------------------------------------------------------------------
+# -- the check: objects only -----------------------------------------------------------------------------
 
 
-def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
-    """What is wrong with the objects, in words."""
+def check_objects(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
+    """The faults of the objects, as sentences."""
     wrong: list[str] = []
     claims = {(c["metadata"]["namespace"], c["metadata"]["name"]): c for c in cluster.store.all("resourceclaims")}
     holders: dict[tuple[str, str, str], list[str]] = {}
@@ -241,8 +243,8 @@ def judge(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
 
 
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
-    """Wait until nothing is wrong; the answer is what still is when that does not come."""
+    """Wait until the objects have no fault; returns the faults that are left after the time limit."""
     end = time.monotonic() + HANG_SECONDS
-    while (wrong := judge(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
+    while (wrong := check_objects(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
         await asyncio.sleep(0.05)
     return wrong

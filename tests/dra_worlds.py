@@ -56,7 +56,7 @@ def asks(name: str, **exactly: Any) -> dict:
 
 
 async def place(b: Serving, name: str) -> str:
-    """'' when the pod is bound, else the reason or error."""
+    """Filter and bind a pod; returns '' if it is bound, else the reason or error."""
     await b.settled()
     answer = await b.filter(name)
     if not answer["NodeNames"]:

@@ -23,7 +23,7 @@ async def run_pod(b: Berthing, name: str, claims: list[dict], annotations: dict[
 
 
 async def recorded(b: Berthing, name: str) -> PodHistory:
-    """What the console knows of a pod, once a record of it has come."""
+    """The console's history of a pod, once a record of the pod has arrived."""
     return await eventually(lambda: b.console.history.newest(ObjectKey("default", name)), f"a record of {name}")
 
 

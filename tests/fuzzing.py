@@ -1,4 +1,4 @@
-"""What the fuzzers share: how long they run, and JSON with one part made wrong.
+"""Shared parts of the fuzzers: the length of their runs, and JSON with one wrong part.
 
 BERTH_FUZZ is how many examples a fuzzer draws; `make fuzz` sets it. Without it runs are short and equal each time.
 """
@@ -68,8 +68,8 @@ def profile(share: float = 1.0) -> settings:
 
 def unfolded(text: str) -> bytes:
     r"""«a*3» is aaa, \xNN is a byte."""
-    told = re.sub(r"«(.+?)\*(\d+)»", lambda found: found[1] * int(found[2]), text).encode()
-    return re.sub(rb"\\x(..)", lambda found: bytes([int(found[1], 16)]), told)
+    expanded = re.sub(r"«(.+?)\*(\d+)»", lambda found: found[1] * int(found[2]), text).encode()
+    return re.sub(rb"\\x(..)", lambda found: bytes([int(found[1], 16)]), expanded)
 
 
 def replaced(value: Any, spot: Spot, text: bytes) -> bytes:
@@ -143,7 +143,7 @@ def _at(value: Any, spot: Spot) -> Any:
 
 
 def _put(value: Any, spot: Spot, new: Any) -> Any:
-    """A copy that shares what is not on the way to the spot."""
+    """A copy that shares all parts that do not contain the spot."""
     if not spot:
         return new
     copy = value.copy()

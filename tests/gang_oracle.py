@@ -130,7 +130,7 @@ def choices(cluster: GangCluster, member: dict, node: int, use: Use) -> Iterator
 
 
 def _share(device: dict, option: dict, use: Use, key: Device) -> int:
-    """What is taken of a device once the member has its share; entries of one device replace each other."""
+    """The use of a device after the member takes its share; entries of one device replace each other."""
     return sum(amount for one, amount in use if one == key) + option["memory"] if device["memory"] else 0
 
 

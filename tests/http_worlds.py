@@ -40,7 +40,9 @@ async def listening(app: Any, limits: HttpLimits, tls: Tls | None = None) -> Asy
 
 @asynccontextmanager
 async def berth(limits: HttpLimits = LIMITS, access: Access | None = None) -> AsyncIterator[int]:
-    """The port of a Berth whose verbs and pages have these limits: pages are what serve does not answer."""
+    """The port of a Berth whose verbs and pages have these limits; the console answers all paths that serve does not
+    have.
+    """
     async with berthing({"n1": "t4-4"}) as b:
         verbs = ServeApp(b.app.service, Probes(b.app.service), limits=limits)
         async with listening(AtOneAddress(verbs, ConsoleApp(b.console, access, limits)), limits) as (_, port):

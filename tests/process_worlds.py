@@ -39,7 +39,7 @@ def write_kubeconfig(folder: Path, api: str) -> Path:
 
 @asynccontextmanager
 async def process(folder: Path, *words: str) -> AsyncIterator[None]:
-    """A process of berth, which ends well when it is told to."""
+    """A process of berth, which exits with 0 on SIGTERM."""
     command = [sys.executable, "-m", "extender", *words, "--kubeconfig", str(folder / "kubeconfig")]
     running = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
@@ -82,8 +82,8 @@ async def served_with_console(folder: Path, *options: str, host: str = "127.0.0.
 async def filtered(client: httpx.AsyncClient, port: int, body: dict) -> dict:
     """The first answer without an error: the watch may not show the claim yet."""
 
-    async def judged() -> dict | None:
+    async def filter_reply() -> dict | None:
         found = (await client.post(f"http://127.0.0.1:{port}/filter", json=body)).json()
         return None if found["Error"] else found
 
-    return await eventually(judged, "a filter without an error")
+    return await eventually(filter_reply, "a filter without an error")

@@ -26,7 +26,7 @@ BERTH = "system:serviceaccount:berth-system:berth"
 TOKENS = {
     "good": TokenUser(BERTH, ("berth-console",)),
     "both": TokenUser(BERTH, ("other", "berth-console")),
-    "stranger": TokenUser("system:serviceaccount:default:default", ("berth-console",)),
+    "other-account": TokenUser("system:serviceaccount:default:default", ("berth-console",)),
     "wrong-audience": TokenUser(BERTH, ("https://kubernetes.default.svc",)),
 }
 

@@ -30,15 +30,14 @@ class Serving:
     api: str  # the sandbox's address
 
     async def filter(self, pod: str, names: list[str] | None = None) -> Json:
-        """Berth's answer for these nodes, or for all. As kube-scheduler does, ask again where Berth says that it needs
-        longer."""
+        """Berth's reply for these nodes, or for all. As kube-scheduler does, filter again if Berth needs more time."""
         names = names or [n["metadata"]["name"] for n in self.cluster.store.all("nodes")]
 
-        async def judged() -> Json | None:
+        async def filter_reply() -> Json | None:
             found = await self.filter_once(pod, names)
             return None if found["Error"].endswith(": retry") else found
 
-        return await eventually(judged, f"every node is judged for pod {pod}")
+        return await eventually(filter_reply, f"Berth has evaluated every node for pod {pod}")
 
     async def filter_once(self, pod: str, names: list[str]) -> Json:
         reply = await self.client.post("/filter", json={"Pod": self.pod(pod), "Nodes": None, "NodeNames": names})
@@ -104,7 +103,7 @@ class Berthing(Serving):
 
 
 class AtOneAddress:
-    """Serve and console behind one client: what serve answers is serve's."""
+    """Serve and console behind one client; serve answers the paths that it has."""
 
     def __init__(self, serve: ServeApp, console: ConsoleApp) -> None:
         self._serve = serve

@@ -1,4 +1,4 @@
-"""A supervisor whose tasks a test lets fail, and the service with it."""
+"""A supervisor whose tasks fail when a test wants it, and the service with this supervisor."""
 
 from __future__ import annotations
 

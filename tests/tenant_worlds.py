@@ -77,8 +77,10 @@ async def in_use(name: str) -> AsyncIterator[Berthing]:
 
 
 async def leftover(b: Serving, *finalizers: str, writer: str = "") -> str:
-    """The special claim of p1 as a process that died after the allocation leaves it; the answer is its name. Without a
-    writer it is kube-scheduler's, for whose bind Berth does not wait."""
+    """The special claim of p1 as a process that died after the allocation leaves it; returns its name.
+
+    Without a writer it is kube-scheduler's, for whose bind Berth does not wait.
+    """
     name = "p1-extended-resources-abcde"
     b.cluster.apply(claim(name))
     allocated(b, name, "gpu-0", "p1", writer=writer)

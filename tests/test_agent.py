@@ -78,7 +78,7 @@ async def test_published_fabric_is_that_of_the_machine(name: str) -> None:
 
 
 async def test_writes_on_change_only() -> None:
-    """Trembling memory is not written; a real change is, once."""
+    """The agent ignores small changes of the memory in use, and writes a real change once."""
     nvml = FakeNvml(MACHINES["hgx-h100-8"])
     async with publishing(nvml) as (_, agent):
         for tremble in (0, 50, 100, 30, 80):
@@ -128,7 +128,7 @@ def test_hysteresis_holds_at_an_edge() -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_any_call_may_fail(call: str) -> None:
-    """A value that NVML does not give stays unknown; nothing breaks, and nothing is promised that is not there."""
+    """A value that NVML does not give stays unknown and causes no error."""
     nvml = FakeNvml(MACHINES["dgx1-v100"])
     nvml.broken.add(call)
     async with publishing(nvml) as (cluster, agent):
@@ -180,7 +180,7 @@ async def test_sick_gpu_says_so() -> None:
 
 
 async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
-    """A call that hangs does not hang the agent: the slice says stale, and is not believed; later it is fresh again."""
+    """A call of NVML that hangs does not block the agent: its slice is stale and ignored until the call returns."""
     nvml = FakeNvml(MACHINES["dgx1-v100"])
     async with publishing(nvml, deadline_seconds=0.2) as (cluster, agent):
 
@@ -245,9 +245,10 @@ def test_numa_is_what_the_kernel_says_of_the_pci_device(tmp_path: Path, text: st
     assert sysfs_numa("0000:65:00.0", tmp_path) == numa
 
 
-async def test_xids_link_errors_and_mig_are_told() -> None:
-    """A critical XID makes a GPU sick until the agent restarts, one of the application's does not; rising errors speak
-    up."""
+async def test_the_slice_shows_xids_link_errors_and_mig() -> None:
+    """A critical XID marks a GPU as sick until the agent restarts, an XID of an application does not; rising error
+    counts are published.
+    """
     nvml = FakeNvml(MACHINES["hgx-h100-8"])
     nvml.xids = [(3, 79), (4, 31)]
     async with publishing(nvml) as (cluster, agent):
@@ -303,8 +304,8 @@ async def test_a_heartbeat_every_five_minutes_and_no_sooner() -> None:
         assert cluster.store["resourceslices", NAME]["spec"]["devices"][0]["attributes"]["readAt"] == {"int": 1010}
 
 
-async def test_the_command_ends_when_it_is_told(tmp_path: Path) -> None:
-    """As a container's first process it would never see a SIGTERM that it does not ask for."""
+async def test_the_command_ends_on_sigterm(tmp_path: Path) -> None:
+    """The first process of a container gets SIGTERM only if it has a handler for it."""
     cluster = Cluster()
     cluster.apply(node_object("n", MACHINES["t4-4"], {}))
     async with cluster.serving() as api:

@@ -1,4 +1,4 @@
-"""Allocations judged by the answers of the reference implementation, in its own order."""
+"""Allocations equal those of the reference implementation, in the reference's order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def comparable(allocations: list | None) -> list | None:
 
 
 def difference(case: Case | CaseError) -> str:
-    """How Berth's answer differs from the recorded one; '' where it does not."""
+    """The difference between Berth's answer and the recorded one; '' if they are equal."""
     if isinstance(case, CaseError):
         return case.message
     found, preferred = answer(case, "in-tree"), answer(case, "preferred")

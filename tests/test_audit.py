@@ -1,4 +1,4 @@
-"""The auditor finds what must not be, says so once, and touches nothing."""
+"""The auditor reports each inconsistency once and changes no object."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_findings(claims: list[dict], kinds: list[str]) -> None:
         assert await audited(b, *copy.deepcopy(claims)) == kinds
 
 
-async def test_told_once_on_every_claim_and_nothing_is_written_to_them() -> None:
+async def test_each_claim_gets_one_event_and_is_not_written() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         await audited(b, allocated("a", "gpu-0"), allocated("b", "gpu-0"))
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Every background task of every program fails and starts again; a program ends when it is told to."""
+"""Every background task of every program fails and starts again; a program ends on SIGTERM."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ async def each_fails_and_starts_again(supervisor: Breakable, client: httpx.Async
         with capture_logs() as lines:
             supervisor.break_(name)
             await eventually(lambda name=name, before=before: supervisor.runs[name] > before)
-        told = [line for line in lines if line.get("task") == name]
-        assert told
-        assert told[0]["event"] == "task failed"
-        assert told[0]["problem"] == f"RuntimeError: a bug in {name}"
-        assert told[0]["exc_info"].__traceback__ is not None
+        failed_runs = [line for line in lines if line.get("task") == name]
+        assert failed_runs
+        assert failed_runs[0]["event"] == "task failed"
+        assert failed_runs[0]["problem"] == f"RuntimeError: a bug in {name}"
+        assert failed_runs[0]["exc_info"].__traceback__ is not None
         assert supervisor.failures[name] == 1
     wanted = {f'berth_task_failures_total{{task="{name}"}} 1.0' for name in supervisor.names}
 
@@ -95,7 +95,7 @@ async def test_every_task_of_both_in_one_process_fails_and_starts_again() -> Non
 
 @asynccontextmanager
 async def ends_on_sigterm(serving: asyncio.Task[None]) -> AsyncIterator[None]:
-    """The servers that run in a task end when the process is told to."""
+    """The servers that run in a task end when the process gets SIGTERM."""
     try:
         yield
     finally:
@@ -115,8 +115,8 @@ async def test_every_task_of_berth_serve_fails_and_starts_again(tmp_path: Path) 
     listen = Listen(("127.0.0.1", free_port()), ("127.0.0.1", probes), tls)
     async with cluster.serving() as api, httpx.AsyncClient(timeout=HANG_SECONDS) as client:
         credentials = Credentials(api, None, lambda: None)
-        nobody = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
-        serving = asyncio.create_task(run(credentials, listen, policy, nobody, supervisor=supervisor))
+        unreachable = RecordsTo("https://127.0.0.1:9", ca=tmp_path / "ca.crt")
+        serving = asyncio.create_task(run(credentials, listen, policy, unreachable, supervisor=supervisor))
         url = f"http://127.0.0.1:{probes}"
         async with ends_on_sigterm(serving):
             await answers(client, f"{url}/readyz", "ok", serving)
@@ -181,7 +181,7 @@ async def test_a_process_ends_though_a_page_is_open() -> None:
 
 
 async def answers(client: httpx.AsyncClient, url: str, words: str, serving: asyncio.Task[None]) -> None:
-    """Wait until the address says so, or berth serve ended."""
+    """Wait until a GET of the URL returns these words; fail if berth serve ended."""
 
     async def said() -> bool:
         if serving.done():
@@ -210,7 +210,7 @@ async def test_a_server_that_ends_by_itself_ends_the_process_with_an_error() -> 
             await serving
 
 
-async def test_servers_that_are_told_to_end_are_no_error() -> None:
+async def test_servers_that_end_on_sigterm_are_no_error() -> None:
     async with composed(Supervisor()) as (_, app, _):
         servers = [server(app, ("127.0.0.1", free_port()), VERBS) for _ in range(2)]
         bound = {one: listen_on("--listen", one.config.host, one.config.port) for one in servers}

@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: each on something small whose outcome is known."""
+"""Each benchmark runs on a small input whose result is known."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_demand_of_a_trace() -> None:
 
 def test_masks_of_selectors(capsys: pytest.CaptureFixture[str]) -> None:
     cel.masks(cel.fleet(2))
-    told = capsys.readouterr().out.splitlines()
-    assert "bytes each" in told[0]
-    assert [line.split()[0] for line in told[2:]] == [*cel.SELECTORS, *cel.OURS_ONLY]
+    printed = capsys.readouterr().out.splitlines()
+    assert "bytes each" in printed[0]
+    assert [line.split()[0] for line in printed[2:]] == [*cel.SELECTORS, *cel.OURS_ONLY]
 
 
 def test_predictions_of_bandwidth_are_near_what_was_measured() -> None:

@@ -1,4 +1,4 @@
-"""Binding, row by row of what can go wrong (over real HTTP, against the sandbox)."""
+"""Binding with each fault that can happen, over real HTTP against the sandbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NODES = {"n1": "a100-pcie-8-bridged", "n2": "t4-4"}
 
 
 async def scheduled(b: Serving, name: str, *claims: str) -> str:
-    """Create a pod and filter it; the answer is Berth's first choice."""
+    """Create a pod and filter it; returns the first node of the reply."""
     b.cluster.apply(pod(name, *claims))
     await b.settled()
     return (await b.filter(name))["NodeNames"][0]
@@ -125,7 +125,7 @@ async def test_failed_binding_is_taken_back() -> None:
 
 @pytest.mark.parametrize("verb", ["finalizer", "status", "binding"])
 async def test_lost_replies(verb: str) -> None:
-    """The write lands, the reply does not: the bind still ends in one allocation and success."""
+    """The reply to a successful write is lost: the bind still succeeds with one allocation."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
@@ -147,7 +147,7 @@ async def test_lost_replies(verb: str) -> None:
 
 
 async def test_conflict_is_read_again() -> None:
-    """A claim that changed between is read again; one that another process allocated is given up."""
+    """After a conflict the bind reads the claim again, and succeeds."""
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
         node = await scheduled(b, "p", "c")
@@ -245,7 +245,7 @@ async def test_what_is_lost_by_an_old_cache_is_not_taken_back_from_who_has_it_no
 
 
 @pytest.mark.parametrize(("later", "words"), [("undone", "was taken back"), ("moved", "allocated elsewhere")])
-async def test_a_cache_older_than_the_own_rollback_binds_nobody(later: str, words: str) -> None:
+async def test_no_pod_is_bound_by_a_cache_older_than_the_own_rollback(later: str, words: str) -> None:
     """A bind gave way and took its allocation back; the watch does not show that yet when the pod is bound again. Found
     by `make chaos`, two replicas, twice in forty runs."""
     async with replicas(NODES) as ((b, _), (gate, _)):

@@ -72,26 +72,26 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
     for number in range(1, 64):
         taken = [device for bit, device in enumerate(fleet.devices[node]) if number >> bit & 1]
         fleet.hold(0, node, taken)
-        fleet.mirror.snapshot()
+        fleet.cache.snapshot()
     gc.collect()
-    found = fleet.mirror.interned()
+    found = fleet.cache.interned()
     assert (found["states"], found["signatures"], found["looks"], found["appearances"]) == (5, 5, 1, 1)
 
 
 def test_counters_of_a_pool_go_with_its_node() -> None:
     fleet = Fleet("mig")
     fleet.fill(2, 0.5)
-    fleet.mirror.snapshot()
-    assert fleet.mirror.interned()["counters"] == 2
+    fleet.cache.snapshot()
+    assert fleet.cache.interned()["counters"] == 2
     fleet.remove_node("node-000001")
-    fleet.mirror.snapshot()
+    fleet.cache.snapshot()
     gc.collect()
-    found = fleet.mirror.interned()
+    found = fleet.cache.interned()
     assert found["counters"] == found["hardware"] == 1
 
 
 def test_agents_are_forgotten_with_their_nodes() -> None:
-    """Whichever goes first, and whether the agent was silent before."""
+    """The slice or the node is deleted first, and the agent was silent before or not."""
     for slice_first, silent_before in itertools.product((True, False), repeat=2):
         cache = ClusterCache()
         agent = Slice(f"{FABRIC_DRIVER}-n", PoolKey(FABRIC_DRIVER, "n"), 1, 1, NodeSelection(node_name="n"))
@@ -129,9 +129,9 @@ def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
     for number in range(1, 64):
         taken = [device for bit, device in enumerate(fleet.devices["node-000001"]) if number >> bit & 1]
         fleet.hold(0, "node-000001", taken)
-        snapshot = fleet.mirror.snapshot()
+        snapshot = fleet.cache.snapshot()
         for ranking in rankings:
-            assert ranking.update(snapshot, fleet.judge.evaluation_context(snapshot))
+            assert ranking.update(snapshot, fleet.filter_service.evaluation_context(snapshot))
             assert ranking.groups <= 3 + 2 + 2 + 2 * 2
     first, second = ([(name, placement.score) for name, placement in ranking.best(None, 9)] for ranking in rankings)
     assert first == second
@@ -141,8 +141,10 @@ def test_rankings_are_bounded_by_bytes_and_the_least_recently_asked_goes_first()
     fleet = Fleet("mixed")
     fleet.fill(2, 0.5)
     requirements = [fleet.requirements(fleet.pod(f"p{shape}", shape, 1)) for shape in range(6)]
-    snapshot = fleet.mirror.snapshot()
-    context = replace(fleet.judge.evaluation_context(snapshot), placements=None)  # or rankings would share them
+    snapshot = fleet.cache.snapshot()
+    context = replace(
+        fleet.filter_service.evaluation_context(snapshot), placements=None
+    )  # or rankings would share them
     alone = RankingCache()
     alone.get_or_create(requirements[0]).update(snapshot, context)
     rankings = RankingCache(limit_bytes=int(2.5 * alone.estimated_bytes))
@@ -167,8 +169,8 @@ def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
     ranking, sizes = NodeRanking(requirements), []
     for _ in range(4):
         fleet.fill(3, 0.5)
-        snapshot = fleet.mirror.snapshot()
-        ranking.update(snapshot, fleet.judge.evaluation_context(snapshot))
+        snapshot = fleet.cache.snapshot()
+        ranking.update(snapshot, fleet.filter_service.evaluation_context(snapshot))
         sizes.append(ranking.estimated_bytes)
     assert sizes == sorted(set(sizes))
 
@@ -178,18 +180,18 @@ def test_shortlists_and_rejected_pods_are_bounded() -> None:
     fleet.fill(1, 0.0)
     for number in range(5):
         assert fleet.filter(fleet.pod(f"fits-{number}", 1, 1)).passed
-        fleet.mirror.release(f"fits-{number}")
+        fleet.cache.release(f"fits-{number}")
         assert not fleet.filter(fleet.pod(f"waits-{number}", 2, 9)).passed
-    found = fleet.judge.remembered()
+    found = fleet.filter_service.remembered()
     assert (found["shortlists"], found["rejected"]) == (3, 3)
-    assert fleet.judge.unschedulable_pods() == ["waits-2", "waits-3", "waits-4"]
+    assert fleet.filter_service.unschedulable_pods() == ["waits-2", "waits-3", "waits-4"]
 
 
 def test_machines_that_differ_in_their_links_never_share_a_state() -> None:
-    """However many graphs are forgotten meanwhile: a key made of addresses would one day be equal."""
+    """A key of memory addresses could become equal after graphs are dropped; the key must be of values."""
     fleet = Fleet("mixed")
     fleet.fill(5, 0.0)
-    states = {node_info.state.allocation_class for node_info in fleet.mirror.snapshot().node_infos.values()}
+    states = {node_info.state.allocation_class for node_info in fleet.cache.snapshot().node_infos.values()}
     assert len(states) == 4, "five machines, two of which are alike"
 
 
@@ -204,26 +206,26 @@ def test_a_policy_remembers_few_sets_of_overrides() -> None:
 
 
 def asked(count: int, eighths: int = 0) -> ClaimSpec:
-    """For GPUs, or for eighths of the memory of one."""
+    """A request for GPUs, or for eighths of the memory of one GPU."""
     memory = {"memory": Quantity(eighths * (10 << 30) * NANO, BINARY_SI)} if eighths else None
     return ClaimSpec((Request("r", (DeviceRequest("r", "c", count=count, capacity=memory),)),))
 
 
 def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
-    """39 sizes: each share alone rounds to 0, and then no size was expected."""
+    """With 39 sizes each share rounds to 0. The estimate once was empty then."""
     sizes = [asked(count) for count in range(1, 33)] + [asked(1, eighths) for eighths in range(1, 8)]
-    book = RequestMixEstimator()
+    estimator = RequestMixEstimator()
     for number, spec in enumerate([*sizes * 5, asked(7)]):
-        book.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=spec))
-    ((shape, share),) = book.mix(80 << 30)
+        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=spec))
+    ((shape, share),) = estimator.mix(80 << 30)
     assert (shape.gpus, share > 0) == (7, True)
 
 
 def test_expected_demand_is_that_of_the_last_claims() -> None:
-    book = RequestMixEstimator(window=40)
+    estimator = RequestMixEstimator(window=40)
     for number in range(90):
-        book.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))
-    ((shape, share),) = book.mix(80 << 30)
+        estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))
+    ((shape, share),) = estimator.mix(80 << 30)
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 
 

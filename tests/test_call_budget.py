@@ -1,4 +1,7 @@
-"""Every call ends with its budget of seconds and steps, and what it judged is right. Time is counted work."""
+"""Every call ends with its budget of seconds and steps, and its results are correct.
+
+A fake clock advances with each evaluation.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +36,26 @@ SHAPES = [
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(SHAPES), st.lists(st.integers(0, 40), max_size=12), st.lists(st.integers(0, 11), max_size=4))
-def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
+def test_evaluation_in_many_small_budgets_equals_one_evaluation(
     shape: dict, steps: list[int], changes: list[int]
 ) -> None:
-    """Wherever budgets end, and whatever changes in between, the statuses are those of a ranking without a budget."""
+    """The statuses equal those of a ranking without a budget, for all ends of budgets and all changes in between."""
     fleet, masks = Fleet(), Masks()
     asked = fleet.pod("a", *shape.get("selectors", ()), **{k: v for k, v in shape.items() if k != "selectors"})
 
     def newest(masks: Masks, budget: CallBudget | None = None) -> tuple:
-        snapshot = fleet.mirror.snapshot()
+        snapshot = fleet.cache.snapshot()
         context = EvaluationContext(masks, Features(), snapshot.baseline)
         return snapshot, context if budget is None else replace(context, budget=budget)
 
-    requirements = requirements_of(asked, fleet.mirror.snapshot(), Policy())
+    requirements = requirements_of(asked, fleet.cache.snapshot(), Policy())
     assert isinstance(requirements, PodRequirements)
     ranking = NodeRanking(requirements)
     for position, some in enumerate(steps):
         ranking.update(*newest(masks, CallBudget(1.0, some, lambda: 0.0)))
         if position < len(changes):
             name, machine = f"n{changes[position]}", MACHINES[(changes[position] + position) % 3]
-            fleet.mirror.apply_slice(name, SliceDecoder().decode(gpu_slice(name, machine)))
+            fleet.cache.apply_slice(name, SliceDecoder().decode(gpu_slice(name, machine)))
     done, calls = False, 0
     while not done:
         done, calls = ranking.update(*newest(masks, CallBudget(1.0, 0, lambda: 0.0))), calls + 1
@@ -60,7 +63,7 @@ def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
     fresh = NodeRanking(requirements)
     fresh.update(*newest(Masks()))
     assert ranking.unschedulable_counts() == fresh.unschedulable_counts()
-    node_infos = fleet.mirror.snapshot().node_infos
+    node_infos = fleet.cache.snapshot().node_infos
     assert {name: type(ranking.status(node_info)) for name, node_info in node_infos.items()} == {
         name: type(fresh.status(node_info)) for name, node_info in node_infos.items()
     }
@@ -70,9 +73,9 @@ def test_what_is_judged_in_many_small_budgets_is_judged_as_at_once(
 
 
 def test_a_mask_goes_on_where_its_budget_ended() -> None:
-    """No device is asked twice, and nothing of the half-made mask is left."""
+    """Each device is evaluated once, and no part of the incomplete mask is kept."""
     fleet, masks = Fleet(), Masks()
-    slice_ = fleet.mirror.snapshot().node_infos["n1"].inventory.offsets[0][0]
+    slice_ = fleet.cache.snapshot().node_infos["n1"].inventory.offsets[0][0]
     text, ended, found = 'device.attributes["gpu.nvidia.com"].productName.endsWith("4")', 0, None
     while found is None:
         try:
@@ -87,7 +90,7 @@ def test_a_mask_goes_on_where_its_budget_ended() -> None:
 
 def test_half_made_masks_are_bounded_with_the_others() -> None:
     fleet, masks = Fleet(), Masks(mask_bytes=2000)
-    slice_ = fleet.mirror.snapshot().node_infos["n1"].inventory.offsets[0][0]
+    slice_ = fleet.cache.snapshot().node_infos["n1"].inventory.offsets[0][0]
     for number in range(50):
         for _ in range(3):
             with suppress(CallBudgetSpent):
@@ -119,14 +122,14 @@ def test_a_costly_search_ends_with_the_call_and_comes_to_its_end_later() -> None
         "constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": names[-2:]}],
     }
     decoded = decode_claim(asked)
-    fleet.mirror.apply_claim(decoded.key, decoded)
+    fleet.cache.apply_claim(decoded.key, decoded)
     waiting = Pod(ObjectKey("hostile", "search"), "uid-search", (PodClaim("g", "search"),))
-    fleet.mirror.apply_pod(waiting.uid, waiting)
+    fleet.cache.apply_pod(waiting.uid, waiting)
     calls, longest, answer = 0, 0.0, None
     while answer is None or answer.error:
         fleet.clock.now += 60
         began, calls = fleet.clock.now, calls + 1
-        answer = fleet.judge.filter(waiting, fleet.names)
+        answer = fleet.filter_service.filter(waiting, fleet.names)
         longest = max(longest, fleet.clock.now - began)
     assert not answer.passed
     assert set(answer.failed) == set(fleet.names)
@@ -142,24 +145,24 @@ def test_a_call_is_bounded_by_steps_too() -> None:
 
 
 def test_bind_prioritize_and_requeue_are_bounded_too() -> None:
-    """Bind says that it gave up and writes nothing; what it did is kept, so it comes to an end."""
+    """An evaluation whose budget ends gives up. Its results are kept, so repeated calls complete it."""
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
-    snapshot = fleet.mirror.snapshot()
-    assert set(fleet.judge.prioritize(asked, fleet.names)) == {(name, 0) for name in fleet.names}
+    snapshot = fleet.cache.snapshot()
+    assert set(fleet.filter_service.prioritize(asked, fleet.names)) == {(name, 0) for name in fleet.names}
     slow = Fleet(nodes=3, limits=EvaluationLimits(steps=5))
     asked = slow.hostile()
-    requirements, spent = requirements_of(asked, slow.mirror.snapshot(), Policy()), 0
+    requirements, spent = requirements_of(asked, slow.cache.snapshot(), Policy()), 0
     assert isinstance(requirements, PodRequirements)
     assert snapshot is not None
     status = None
     while status is None:
         try:
-            status = slow.judge.evaluate_node(requirements, "n1", slow.mirror.snapshot())
+            status = slow.filter_service.evaluate_node(requirements, "n1", slow.cache.snapshot())
         except CallBudgetSpent:
             spent += 1
     assert spent > 3
     fresh = Fleet(nodes=3)
-    again = requirements_of(fresh.hostile(), fresh.mirror.snapshot(), Policy())
+    again = requirements_of(fresh.hostile(), fresh.cache.snapshot(), Policy())
     assert isinstance(again, PodRequirements)
-    assert fresh.judge.evaluate_node(again, "n1", fresh.mirror.snapshot()) == status
+    assert fresh.filter_service.evaluate_node(again, "n1", fresh.cache.snapshot()) == status

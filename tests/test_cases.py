@@ -1,4 +1,4 @@
-"""Allocator cases of our own, their work, their innocence, and that nothing depends on chance."""
+"""The project's own cases of the allocator: results, number of steps, no side effects, and no randomness."""
 
 from __future__ import annotations
 
@@ -85,39 +85,39 @@ from extender.model.claim import ObjectKey
 from extender.scheduling.evaluator import Evaluator
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 import orjson
-mirror, decoder, rng = ClusterCache(), SliceDecoder(), random.Random(int(sys.argv[1]))
+cache, decoder, rng = ClusterCache(), SliceDecoder(), random.Random(int(sys.argv[1]))
 events = []
 for i, (kind, machine) in enumerate(sorted(carried_machines().items()) * 2):
     name = f"{kind}-{i}"
-    events.append(lambda n=name, m=machine: mirror.apply_node(n, decode_node(node_object(n, m, {}))))
+    events.append(lambda n=name, m=machine: cache.apply_node(n, decode_node(node_object(n, m, {}))))
     for obj in (gpu_slice(name, machine), fabric_slice(name, machine)):
         s = decoder.decode(obj)
-        events.append(lambda s=s: mirror.apply_slice(s.name, s))
+        events.append(lambda s=s: cache.apply_slice(s.name, s))
 rng.shuffle(events)
 for event in events: event()
-mirror.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
-names = sorted(mirror.store.nodes)
+cache.apply_class("gpu.nvidia.com", decode_class(GPU_CLASS))
+names = sorted(cache.store.nodes)
 rng.shuffle(names)
-judge = FilterService(mirror, Policy(), Evaluator(Features()), lambda: 0.0)
+filter_service = FilterService(cache, Policy(), Evaluator(Features()), lambda: 0.0)
 digest = hashlib.sha256()
 for count in (1, 2, 4, 8, 9):
     asked = {"deviceClassName": "gpu.nvidia.com", "count": count}
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": asked}]}}
     claim = decode_claim({"metadata": {"namespace": "x", "name": f"c{count}", "uid": f"u{count}"}, "spec": spec})
-    mirror.apply_claim(claim.key, claim)
+    cache.apply_claim(claim.key, claim)
     metadata = {"namespace": "x", "name": f"p{count}", "uid": f"p{count}"}
     pod = {"metadata": metadata, "spec": {"resourceClaims": [{"name": "g", "resourceClaimName": f"c{count}"}]}}
     body = orjson.dumps({"Pod": pod, "NodeNames": names})
     args = wire.decode_args(body)
-    answer = judge.filter(args.pod, args.names)
+    answer = filter_service.filter(args.pod, args.names)
     digest.update(repr((answer.passed, sorted(answer.failed.items()))).encode())
-    digest.update(wire.encode_scores(judge.prioritize(args.pod, answer.passed)))
+    digest.update(wire.encode_scores(filter_service.prioritize(args.pod, answer.passed)))
 print(digest.hexdigest())
 """
 
 
 def test_same_cluster_same_bytes() -> None:
-    """Whatever the hash seed and the order in which objects arrived, the answers are the same."""
+    """The answers depend neither on the hash seed nor on the order in which objects arrive."""
     found = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -68,7 +68,7 @@ EXPENSIVE = {name: unfolded(text) for name, text in yaml.safe_load((CASES / "hos
 
 @pytest.mark.parametrize("name", EXPENSIVE)
 def test_expensive_expressions_end_within_their_budget(name: str) -> None:
-    """An answer is fine too; twice the same, whatever the first run left in a cache."""
+    """A result is allowed, too. The second run gives the same result as the first, independent of caches."""
 
     def end() -> object:
         try:
@@ -143,7 +143,7 @@ alphabet = st.sampled_from([*WORDS.split(), " "])
 @settings(max_examples=6 * settings().max_examples)
 @given(st.lists(alphabet, max_size=25).map("".join))
 def test_no_text_breaks_it(text: str) -> None:
-    """Whatever is written, the answer is a bool or an error of ours."""
+    """Every text gives a bool or a CelError."""
     with contextlib.suppress(CelError):
         assert compile_selector(text).match(BLANK, "d") in (True, False)
 

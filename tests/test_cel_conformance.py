@@ -1,4 +1,4 @@
-"""Selectors judged by the answers of the reference implementation."""
+"""Results of selectors equal those of the reference implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = SHARED / "conformance" / "cel"
 
 
 def difference(case: dict) -> str:
-    """How Berth's answer differs in kind or match; '' where it does not."""
+    """The difference between Berth's answer and the recorded one in kind or match; '' if there is none."""
     expected = next(kind for kind in KINDS if kind in case["expect"])
     found = answer(case, "case")
     if [kind for kind in KINDS if found[kind] is not None] != [expected]:

@@ -12,7 +12,7 @@ from tests.chaos import (
     rolling_update,
     two_replicas,
 )
-from tests.chaos_world import judge
+from tests.chaos_world import check_objects
 from tests.running_berth import claim, pod
 
 
@@ -50,7 +50,7 @@ async def test_pods_that_fit_nowhere_leave_no_memory() -> None:
     assert (await many_pending(100))["pods"] == 100
 
 
-def test_the_filter_service_sees_what_is_wrong() -> None:
+def test_check_objects_finds_faults() -> None:
     cluster = Cluster()
     held = claim("a")
     held["status"] = {
@@ -65,7 +65,7 @@ def test_the_filter_service_sees_what_is_wrong() -> None:
             cluster.apply(one)
         cluster.apply(pod(name, "b" if name == "q" else "c"))
         cluster.store["pods", ("default", name)]["spec"]["nodeName"] = "n1"
-    wrong = " ".join(judge(cluster))
+    wrong = " ".join(check_objects(cluster))
     for words in (
         "claim a leaked",
         "held by ['a', 'b']",

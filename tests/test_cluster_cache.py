@@ -1,4 +1,4 @@
-"""Take and give back are inverse; snapshots share what did not change; the reservations keeps to its table."""
+"""Usage after take and give back is unchanged; snapshots share unchanged parts; reservations follow their table."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ steps = st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), st.lists(results, m
 
 @given(steps)
 def test_usage_ends_where_it_began(sequence: list) -> None:
-    """Whatever holders put, after each is dropped nothing is in use."""
-    book = AllocatedDevices()
+    """No device is in use after each holder is dropped."""
+    allocated = AllocatedDevices()
     for holder, held in sequence:
-        book.put(("claim", holder), held)
+        allocated.put(("claim", holder), held)
     for holder in "123":
-        book.drop(("claim", holder))
-    assert book.pool(POOL) == UNUSED
-    assert not book.pools()
+        allocated.drop(("claim", holder))
+    assert allocated.pool(POOL) == UNUSED
+    assert not allocated.pools()
 
 
 @given(steps, st.randoms(use_true_random=False))
 def test_usage_does_not_depend_on_order(sequence: list, rng: random.Random) -> None:
-    """Only the last word of each holder counts, in whatever order they speak."""
+    """Only the last `put` of each holder counts, independent of the order."""
     last = dict(sequence)
     first, second = AllocatedDevices(), AllocatedDevices()
     for holder, held in sequence:
@@ -95,7 +95,7 @@ def test_equal_nodes_have_equal_signatures() -> None:
 
 
 def test_nodes_whose_counters_have_other_amounts_are_in_other_states() -> None:
-    """They once shared a status: where the first of them could not serve a partition, none could."""
+    """Such nodes once shared a status: if the first of them had no room for a partition, none had."""
     cache, decoder = ClusterCache(), SliceDecoder()
     for name, amount in (("n1", "1"), ("n2", "2"), ("n3", "2")):
         cache.apply_node(name, decode_node({"metadata": {"name": name}}))
@@ -137,7 +137,7 @@ def test_holds_expire() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=12))
-def test_holds_end_at_their_deadline_in_whatever_order_they_came(steps: list[tuple[int, int, int]]) -> None:
+def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, int]]) -> None:
     cache, now, deadlines = filled(), 0.0, {}
     for who, lasting, later in steps:
         cache.release(f"pod-{who}")
@@ -185,8 +185,7 @@ def in_state(state: ReservationState) -> Reservations:
 @pytest.mark.parametrize("state", list(ReservationState))
 @pytest.mark.parametrize("event", list(Event))
 def test_the_table_is_what_runs(state: ReservationState, event: Event) -> None:
-    """Each event in each state: it leads where the table says, or it is an error, or there is nothing that it could
-    happen to."""
+    """Each event in each state leads to the state in the table, or it is an error, or it has no effect."""
     reservations = in_state(state)
     happens = {
         Event.HOLD: lambda: reservations.hold("c", "other", "n2", held("gpu-1"), 20.0),

@@ -1,4 +1,4 @@
-"""What people see who give `berth` something that it cannot use: one line that names it, exit code 2, no secret."""
+"""Unusable input to `berth` gives one line that names the input, exit code 2, and shows no secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.commands import berth
 URL = "must be http://HOST:PORT or https://HOST:PORT with a port from 1 to 65535, is "
 NAME = "must be a DNS-1123 name of at most {} characters: lower-case letters, digits, '-' and '.', is "
 LINES: dict[str, str] = {
-    # usage, told by typer before any command runs
+    # usage, reported by typer before any command runs
     "--nope": "No such option: --nope",
     "nosuch": "No such command 'nosuch'",
     "policy nosuch": "No such command 'nosuch'",
@@ -144,16 +144,16 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("line", LINES)
 def test_an_error_is_one_line_that_names_option_and_value(line: str, files: dict[str, str]) -> None:
-    code, _, told = berth([word.format(**files) for word in line.split(" ")])
-    assert (code, told) == (2, f"berth: {LINES[line].format(**files)}")
+    code, _, stderr = berth([word.format(**files) for word in line.split(" ")])
+    assert (code, stderr) == (2, f"berth: {LINES[line].format(**files)}")
 
 
 @pytest.mark.parametrize("command", ["snapshot", "doctor", "serve", "console"])
 def test_outside_a_pod_the_option_for_credentials_is_named(command: str) -> None:
-    code, _, told = berth([command], {"KUBERNETES_SERVICE_HOST": ""})
+    code, _, stderr = berth([command], {"KUBERNETES_SERVICE_HOST": ""})
     assert code == 2
-    assert told.startswith("berth: cannot read credentials from the pod's service account: ")
-    assert told.endswith("; outside a pod, give --kubeconfig FILE")
+    assert stderr.startswith("berth: cannot read credentials from the pod's service account: ")
+    assert stderr.endswith("; outside a pod, give --kubeconfig FILE")
 
 
 @pytest.mark.parametrize("content", SECRETS)
@@ -163,29 +163,29 @@ def test_no_error_shows_what_a_file_of_others_holds(
 ) -> None:
     target = tmp_path / "given"
     target.write_text(SECRETS[content])
-    code, out, told = berth([word.format(str(target), **files) for word in line.split()])
-    assert code in (0, 1, 2), out + told
-    assert "SECRET" not in out + told, out + told
+    code, out, stderr = berth([word.format(str(target), **files) for word in line.split()])
+    assert code in (0, 1, 2), out + stderr
+    assert "SECRET" not in out + stderr, out + stderr
     assert code != 0 or line.startswith(("lint", "select --cases")), "it was taken for something"
 
 
 def test_what_is_wrong_in_a_file_of_ours_is_shown(tmp_path: Path) -> None:
     (tmp_path / "policy").write_text("weights: {lnk: 3}\nwrong: yes\n")
-    code, _, told = berth(["policy", "show", str(tmp_path / "policy")])
+    code, _, stderr = berth(["policy", "show", str(tmp_path / "policy")])
     assert code == 2
-    assert "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in told
-    assert "wrong: Extra inputs are not permitted (is True, line 2, column 1)" in told
+    assert "weights.lnk: Extra inputs are not permitted (is 3, line 1, column 11)" in stderr
+    assert "wrong: Extra inputs are not permitted (is True, line 2, column 1)" in stderr
 
 
 def test_every_policy_is_checked_though_one_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "good").write_text("candidates: 3")
     (tmp_path / "wrong").write_text("candidates: -3")
-    code, out, told = berth(
+    code, out, stderr = berth(
         ["policy", "check", str(tmp_path / "nowhere"), str(tmp_path / "good"), str(tmp_path / "wrong")]
     )
     assert code == 2
     assert out == f"{tmp_path}/good: good\n"
-    assert [line.split(": ")[1] for line in told.splitlines()] == ["does not exist", "candidates"]
+    assert [line.split(": ")[1] for line in stderr.splitlines()] == ["does not exist", "candidates"]
 
 
 @pytest.mark.parametrize(

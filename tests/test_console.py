@@ -1,5 +1,6 @@
-"""Serve and console over real HTTP, each with its own watches: what serve decides is seen, and serve needs no
-console."""
+"""Serve and console over real HTTP, each with its own watches: the console shows serve's decisions, and serve works
+without it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ Json = dict[str, Any]
 BERTH = "system:serviceaccount:berth-system:berth"
 TOKENS = {
     "good": TokenUser(BERTH, ("berth-console",)),
-    "stranger": TokenUser("system:serviceaccount:x:y", ("berth-console",)),
+    "other-account": TokenUser("system:serviceaccount:x:y", ("berth-console",)),
 }
 
 
@@ -56,12 +57,12 @@ class Serve:
         return {k: v for k, v in found.items() if k not in ("kind", "apiVersion")}
 
     async def filter(self, name: str) -> list[str]:
-        async def judged() -> Json | None:
+        async def filter_reply() -> Json | None:
             body = {"Pod": self._pod(name), "Nodes": None, "NodeNames": ["n1", "n2"]}
             found = (await self.client.post("/filter", json=body)).json()
             return None if found["Error"] else found
 
-        return (await eventually(judged, f"filter of {name}"))["NodeNames"]
+        return (await eventually(filter_reply, f"filter of {name}"))["NodeNames"]
 
     async def bind(self, name: str, node: str) -> str:
         body = {"PodName": name, "PodNamespace": "default", "PodUID": self._pod(name)["metadata"]["uid"], "Node": node}
@@ -115,11 +116,11 @@ async def sees(client: httpx.AsyncClient, wanted: str) -> None:
 async def explained(client: httpx.AsyncClient, name: str, key: str) -> Json:
     """The explanation of a pod, once it has this field and that is not empty."""
 
-    async def told() -> Json | None:
+    async def field_of_pod() -> Json | None:
         reply = await client.get(f"/v1/explain/default/{name}")
         return reply.json() if reply.status_code == 200 and reply.json().get(key) else None
 
-    return await eventually(told, f"{key} of {name}")
+    return await eventually(field_of_pod, f"{key} of {name}")
 
 
 def good_token(folder: Path) -> Path:
@@ -173,7 +174,7 @@ async def test_holds_that_end_vanish_from_the_console(tmp_path: Path) -> None:
 
 
 async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) -> None:
-    """What serve decided before is explained by what the Binding wrote, and serve's next records are taken."""
+    """The console explains earlier decisions from the annotations of bound pods, and takes serve's next records."""
     cluster, pages, records = sandbox(), free_port(), free_port()
     async with (
         cluster.serving() as api,
@@ -202,15 +203,17 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
             fleet = (await people.get("/v1/fleet")).json()
             assert fleet["waiting"] == 1
             assert fleet["pending"] == [{**waiting, "sentence": f"no filter request is remembered since {since}"}]
-            nobody = (await people.get("/v1/explain/default/nobody")).json()["error"]
-            assert nobody.endswith(f"no decision about it is remembered since {since}")
+            unknown = (await people.get("/v1/explain/default/absent")).json()["error"]
+            assert unknown.endswith(f"no decision about it is remembered since {since}")
             assert await one.bind("q", (await one.filter("q"))[0]) == ""
             assert (await explained(people, "q", "decision"))["remembered_since"] == since
 
 
 async def test_serve_decides_the_same_without_a_console(tmp_path: Path) -> None:
-    """None, one that is dead, and one that rejects the sender: the same nodes, the same devices."""
-    (tmp_path / "token").write_text("stranger")
+    """Serve chooses the same nodes and devices without a console, with a dead one, and with one that rejects the
+    records.
+    """
+    (tmp_path / "token").write_text("other-account")
     chosen: list[tuple[str, Any, str]] = []
     for where in ("none", "dead", "rejects"):
         cluster, pages, records = sandbox(), free_port(), free_port()
@@ -256,7 +259,7 @@ async def test_two_replicas_are_one_history(tmp_path: Path) -> None:
             cluster.apply(pod(name, name))
 
         async def placed(by: Serve, name: str) -> bool:
-            """Both may choose one device: then the one that wrote later gives way, and the pod is tried again."""
+            """Both replicas may choose one device. Then the later writer gives up, and the pod is tried again."""
             return await by.bind(name, (await by.filter(name))[0]) == ""
 
         assert await one.filter("late") == []

@@ -1,4 +1,4 @@
-"""Credentials and what the client makes of statuses: plugins run beside the loop, one at a time, ahead of expiry."""
+"""Credentials, and errors by status code. Plugins run in a thread, one at a time, before their token expires."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_plugin_that_fails_later_is_named_too(tmp_path: Path) -> None:
 
 
 class Plugin:
-    """What TokenCache reads: each read waits until `release` and answers the next token."""
+    """The source of a TokenCache: each read waits until `release` and returns the next token."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -248,7 +248,9 @@ async def test_retry_after_is_capped(header: str, seconds: float) -> None:
 
 
 async def test_a_redirected_write_is_no_success() -> None:
-    """Followed, a POST would become a GET, and its 200 look like a Binding."""
+    """If the client followed the redirect, the POST would become a GET, and its 200 would look like a successful
+    Binding.
+    """
     seen = []
 
     async def api(scope: Scope, receive: Receive, send: Send) -> None:

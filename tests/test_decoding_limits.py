@@ -24,7 +24,7 @@ def test_masks_are_bounded_as_a_product_by_bytes() -> None:
     assert found["selectors"] <= 5
     assert 10 <= found["masks"] <= 23
     assert found["mask_bytes"] <= 20 * 300
-    assert masks.of("x" * 30_000, slices[0]).error, "an expression too large to be remembered is still judged"
+    assert masks.of("x" * 30_000, slices[0]).error, "an expression too large for the cache is still evaluated"
     for one in slices:
         masks.forget(one.name)
     assert masks.remembered()["masks"] == masks.remembered()["mask_bytes"] == 0
@@ -86,7 +86,7 @@ def test_names_whose_place_is_remembered_are_bounded() -> None:
 
 
 def test_a_pattern_remembers_few_texts_and_stays_right() -> None:
-    """More different values than are remembered, twice: what was forgotten is looked for again."""
+    """Devices have more different values than the caches hold, twice: dropped values are looked up again."""
     decoder, selector = SliceDecoder(), compile_selector("device.attributes['d'].v.matches('^[0-9]*7$')")
 
     def device(number: int) -> Any:

@@ -1,4 +1,4 @@
-"""Diagnosis as functions: one observed search tells all, and an imagined cluster equals one that is so."""
+"""One search with an observer gives all causes; a hypothetical cluster is explained like a real one."""
 
 from __future__ import annotations
 
@@ -144,12 +144,12 @@ def test_one_search_tells_reason_causes_and_story() -> None:
     cache = cluster([(1, 0), (1, 1)], (3, UUID, ""))
     found = trace(cache.snapshot().node_infos["n1"], requirements(cache), rules_of(cache))
     assert isinstance(found.status, Unschedulable)
-    told = trace_search(found, rules_of(cache))
-    assert told[0] == "node n1: 4 devices"
-    assert told[-1] == f"unschedulable: {found.status.text}"
-    assert "request gpu: in use gpu-0, gpu-1" in told
+    narration = trace_search(found, rules_of(cache))
+    assert narration[0] == "node n1: 4 devices"
+    assert narration[-1] == f"unschedulable: {found.status.text}"
+    assert "request gpu: in use gpu-0, gpu-1" in narration
     explained = explain(POD, cache.snapshot(), Policy(), rules_of(cache), narrated="n1")
-    assert explained.narration == told
+    assert explained.narration == narration
     assert explained.outcome == "fits"
     (group,) = explained.groups
     assert group.reason == found.status.text
@@ -172,7 +172,7 @@ def test_nodes_that_look_different_to_the_pod_are_explained_so() -> None:
 
 
 def test_a_term_that_no_device_reaches_is_counted_so() -> None:
-    """The second term reads no attribute, so that all devices look alike to it, of which there are none."""
+    """No device reaches the second term, which reads no attribute."""
     cache = cluster([], (1, 'device.attributes["gpu.nvidia.com"].nothing == 1 && device.driver != ""', ""))
     found = explain(POD, cache.snapshot(), Policy(), rules_of(cache))
     assert found.outcome == "refused"

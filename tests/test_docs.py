@@ -1,4 +1,4 @@
-"""The documentation names what exists, and what it shows works."""
+"""The documentation names only existing things, and its examples work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from extender.model import Code
 from extender.model.reasons import DESCRIPTIONS
 from extender.policy import Policy, PolicyError, load_policy
 from extender.sandbox import load_examples
-from extender.web.console.console_metrics import READINGS as OF_CONSOLE
+from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.metrics import COMMON
-from extender.web.serve_metrics import READINGS as OF_SERVE
+from extender.web.serve_metrics import METRICS as OF_SERVE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -1,4 +1,4 @@
-"""`berth doctor` names what hurts and what mends it."""
+"""`berth doctor` names each problem and its remedy."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_traps_of_the_configuration(edit: Callable[[dict], object], words: str) 
 
 
 def test_the_time_of_a_bind_is_compared_with_the_policy() -> None:
-    def told(timeout: str) -> list[str]:
+    def findings_for(timeout: str) -> list[str]:
         text = changed(lambda c: c["extenders"][1].update(httpTimeout=timeout))
         return [found.what for found in configuration(text, policy=Policy(binding_wait_seconds=600))]
 
-    assert [told(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
-    (short,) = told("10m9.9s")
+    assert [findings_for(timeout) for timeout in ("610s", "10m10s", "1h")] == [[], [], []]
+    (short,) = findings_for("10m9.9s")
     assert "httpTimeout is 10m9.9s, shorter than 610s" in short
 
 
@@ -128,7 +128,7 @@ def test_webhooks_in_the_way_of_binds(groups: list[str], resources: list[str], p
     assert all(f.mend == "kubectl edit validatingwebhookconfiguration h" for f in found)
 
 
-def test_quotas_that_are_used_up_and_claims_that_nobody_makes() -> None:
+def test_used_up_quotas_and_claims_that_are_never_created() -> None:
     name = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
 
     def quota(used: str) -> dict:
@@ -174,8 +174,8 @@ def test_an_agent_that_disagrees_with_the_driver() -> None:
     ],
 )
 def test_versions_that_berth_knows(version: str, words: str) -> None:
-    told = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
-    assert told == ([words] if words else [])
+    texts = [f"{found.severity}: {found.what}" for found in version_findings({"gitVersion": version})]
+    assert texts == ([words] if words else [])
 
 
 def test_devices_that_are_never_offered() -> None:

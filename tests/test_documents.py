@@ -1,4 +1,4 @@
-"""The loader of what people write: values as kubectl has them, limits, and the place of every fault."""
+"""The loader of user-written files reads values as kubectl does, has limits, and reports the place of every fault."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_the_last_good_policy_stays_through_everything(tmp_path: Path) -> None:
 
 
 def test_a_wrong_policy_that_is_put_back_ends_its_problem(tmp_path: Path) -> None:
-    """The last good content again: it is in force, and must be said to be."""
+    """The file has the last valid content again. PolicyFile must report it as in force, so that the problem ends."""
     path = tmp_path / "policy.yaml"
     used: list[Any] = []
     refused: list[Any] = []

@@ -138,7 +138,7 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
         assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
 
 
-async def test_allocation_of_ours_that_nobody_reserves_is_collected() -> None:
+async def test_an_allocation_of_berth_without_reservation_is_collected() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for name, notes in (("ours", {"berth.dev/allocator": "berth"}), ("foreign", {})):
             obj = claim(name)
@@ -188,7 +188,7 @@ async def test_server_that_drops_a_field_is_not_trusted() -> None:
 
 
 async def test_claim_built_to_explode_is_given_up() -> None:
-    """Gave up is not impossible, and the reason says which."""
+    """A search that gave up has another reason than one that found the request impossible."""
     async with berthing({"n1": "l40s-8-pix"}) as b:
         requests = [
             {

@@ -1,4 +1,4 @@
-"""Whether a gang could run in a domain if the workloads of others there ended."""
+"""The planner decides if a gang could run in a domain after the other workloads there end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_CLAIMS: Mapping[ObjectKey, str] = MappingProxyType({})
 
 
 class Chooser:
-    """Tries the domains of a gang, and counts the budgets that it takes for that."""
+    """Tries the domains of a gang and counts the budgets that it uses."""
 
     def __init__(
         self,

@@ -59,21 +59,21 @@ def test_many_hostile_pods_of_one_namespace_leave_the_time_to_others() -> None:
     pods = [fleet.hostile() for _ in range(30)]
     honest = [fleet.pod("honest") for _ in range(30)]
     for one in honest:
-        assert fleet.judge.filter(one, fleet.names).passed
+        assert fleet.filter_service.filter(one, fleet.names).passed
     hostile, longest, placed, next_slice, began = 0.0, 0.0, 0, 0.0, fleet.clock.now
     retry = dict.fromkeys(range(30), 0.0)
     while fleet.clock.now - began < 20:
         start = fleet.clock.now
         due = [number for number, at in retry.items() if at <= start][:1]
         for number in due:
-            fleet.judge.filter(pods[number], fleet.names)
+            fleet.filter_service.filter(pods[number], fleet.names)
             retry[number] = fleet.clock.now + 2  # kube-scheduler's backoff
         if fleet.clock.now >= next_slice:
             slice_began = fleet.clock.now
-            fleet.judge.continue_evaluation()
+            fleet.filter_service.continue_evaluation()
             next_slice = fleet.clock.now + 9 * (fleet.clock.now - slice_began)
         hostile, longest = hostile + fleet.clock.now - start, max(longest, fleet.clock.now - start)
-        placed += bool(fleet.judge.filter(honest[placed % 30], fleet.names).passed)
+        placed += bool(fleet.filter_service.filter(honest[placed % 30], fleet.names).passed)
         fleet.clock.now += 0.01
     assert hostile < 0.2 * (fleet.clock.now - began)
     assert longest < 1.2 * (fleet.policy.evaluation_seconds + EvaluationLimits().slice_seconds)

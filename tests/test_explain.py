@@ -1,4 +1,4 @@
-"""Explain over real HTTP and offline: why, the nearest miss, what if, and what was decided."""
+"""Explain over real HTTP and offline: causes, the nearest miss, hypothetical changes, and decisions."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def test_too_few_on_one_node_and_no_nvlink_set() -> None:
 def test_bad_questions_get_exact_answers() -> None:
     async def body() -> None:
         async with berthing({"n1": H100}) as b:
-            reply = await b.client.get("/v1/explain/default/nobody")
+            reply = await b.client.get("/v1/explain/default/absent")
             assert reply.status_code == 404
-            assert "default/nobody" in reply.json()["error"]
+            assert "default/absent" in reply.json()["error"]
             await run_pod(b, "p", [claim("p", 9)])
             reply = await b.client.get("/v1/explain/default/p", params={"without": "n7"})
             assert reply.status_code == 400
@@ -243,8 +243,8 @@ def test_one_event_when_the_reason_changes() -> None:
             await b.filter("p")
             await run_pod(b, "q", [claim("q", 2)])
             await eventually(lambda: len(b.cluster.store.all("events")) > 1)
-            told = [event["regarding"]["name"] for event in b.cluster.store.all("events")]
-            assert sorted(told) == ["p", "q"], "events come in order: nothing about p stands before that about q"
+            regarded = [event["regarding"]["name"] for event in b.cluster.store.all("events")]
+            assert sorted(regarded) == ["p", "q"], "events come in order: nothing about p stands before that about q"
 
     asyncio.run(body())
 
@@ -271,19 +271,19 @@ def test_a_bare_name_must_be_unique() -> None:
     asyncio.run(body())
 
 
-async def test_the_search_on_one_node_is_told_line_by_line() -> None:
+async def test_narrate_describes_the_search_on_one_node_line_by_line() -> None:
     async with berthing({"n1": H100}) as b:
         await run_pod(b, "first", [claim("first", 6)])
         await run_pod(b, "late", [claim("late", 4, f"device.driver == '{DRIVER}'")])
         found = (await b.client.post("/v1/explain", json={"pod": "default/late", "narrate": "n1"})).json()[0]
-        told = found["narration"]
-        assert told[0] == "node n1: 8 devices"
-        assert told[1].startswith("request gpu: selectors match gpu-0, gpu-1")
+        narration = found["narration"]
+        assert narration[0] == "node n1: 8 devices"
+        assert narration[1].startswith("request gpu: selectors match gpu-0, gpu-1")
         assert {
             "request gpu: in use gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, gpu-5",
             "request gpu: left gpu-6, gpu-7",
-        } <= set(told)
-        assert told[-1] == "unschedulable: matching devices are in use for request gpu"
+        } <= set(narration)
+        assert narration[-1] == "unschedulable: matching devices are in use for request gpu"
         fits = (
             await b.client.post("/v1/explain", json={"pod": "default/late", "free": ["default/first"], "narrate": "n1"})
         ).json()[0]

@@ -83,7 +83,7 @@ async def test_the_example_without_devices_is_no_failure(tmp_path: Path) -> None
     assert (code, out) == (0, "pod default/plain-web requests no devices: Berth accepts all nodes\n")
 
 
-async def test_narrate_without_a_search_is_told() -> None:
+async def test_explain_reports_that_narrate_has_no_effect_without_a_search() -> None:
     async with berthing({"n1": H100}) as b:
         await run_pod(b, "p", [claim("p", 2)])
         await eventually(lambda: (entry := b.console.history.newest(ObjectKey("default", "p"))) and entry.decision)

@@ -1,4 +1,4 @@
-"""The explanation of a gang, on worlds of data: members, plans, and why there is none."""
+"""The explanation of a gang, on clusters as data: members, plans, and the causes if there is no plan."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     notes = {"berth.dev/group": "job", "berth.dev/group-min": "4"}
     apply(world, "g", annotations=notes, schedulingGates=[{"name": "quota"}])
     apply(world, "z", annotations=notes, schedulerName="default-scheduler")
-    told = {"p0": [Attempt("2026-11-23T10:00:00Z", 0, 1, (("waits until all pods of group job exist", 1),))]}
-    found = explained(world, attempts=told)
+    history = {"p0": [Attempt("2026-11-23T10:00:00Z", 0, 1, (("waits until all pods of group job exist", 1),))]}
+    found = explained(world, attempts=history)
     assert found.outcome == "waiting"
     assert found.sentence == (
         "group default/job waits for 2 pods: 2 of at least 4 exist, and 1 more with scheduling gates"
@@ -48,18 +48,18 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     assert found.since == "2026-11-23T10:00:00Z"
 
 
-def test_a_plan_of_serve_is_told_with_its_begin() -> None:
+def test_the_explanation_has_the_plan_of_serve_with_its_begin() -> None:
     world = GangWorld()
     racks(world, "a1", "a2")
     members(world, 2)
     for name, node in (("p0", "a1"), ("p1", "a2")):
         hold(world, name, node, 8)
     refusal, answer = ("no domain has room for all pods of group job together", 2), "2026-11-23T10:05:00Z"
-    told = {
+    history = {
         "p0": [Attempt("2026-11-23T10:00:00Z", 0, 2, (refusal,)), Attempt(answer, 1, 2)],
         "p1": [Attempt("2026-11-23T10:06:00Z", 1, 2)],
     }
-    found = explained(world, attempts=told)
+    found = explained(world, attempts=history)
     assert found.outcome == "planned"
     assert found.sentence == f"group default/job is planned: 2 pods with devices held on a1, a2, since {answer}"
     assert found.since == answer

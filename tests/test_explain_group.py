@@ -70,9 +70,9 @@ async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
 
 async def test_unknown_groups_and_bad_questions_get_exact_answers() -> None:
     async with berthing(NODES) as b:
-        reply = await b.client.get("/v1/explain/group/default/nobody")
+        reply = await b.client.get("/v1/explain/group/default/absent")
         assert reply.status_code == 404
-        wanted = "no pod that waits, and no claim with devices, belongs to a group default/nobody"
+        wanted = "no pod that waits, and no claim with devices, belongs to a group default/absent"
         assert reply.json()["error"] == wanted
         member(b, "p0")
         await b.settled()
@@ -95,22 +95,22 @@ async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: 
         serve(cluster, api, f"http://127.0.0.1:{records}", token) as s,
     ):
 
-        async def told(outcome: str, held: int) -> Json | None:
+        async def gang_explained(outcome: str, held: int) -> Json | None:
             reply = await people.get(PATH)
             found: Json = reply.json()[0] if reply.status_code == 200 else {}
             return found if found.get("outcome") == outcome and len(found["plan"]) == held else None
 
-        fits = await eventually(lambda: told("fits", 2), "the console plans the gang itself")
+        fits = await eventually(lambda: gang_explained("fits", 2), "the console plans the gang itself")
         assert fits["since"] == ""
         nodes = {"p0": (await s.filter("p0"))[0]}
-        found = await eventually(lambda: told("planned", 2), "the console has the holds")
+        found = await eventually(lambda: gang_explained("planned", 2), "the console has the holds")
         began = await eventually(lambda: first_attempt(people), "the console has the attempt")
         assert found["sentence"].startswith("group default/job is planned: 2 pods with devices held on n1, n2")
         assert {one["pod"]: one["node"] for one in found["plan"]}["default/p0"] == nodes["p0"]
-        assert (await told("planned", 2) or {})["since"] == began
+        assert (await gang_explained("planned", 2) or {})["since"] == began
         nodes["p1"] = (await s.filter("p1"))[0]
         assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
-        found = await eventually(lambda: told("runs", 0), "both are bound")
+        found = await eventually(lambda: gang_explained("runs", 0), "both are bound")
         assert {(one["pod"], one["state"], one["node"]) for one in found["members"]} == {
             (f"default/{name}", "bound", node) for name, node in nodes.items()
         }

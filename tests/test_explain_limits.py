@@ -21,7 +21,7 @@ from tests.running_berth import Berthing, berthing, claim, pod
 
 
 class Ticking:
-    """A clock on which every reading takes a while."""
+    """A clock that advances by `step` seconds with each reading."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -74,8 +74,8 @@ async def test_other_callers_have_their_turn_between_two_pods() -> None:
         assert turns >= 4
 
 
-async def test_few_questions_wait_and_the_others_are_told_so() -> None:
-    """One person's questions of 2 s each kept records and pages from being served for minutes."""
+async def test_few_explanations_wait_and_further_requests_are_rejected() -> None:
+    """Explanations of 2 s each for one user once delayed records and pages for minutes."""
     path = "/v1/explain/default/p"
     async with berthing({"n1": "hgx-h100-8"}) as b:
         b.console.explainer = explainer(b, Ticking(1e6), 1e9)

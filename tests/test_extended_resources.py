@@ -98,8 +98,10 @@ async def test_implicit_name() -> None:
 
 
 def test_init_containers_reuse_later_devices() -> None:
-    """Sidecars and regular containers have requests of their own; init containers only what is missing, the largest
-    once."""
+    """Each sidecar and regular container has its own request.
+
+    Init containers share one request for the largest missing amount.
+    """
     gpu = "nvidia.com/gpu"
     containers = (
         Container("init-1", ((gpu, 3),), init=True),

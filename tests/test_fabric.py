@@ -1,4 +1,4 @@
-"""The fabric model against published figures, and what confused sources lead to."""
+"""The fabric model against published figures, and with sources that contradict each other."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_order_of_trust(machine: str, live: bool, source: Source) -> None:
 
 
 def test_slice_of_another_machine_is_not_believed() -> None:
-    """UUIDs that match nothing: the next source is used."""
+    """A slice whose UUIDs match no GPU is ignored, and the next source is used."""
     decoder = SliceDecoder()
     gpus = decoder.decode(gpu_slice("n", MACHINES["l40s-8-pix"])).devices
     said, _ = live_fabric(decoder.decode(fabric_slice("other", MACHINES["l40s-8-pix"])), gpus, lambda _: "")
@@ -191,7 +191,7 @@ def test_slice_of_another_machine_is_not_believed() -> None:
 
 
 def test_largest_joined_is_the_largest() -> None:
-    """By trying every set: the answer is that of the ring model, not of growing pair by pair."""
+    """The result equals that of trying every set with the ring model."""
     for name in ("dgx1-v100", "a100-pcie-8-crossed", "hgx-b200-8-degraded", "l40s-8-pix"):
         fabric = fabric_of(SliceDecoder().decode(fabric_slice("n", carried_machines()[name])).devices)
         assert fabric is not None

@@ -22,8 +22,7 @@ async def test_first_choice_is_held() -> None:
 
 
 async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
-    """The best nodes of all are looked at first; where the scheduler has ruled one of them out, the best of the rest
-    come."""
+    """Filter evaluates the best nodes first, and skips those that the scheduler has excluded."""
     async with berthing({f"n{i}": "t4-4" if i % 2 else "hgx-h100-8" for i in range(6)}) as b:
         b.cluster.apply(claim("c", 1))
         b.cluster.apply(pod("p", "c"))
@@ -60,7 +59,7 @@ async def test_reasons_are_stable_and_name_the_request() -> None:
             }
 
 
-async def test_broken_objects_are_named_and_stop_nobody_else() -> None:
+async def test_broken_objects_are_named_and_other_pods_are_served() -> None:
     """Unknown classes, broken CEL and a runtime error: a reason with object and cause; other pods are served."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("unknown", deviceClassName="nope"))

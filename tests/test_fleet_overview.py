@@ -17,7 +17,7 @@ cli = commands()
 
 
 async def command(b: Berthing, *args: str) -> tuple[int, str]:
-    """Exit code and what the command says, of both streams."""
+    """The exit code of the command, and its output of both streams."""
     code, out, errors = await berth_beside([*args, "--server", str(b.client.base_url).rstrip("/")])
     return code, out + errors
 
@@ -60,9 +60,9 @@ async def test_fleet_commands() -> None:
         code, out = await command(b, "explain", "default/a")
         assert code == 0
         assert f"pod default/a was bound to {node}" in out
-        code, out = await command(b, "explain", "default/nobody")
+        code, out = await command(b, "explain", "default/absent")
         assert code == 2
-        assert "default/nobody does not wait" in out
+        assert "default/absent does not wait" in out
 
 
 def test_kubectl_finds_it_as_a_plugin() -> None:

@@ -114,7 +114,7 @@ damaged_selectors = (
 
 
 def ending(run: Callable[[], object]) -> tuple[str, str]:
-    """How it ends, as text: a value or one of the errors of CEL."""
+    """The result as text: a value or one of the errors of CEL."""
     try:
         return "value", repr(run())
     except ERRORS as error:
@@ -122,7 +122,7 @@ def ending(run: Callable[[], object]) -> tuple[str, str]:
 
 
 def counted(run: Callable[[], object]) -> tuple[tuple[str, str], int]:
-    """How it ends, and how many functions it calls."""
+    """The result, and the number of function calls."""
     calls = 0
 
     def seen(_: Any, event: str, __: Any) -> None:
@@ -156,7 +156,7 @@ def check(text: str, device: Device) -> None:
 
 
 def within_its_cost(selector: Selector, device: Device) -> None:
-    """Equal ends, for equal work, which the worst case of its cost bounds."""
+    """Two runs have equal results and equal work, and the estimated cost bounds the work."""
     worst = min(cost(check_selector(selector.expression, LISTS)), COST_LIMIT)
     first, calls = counted(lambda: selector.value(device, DRIVER))
     second, again = counted(lambda: selector.value(device, DRIVER))

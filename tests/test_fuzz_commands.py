@@ -1,4 +1,7 @@
-"""Every command with input that it cannot use: one sentence and an exit code, never a trace. `make fuzz`: for long."""
+"""Every command with unusable input: one sentence and an exit code, never a traceback.
+
+`make fuzz` runs it for longer.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ class Nonsense(BaseHTTPRequestHandler):
 
 class Quiet(ThreadingHTTPServer):
     def handle_error(self, *_: object) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that close their connection."""
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +132,7 @@ def nonsense() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def used() -> Iterator[int]:
-    """A port that another process listens on: serving ends there at the latest."""
+    """A port that is in use, so that a server command ends when it binds the port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         yield taken.getsockname()[1]
 
@@ -156,7 +159,7 @@ def held_by(words: tuple[str, ...], parameter: Any) -> str:
 def arguments(
     words: tuple[str, ...], folder: Path, used: int, given: dict[str, list[str]], without: tuple[str, ...] = ()
 ) -> list[str]:
-    """A command line that ends by itself: with these values, and what the command needs beside them."""
+    """A command line that ends by itself: these values, and the other arguments that the command needs."""
     needed: dict[str, list[str]] = {}
     names = {str(p.name) for p in COMMANDS[words].params}
     if "server" in names:
@@ -196,13 +199,13 @@ def arguments(
 
 
 def check(line: list[str]) -> None:
-    """Run it as `main` does, and look at what a person would see."""
+    """Run the command as `main` does, and check its output."""
     found = RUNNER.invoke(ALONE[line[0]], line, input=b"")
     error = found.exception
     if isinstance(error, BerthError | OSError):
-        told = f"berth: {error}"
-        assert len(told.encode()) < 4096, told
-        assert "\n" not in told, told
+        message = f"berth: {error}"
+        assert len(message.encode()) < 4096, message
+        assert "\n" not in message, message
     elif error is not None and not isinstance(error, SystemExit):
         raise AssertionError(f"{line}: {type(error).__name__}: {error}") from error
     assert found.exit_code in (0, 1, 2), (line, found.output)
@@ -326,8 +329,8 @@ def test_a_person_sees_one_line(line: list, words: str, folder: Path, tmp_path: 
     found = subprocess.run(
         [sys.executable, "-m", "extender", *given, *options], cwd=ROOT, capture_output=True, check=False
     )
-    told = found.stderr.decode()
-    assert found.returncode == 2, told
-    assert words.format(**names).replace("argument 3 is", "argument 3: is") in told, told
-    assert told.startswith("berth: "), told
-    assert told.count("\n") == 1, told
+    message = found.stderr.decode()
+    assert found.returncode == 2, message
+    assert words.format(**names).replace("argument 3 is", "argument 3: is") in message, message
+    assert message.startswith("berth: "), message
+    assert message.count("\n") == 1, message

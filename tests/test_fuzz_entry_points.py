@@ -1,4 +1,7 @@
-"""Every HTTP door with garbage: an answer below 500 in one sentence, never a trace. `make fuzz` runs it for long."""
+"""Garbage at every HTTP entry point: the status is below 500 and the text is one sentence, never a traceback.
+
+`make fuzz` runs it for long.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "X" * 40)
 ENDLESS = "/v1/updates"  # a stream: only its head is read
 
 
-async def doors(client: httpx.AsyncClient) -> list[str]:
+async def entry_points(client: httpx.AsyncClient) -> list[str]:
     """Every path that the code of the web package names, and every route that the framework knows."""
     found = set((await client.get("/openapi.json")).json()["paths"])
     for path in WEB.rglob("*.py"):
@@ -48,12 +51,12 @@ async def knock(client: httpx.AsyncClient, method: str, path: str, **options: An
     assert reply.status_code < 500, (method, path, options, reply.status_code, body[:500])
     assert b"Traceback" not in body, body
     if reply.status_code >= 400 and reply.headers.get("content-type") == "application/json" and b'"error"' in body:
-        told = orjson.loads(body)["error"]
-        assert len(told.encode()) < 4096, told
-        assert "\n" not in told, told
+        message = orjson.loads(body)["error"]
+        assert len(message.encode()) < 4096, message
+        assert "\n" not in message, message
 
 
-def told_no_trace(logs: Sequence[Mapping[str, Any]], records: list[logging.LogRecord]) -> None:
+def assert_no_traceback(logs: Sequence[Mapping[str, Any]], records: list[logging.LogRecord]) -> None:
     assert not [entry for entry in logs if entry.get("exc_info") or entry["log_level"] in ("error", "critical")], logs
     assert not [record for record in records if record.exc_info], records
 
@@ -68,7 +71,7 @@ async def berth() -> AsyncIterator[Berthing]:
 
 
 def questions(berth: Berthing) -> dict[str, object]:
-    """What the entry points that take a body should get."""
+    """A valid body for each entry point that takes a body."""
     waiting = berth.pod("p")
     args = {"Pod": waiting, "Nodes": None, "NodeNames": ["n1"]}
     return {
@@ -89,7 +92,7 @@ def questions(berth: Berthing) -> dict[str, object]:
 async def test_bytes_that_no_entry_point_can_use(berth: Berthing, caplog: pytest.LogCaptureFixture) -> None:
     bodies = {*questions(berth), "/v1/fleet", "/nowhere"}  # a path that takes no body reads none
     with capture_logs() as logs:
-        for path in await doors(berth.client):
+        for path in await entry_points(berth.client):
             for method in METHODS:
                 await knock(berth.client, method, path)
             for content in FILES.values() if path in bodies else ():
@@ -104,7 +107,7 @@ async def test_bytes_that_no_entry_point_can_use(berth: Berthing, caplog: pytest
                 content=b"{}",
                 headers={"Content-Type": "text/html", "Accept-Encoding": "gzip, x", "Authorization": b"Bearer \xe9"},
             )
-    told_no_trace(logs, caplog.records)
+    assert_no_traceback(logs, caplog.records)
 
 
 async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,7 +116,7 @@ async def test_bodies_that_are_nearly_right(berth: Berthing, caplog: pytest.LogC
         for path, question in questions(berth).items():
             for body in drawn(contents(question), EXAMPLES):
                 await knock(berth.client, "POST", path, content=body)
-    told_no_trace(logs, caplog.records)
+    assert_no_traceback(logs, caplog.records)
 
 
 async def test_policies_of_a_question(berth: Berthing) -> None:

@@ -58,7 +58,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 class World:
-    """A Berth on a real port, which closes what says nothing for long."""
+    """A Berth on a real port that closes silent connections soon."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -81,7 +81,7 @@ class World:
         await eventually(self._answers, "a good request is answered")
 
     async def _answers(self) -> bool:
-        """A busy machine may close a good request, too, as one that came too slowly."""
+        """On a busy machine the server may close a good request, too, because it arrived too slowly."""
         return (await self._sent(GOOD)).startswith(b"HTTP/1.1 200 ")
 
     async def _sent(self, *parts: bytes) -> bytes:

@@ -63,7 +63,7 @@ class Script:
 
 
 class World:
-    """A service and a console over its mirror. The watches are real, and the API server is a script."""
+    """A service, and a console on the same cache. The watches are real, and the API server is a script."""
 
     def __init__(self, name: str) -> None:
         self.kind, _, self.name = name.partition("/")
@@ -95,7 +95,7 @@ class World:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def feed(self, bodies: list[bytes]) -> None:
-        """Each of them on the watch, and the good object after it."""
+        """Send each body on the watch, each followed by the good object."""
         self._bodies = bodies
         self._done.clear()
         self._more.set()
@@ -104,7 +104,7 @@ class World:
             raise self._fault
 
     async def _lines(self) -> AsyncIterator[bytes]:
-        """What the watch sends; the reflector comes back for the next line once it has applied the last."""
+        """The lines of the watch; the reflector requests the next line after it has applied the last one."""
         body = b""
         try:
             while True:
@@ -114,7 +114,7 @@ class World:
                     for line in self._events(body):
                         yield line
                 self._done.set()
-        except BaseException as error:  # told to the test and not to the reflector, which would try again
+        except BaseException as error:  # the test raises it; the reflector would only try again
             error.add_note(repr(body))
             self._fault = error
             self._done.set()
@@ -140,11 +140,11 @@ class World:
         return isinstance(found, dict) and all(found.get(key) == mine.get(key) for key in ("name", "namespace"))
 
     def look(self) -> None:
-        """What auditor, scrapes and pages make of it."""
+        """Run the auditor's check, both scrapes and the pages on the cache."""
         cache = self.service.cache
         check_consistency(cache)
-        scrape(serve_metrics.READINGS, self.service)
-        scrape(console_metrics.READINGS, self.console)
+        scrape(serve_metrics.METRICS, self.service)
+        scrape(console_metrics.METRICS, self.console)
         orjson.dumps(
             [self.console.overview.claims(), [row(node_info) for node_info in cache.snapshot().node_infos.values()]]
         )
@@ -158,7 +158,7 @@ class World:
         return self.service.cache.snapshot().node_infos["n2"]
 
     def state(self) -> dict[str, object]:
-        """What filter answers and holds, and what readiness warns of."""
+        """The reply and the holds of filter, and the warnings of readiness."""
         answer = self.service.filter(self.pod, ["n1", "n2"])
         cache = self.service.cache
         assert not cache.failed_nodes

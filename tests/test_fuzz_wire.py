@@ -64,7 +64,7 @@ class World:
         status, answer = self.ask(verb, body)
         if status == 200:
             if verb == "filter" and answer == PASSED % names_in(body):
-                return  # Berth repeats the names of a pod that it does not judge and reads none of them
+                return  # Berth repeats the names of a pod that it does not filter and reads none of them
             PROTOCOL[verb](orjson.loads(answer))
             assert b"berth failed" not in answer, answer
             return
@@ -75,7 +75,7 @@ class World:
         assert len(problem.encode()) <= MOST_TOLD, problem
 
     def nothing_is_held(self) -> None:
-        """Once the time of all holds is over."""
+        """Assert that no hold is left after all deadlines."""
         service = self.berth.app.service
         service.cache.expire(service.clock() + 3600)
         assert service.cache.reservations.holds == 0
@@ -170,7 +170,7 @@ def test_what_crashed_once(world: World, case: Json) -> None:
 
 
 def test_unharmed_bodies_are_answered(world: World) -> None:
-    """What the fuzzers start from is right."""
+    """The bodies that the fuzzers start from are valid."""
     for verb, name in QUESTIONS:
         status, answer = world.ask(verb, orjson.dumps(BODIES[name]["body"]))
         assert status == 200, answer

@@ -1,4 +1,4 @@
-"""What a node's agent says that cannot be stays its own node's affair."""
+"""Impossible values from a node's agent affect only that node."""
 
 from __future__ import annotations
 
@@ -218,11 +218,11 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         b.cluster.store.put("resourceslices", ("", lie["metadata"]["name"]), lie)
         cache = b.app.service.cache
 
-        def told() -> bool:
+        def is_reported() -> bool:
             cache.snapshot()
             return bool(cache.agent_problems)
 
-        await eventually(told)
+        await eventually(is_reported)
         cache.failed_nodes["n2"] = "ValueError: made up"
         for _ in range(2):
             await b.console.auditor.round()

@@ -1,4 +1,4 @@
-"""Over real sockets: every client meets a limit in memory, connections and log lines."""
+"""Limits of memory, connections and log lines hold for every client, over real sockets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from extender.web.http_limits import HttpLimits, RefusalLog
+from extender.web.http_limits import HttpLimits, RejectionLog
 from tests.eventually import HANG_SECONDS, eventually
 from tests.http_worlds import (
     EXPLAIN,
@@ -54,7 +54,7 @@ async def test_headers_that_come_in_one_piece_are_limited_too() -> None:
 
 
 async def test_trailers_are_no_headers() -> None:
-    """A trailer says nothing about a request that was taken for its headers."""
+    """An Origin in a trailer gets 400: Berth has already accepted the request for its headers."""
     async with berth() as port:
         assert (
             await status(port, FILTER + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nOrigin: http://x\r\n\r\n")
@@ -70,7 +70,7 @@ SILENT = {
     "idle after an answer": (HEAD + b"\r\n", b""),
     "half a body": (FILTER + b"Content-Length: 100\r\n\r\n{", b""),
     "half a body of a page": (EXPLAIN + b"Content-Length: 100\r\n\r\n{", b""),
-    "a body that nobody waits for": (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
+    "a body after the reply": (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x"),
 }
 
 
@@ -98,7 +98,7 @@ async def test_connections_that_say_nothing_more_are_closed(name: str) -> None:
         assert b"did not arrive within 0.2 s" in found
 
 
-async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+async def test_the_server_closes_a_connection_whose_client_does_not_read() -> None:
     class Long:
         async def __call__(self, scope: dict, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -143,7 +143,7 @@ async def test_a_new_connection_is_closed_where_all_others_are_in_use() -> None:
 
 @pytest.mark.parametrize("request_", [FILTER, EXPLAIN])
 async def test_the_sum_of_bodies_is_limited(request_: bytes) -> None:
-    """Twenty bodies of 15 MB took 400 MB."""
+    """Twenty bodies of 15 MB once needed 400 MB."""
     head = request_ + b"Content-Length: 1000000\r\n\r\n"
     async with berth(replace(LIMITS, bodies_bytes=1_500_000)) as port:
         first = await connected(port, head + b" " * 900_000)
@@ -182,7 +182,7 @@ NOT_HTTP = [
 
 
 @pytest.mark.parametrize("data", NOT_HTTP)
-async def test_what_is_not_http_is_told_so(data: bytes) -> None:
+async def test_bytes_that_are_not_http_get_400(data: bytes) -> None:
     async with berth() as port:
         found = await left(await connected(port, data))
     assert found.startswith(b"HTTP/1.1 400")
@@ -219,9 +219,9 @@ async def test_the_verbs_are_for_kube_scheduler(verb: bytes) -> None:
             assert await status(port, request) == wanted, headers
 
 
-def test_refusals_are_logged_at_a_limited_rate() -> None:
+def test_rejections_are_logged_at_a_limited_rate() -> None:
     now = [0.0]
-    log = RefusalLog(lambda: now[0])
+    log = RejectionLog(lambda: now[0])
     with capture_logs() as lines:
         for _ in range(1000):
             log.note("not HTTP", client="10.1.2.3")

@@ -1,4 +1,4 @@
-"""What is not our protocol gets 4xx and a sentence, and the service goes on."""
+"""A request outside the protocol gets 4xx and a sentence, and the service continues."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extender.diagnosis import FleetStats
-from extender.web.console.console_metrics import READINGS as OF_CONSOLE
+from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY
-from extender.web.serve_metrics import READINGS as OF_SERVE
+from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.running_berth import berthing, claim, pod
 
 BAD = [
@@ -31,7 +31,7 @@ BAD = [
 ]
 
 
-async def test_bad_requests_are_told_and_harm_nothing() -> None:
+async def test_bad_requests_get_an_error_and_serve_continues() -> None:
     async with berthing({"n1": "t4-4"}) as b:
         for path, body, status, words in BAD:
             reply = await b.client.post(path, content=body)
@@ -65,7 +65,7 @@ def types_of(text: str) -> dict[str, str]:
 
 
 async def test_metrics_count_what_happened() -> None:
-    """Serve tells of its calls, the console of the fleet."""
+    """The metrics of serve cover its calls, those of the console the fleet."""
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")
         b.app.service.orphans.deallocated += 2
@@ -79,7 +79,7 @@ async def test_metrics_count_what_happened() -> None:
         assert await b.bind("pair", node) == ""
         await b.settled()
         b.console.fleet_sampler.sample()
-        hostile = 'GPU\u2028 "x"\n\\ 7'  # a product's name comes from whoever writes slices
+        hostile = 'GPU\u2028 "x"\n\\ 7'  # the author of a slice chooses the product's name
         b.console.fleet_sampler.stats[hostile] = FleetStats(gpus=3)
         await b.metrics("berth_bandwidth_ratio_count 1.0")
         serve, console = [(await b.client.get(path)).text for path in ("/metrics", "/console/metrics")]
@@ -151,7 +151,7 @@ def check_console(samples: dict[str, str]) -> None:
 
 
 async def test_the_console_tells_of_the_processes_that_it_hears() -> None:
-    """With the request mix of each, which has sets."""
+    """The reply has the request mix of each process, which contains sets."""
     async with berthing({"n1": "t4-4"}) as b:
         await b.metrics("berth_serve_processes 1.0")
         (process,) = (await b.client.get("/v1/processes")).json()

@@ -1,4 +1,4 @@
-"""Nodes whose workloads end: their memory is no drift any more."""
+"""The memory of workloads that end counts as drift no longer."""
 
 from __future__ import annotations
 

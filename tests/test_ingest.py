@@ -17,7 +17,7 @@ from tests.test_records import POLICY, batch
 
 
 class Fleet:
-    """What the console knows, and an Ingest with a clock that tests set."""
+    """An Ingest whose clock a test sets, and the records that it applied."""
 
     def __init__(self, streams: int = 64) -> None:
         self.now = 0.0
@@ -44,7 +44,7 @@ sent = st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(1, 30), st.intege
 
 
 @given(st.lists(sent, max_size=40))
-def test_records_are_applied_once_in_order_whatever_arrives(arrivals: list[tuple[str, int, int]]) -> None:
+def test_records_are_applied_once_and_in_order(arrivals: list[tuple[str, int, int]]) -> None:
     """Batches of three processes, duplicated, lost and out of order at will."""
     fleet = Fleet()
     for epoch, first, count in arrivals:
@@ -54,8 +54,8 @@ def test_records_are_applied_once_in_order_whatever_arrives(arrivals: list[tuple
         assert all(a < b for a, b in itertools.pairwise(applied))
         if fleet.ingest.counts["gaps"] > gaps:
             assert all(number >= first > newest for number in fleet.reserved[epoch])
-        told = next(s for s in fleet.ingest.streams() if s.epoch == epoch)
-        assert told.last >= max([first + count - 1, *applied])
+        stream = next(s for s in fleet.ingest.streams() if s.epoch == epoch)
+        assert stream.last >= max([first + count - 1, *applied])
 
 
 @given(st.lists(sent.map(lambda s: (s[0], s[1], s[2] + 1)), max_size=40))
@@ -132,7 +132,7 @@ def test_a_jump_of_the_sequence_does_not_make_later_records_count_as_duplicates(
 
 
 def test_a_process_that_was_silent_may_skip_any_number_of_records() -> None:
-    """Its outbox dropped them while the network was down."""
+    """The process's outbox dropped the records while the network was down."""
     fleet = Fleet()
     fleet.ingest.take(numbered(1, 1))
     fleet.now = 30.0

@@ -101,9 +101,9 @@ def test_why_not(case: Json) -> None:
     status = evaluate(snapshot.node_infos["n"], requirements, context)
     assert isinstance(status, Unschedulable)
     assert status.text == case["reason"]
-    told = explain(waiting, snapshot, Policy(), context)
-    assert [group.reason for group in told.groups] == [case["reason"]]
-    assert case.get("why", "") in "\n".join(told.groups[0].causes)
+    explanation = explain(waiting, snapshot, Policy(), context)
+    assert [group.reason for group in explanation.groups] == [case["reason"]]
+    assert case.get("why", "") in "\n".join(explanation.groups[0].causes)
 
 
 def test_nodes_that_differ_in_such_a_field_alone_do_not_share_a_status() -> None:
@@ -153,8 +153,8 @@ async def test_a_filter_tells_the_field() -> None:
         answered = await b.filter("p")
         assert answered["NodeNames"] == []
         assert "nodeAllocatableResources, which is not supported yet" in answered["FailedAndUnresolvableNodes"]["n1"]
-        told = (await b.client.get("/v1/explain/default/p")).json()
-        group = told["groups"][0]
+        explanation = (await b.client.get("/v1/explain/default/p")).json()
+        group = explanation["groups"][0]
         assert group["code"] == "NODE_ALLOCATABLE"
         assert "nodeAllocatableResources" in group["causes"][0]
 

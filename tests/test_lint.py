@@ -87,7 +87,7 @@ def test_findings_name_object_field_and_cause(tmp_path: Path, changes: dict, exi
     assert result.exit_code == exit_code, result.output
 
 
-def test_cost_is_judged_for_new_expressions_only(tmp_path: Path) -> None:
+def test_cost_limits_apply_to_new_expressions_only(tmp_path: Path) -> None:
     nested = "a != b || c != d"
     for variable in "dcba":
         nested = f"{ATTRIBUTES}.all({variable}, {nested})"

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from extender.cli import console_command
-from extender.web.console.console_metrics import READINGS as OF_CONSOLE
+from extender.web.console.console_metrics import METRICS as OF_CONSOLE
 from extender.web.metrics import HISTOGRAM, SUMMARY, MetricSource
-from extender.web.serve_metrics import READINGS as OF_SERVE
+from extender.web.serve_metrics import METRICS as OF_SERVE
 from tests.manifests import MANIFESTS, container_of, objects_of, option, script, spec_labels, spec_of
 
 

@@ -1,4 +1,4 @@
-"""Every function with an lru_cache is listed here and bounded; so are the tables of graphs and of sets of devices."""
+"""All functions with an lru_cache are listed here and bounded; so are the tables of graphs and of sets of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`berth serve` with a console that is not there: ready, placing pods, and saying so in its metrics."""
+"""`berth serve` without its console is ready, places pods, and shows the failure in its metrics."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.running_berth import berthing, claim, pod
 
 
 async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
-    """A change of scores never holds up a call, and in the end every status is of the newest facts."""
+    """A change of scores never delays a call, and in the end every status uses the newest facts."""
     async with berthing({f"n{i:02}": "dgx1-v100" for i in range(3)}) as b:
         b.cluster.apply(claim("c", 2))
         b.cluster.apply(pod("p", "c"))
@@ -47,41 +47,41 @@ async def test_facts_about_the_fleet_reach_the_scores_a_few_at_a_time() -> None:
 
 
 class World:
-    """A cache filled by hand, and pod requirements with their rankings."""
+    """A cache that the test fills, and pod requirements with their rankings."""
 
     def __init__(self, nodes: str, remembered_changes: int = 4096, *, identity: bool = False) -> None:
         """With `identity` the requirements read UUIDs of devices, so that their ranking keeps classes of its own."""
-        self.mirror, self._decoder, self._masks = (
+        self.cache, self._decoder, self._masks = (
             ClusterCache(remembered_changes=remembered_changes),
             SliceDecoder(),
             Masks(),
         )
-        self.mirror.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
+        self.cache.apply_class("gpu.nvidia.com", decode_class({"metadata": {"name": "gpu.nvidia.com"}, "spec": {}}))
         for kind, name in enumerate(nodes):
             self.change(name, kind % 2)
         selector = 'device.attributes["gpu.nvidia.com"].brand == "Nvidia"'
         more = ' && device.attributes["gpu.nvidia.com"].uuid != "x"' if identity else ""
         asked = decode_claim(claim("c", 2, selector + more))
-        self.mirror.apply_claim(asked.key, asked)
+        self.cache.apply_claim(asked.key, asked)
         asking = Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "c"),))
-        requirements = requirements_of(asking, self.mirror.snapshot(), Policy())
+        requirements = requirements_of(asking, self.cache.snapshot(), Policy())
         assert isinstance(requirements, PodRequirements)
         self.requirements = requirements
 
     def change(self, name: str, kind: int) -> None:
         machine = MACHINES[kind % 3]
-        self.mirror.apply_node(name, decode_node(node_object(name, machine, {})) if kind < 3 else None)
-        self.mirror.apply_slice(name, self._decoder.decode(gpu_slice(name, machine)) if kind < 3 else None)
+        self.cache.apply_node(name, decode_node(node_object(name, machine, {})) if kind < 3 else None)
+        self.cache.apply_slice(name, self._decoder.decode(gpu_slice(name, machine)) if kind < 3 else None)
 
     def newest(self) -> tuple[Snapshot, EvaluationContext]:
-        snapshot = self.mirror.snapshot()
+        snapshot = self.cache.snapshot()
         return snapshot, EvaluationContext(self._masks, Features(), snapshot.baseline)
 
     def assert_right(self, ranking: NodeRanking) -> None:
-        """As one made anew and at once."""
+        """Assert that the ranking equals a new one that is made without a budget."""
         for _ in range(20):
             ranking.update(*self.newest())
-        fresh, node_infos = NodeRanking(self.requirements), self.mirror.snapshot().node_infos
+        fresh, node_infos = NodeRanking(self.requirements), self.cache.snapshot().node_infos
         fresh.update(*self.newest())
         assert ranking.best(None, 99) == fresh.best(None, 99)
         assert ranking.unschedulable_counts() == fresh.unschedulable_counts()
@@ -117,8 +117,8 @@ def test_a_ranking_far_behind_starts_over(identity: bool) -> None:
     ranking.update(*world.newest())
     for name, kind in (("a", 2), ("b", 3), ("g", 0)):
         world.change(name, kind)
-        world.mirror.snapshot()
-    assert world.mirror.snapshot().changed_since(1) is None
+        world.cache.snapshot()
+    assert world.cache.snapshot().changed_since(1) is None
     world.assert_right(ranking)
 
 

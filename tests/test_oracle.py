@@ -16,7 +16,7 @@ from tests.oracle_worlds import problem
 
 @pytest.mark.parametrize("block", range(8))
 def test_search_agrees_with_brute_force(block: int) -> None:
-    """The same things are possible, in the reference's order and in a preferred one."""
+    """The search and brute force agree, in the reference's order and in a preferred one."""
     for number in range(75):  # `make oracle` takes twenty thousand
         assert compare(block * 1_000_000 + number) == ""
 

@@ -1,4 +1,4 @@
-"""The outbox never stops serve: it is bounded, keeps the order, and says what it lost."""
+"""The outbox never blocks serve: it is bounded, keeps the order, and counts lost records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = Delays(first=0.0, most=0.0)
 
 
 class Console:
-    """Takes batches, or fails as `answer` says."""
+    """A console that accepts batches, or fails if `answer` raises."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -139,7 +139,9 @@ async def test_an_hour_without_a_console_takes_no_memory_and_ends_with_a_gap() -
 
 
 async def test_nothing_is_lost_or_repeated_while_the_console_hesitates() -> None:
-    """Overflow while a batch is under way that fails afterwards: what arrives has gaps only where `lost` counts."""
+    """The outbox overflows while it sends a batch that then fails: records that arrive have gaps only where `lost`
+    counts them.
+    """
     console = Console()
 
     async def flaky(batch: Batch) -> None:

@@ -50,7 +50,7 @@ def ran(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_wheel_runs_away_from_the_sources(tmp_path: Path) -> None:
-    """Installed without what it depends on, which is here already."""
+    """The wheel is installed without its dependencies, which the test's environment has."""
     wheel, site = built(tmp_path), str(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": site}
     ran(
@@ -80,7 +80,7 @@ def test_the_wheel_runs_away_from_the_sources(tmp_path: Path) -> None:
     "BERTH_CLEAN_INSTALL" not in os.environ, reason="takes most of a minute: `make release-check` runs it"
 )
 def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
-    """The same steps as the Dockerfile."""
+    """The test takes the same steps as the Dockerfile."""
     wheel, wheels = built(tmp_path), str(tmp_path / "wheels")
     venv.create(tmp_path / "venv", with_pip=True)
     pip = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip"]

@@ -201,14 +201,14 @@ async def test_without_a_browser_the_same_data() -> None:
         found = (await client.get("/v1/fleet")).json()
         assert len(found["nodes"]) == 40
         assert found["totals"]["free"] == sum(len(n["gpus"]) for n in found["nodes"])
-        assert (await client.get("/v1/nodes/nobody")).status_code == 404
+        assert (await client.get("/v1/nodes/absent")).status_code == 404
         index = await client.get("/")
         assert "default-src 'none'" in index.headers["content-security-policy"]
 
 
 @asynccontextmanager
 async def unattended() -> AsyncIterator[tuple[Console, str]]:
-    """A console whose mirror the test fills by hand, on HTTP."""
+    """A console on HTTP; the test fills its cache."""
     console = Console(ApiClient(Credentials("http://127.0.0.1:9", None, lambda: None)), Policy())
     for reflector in console.informers.reflectors.values():
         reflector.listed = True

@@ -34,13 +34,13 @@ HOSTS = [
 @pytest.mark.parametrize(("listens", "names", "host", "ours"), HOSTS)
 def test_pages_know_their_names(listens: str, names: tuple[str, ...], host: str, ours: bool) -> None:
     scope = {"method": "GET", "headers": [(b"host", host.encode())]}
-    refused = Access(listens, names).refusal(scope, open_to_all=True)
+    refused = Access(listens, names).rejection(scope, open_to_all=True)
     assert refused is None if ours else refused is not None and refused.status == 403 and b"--page-host" in refused.body
 
 
 def test_a_request_with_two_hosts_is_refused() -> None:
     scope = {"method": "GET", "headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}
-    refused = Access("127.0.0.1", ()).refusal(scope, open_to_all=True)
+    refused = Access("127.0.0.1", ()).rejection(scope, open_to_all=True)
     assert refused is not None
     assert refused.status == 403
 
@@ -75,7 +75,7 @@ async def test_pages_are_for_their_own_origin_and_nothing_is_guessed_about_types
 
 
 async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path: Path) -> None:
-    """As kubelet mounts an optional Secret: the file comes later, and may change."""
+    """kubelet mounts an optional Secret in this way: the file appears later, and may change."""
     token = tmp_path / "token"
     async with (
         pages(Access("0.0.0.0", (), token)) as port,
@@ -107,5 +107,5 @@ async def test_pages_beyond_loopback_are_closed_until_there_is_a_token(tmp_path:
 )
 def test_loopback_needs_no_token(host: str, needed: bool) -> None:
     scope = {"method": "GET", "headers": [(b"host", b"localhost")]}
-    refused = Access(host).refusal(scope, open_to_all=False)
+    refused = Access(host).rejection(scope, open_to_all=False)
     assert (refused is not None and refused.status == 403) is needed

@@ -1,4 +1,4 @@
-"""Placements that pod requirements share: always those that each would have by itself."""
+"""Placements that several pod requirements share equal the placement of each one alone."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def requirements(
     asked["spec"]["devices"]["requests"][0]["name"] = request
     found = decode_claim(asked)
     cache.apply_claim(found.key, found)
-    told = {f"berth.dev/{key}": value for key, value in annotations.items()}
+    prefixed = {f"berth.dev/{key}": value for key, value in annotations.items()}
     made = requirements_of(
-        Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=told), cache.snapshot(), policy
+        Pod(ObjectKey("default", "p"), "u", (PodClaim("g", "asked"),), annotations=prefixed), cache.snapshot(), policy
     )
     assert isinstance(made, PodRequirements)
     return made
@@ -95,7 +95,7 @@ def test_a_shared_placement_is_what_the_pod_would_have_got_alone(
             assert evaluate(node_info, wanted, shared) == evaluate(node_info, wanted, alone)
 
 
-def test_other_words_for_the_same_devices_are_not_judged_again() -> None:
+def test_requests_that_match_the_same_devices_are_evaluated_once() -> None:
     cache, masks = fleet([(0, 1)])
     placements, known = PlacementCache(), []
     for selector, request in (("", "gpu"), (_SELECTORS[1], "card"), (_SELECTORS[4], "card")):
@@ -120,7 +120,7 @@ def test_placements_are_bounded() -> None:
 
 
 def test_what_others_are_compared_with_changed() -> None:
-    """Scores are relative to the fleet: what another fleet's nodes were granted is forgotten."""
+    """Scores are relative to the fleet, so placements of another fleet are dropped."""
     cache, masks = fleet([])
     placements = PlacementCache()
     for more in ((), ("hgx-b200-8-degraded",)):

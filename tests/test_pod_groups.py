@@ -23,7 +23,7 @@ ENTRY = {"name": "gpu", "resourceClaimTemplateName": "t"}
 
 
 def group(b: Serving, name: str, *claims: Json) -> str:
-    """Create a PodGroup with these claims; the answer is its UID."""
+    """Create a PodGroup with these claims; returns its UID."""
     made = {"kind": "PodGroup", "metadata": {"name": name}, "spec": {"resourceClaims": list(claims)}}
     return str(b.cluster.apply(made)["metadata"]["uid"])
 
@@ -50,7 +50,7 @@ def reserved(b: Serving, name: str) -> list[Json]:
 
 
 async def bound_together(b: Serving, *names: str) -> list[str]:
-    """Filter all pods, then bind them at once; the answers of the binds."""
+    """Filter all pods, then bind them at once; returns the errors of the binds."""
     await b.settled()
     nodes = [(await b.filter(name))["NodeNames"][0] for name in names]
     assert len(set(nodes)) == 1
@@ -118,8 +118,9 @@ async def test_a_failed_bind_leaves_the_groups_claim_to_the_other_members() -> N
 
 
 async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_read_is_not_written_twice() -> None:
-    """Found on a real control plane: the bind of the member that the claim was held for went on with what it knew
-    before it read the PodGroup."""
+    """Found on a real control plane: the bind of the member that the claim was held for continued with data from before
+    it read the PodGroup.
+    """
     async with berthing(NODES) as b:
         made_for_group(b, "made", group(b, "g"))
         for name in ("g-0", "g-1"):
@@ -145,7 +146,7 @@ async def test_a_claim_that_another_member_begins_to_write_while_the_group_is_re
         assert len(b.held()) == 1
 
 
-async def allocated_for_nobody(b: Serving) -> str:
+async def allocated_without_member(b: Serving) -> str:
     """The claim `made` of a PodGroup is allocated, and no member is bound: the Binding of g-0 was rejected. The answer
     is the node of the claim."""
     made_for_group(b, "made", group(b, "g"))
@@ -171,9 +172,9 @@ async def cannot_go(b: Serving, name: str, node: str) -> None:
 
 
 async def test_a_groups_claim_is_freed_where_a_member_cannot_go_and_none_is_bound() -> None:
-    """In-tree: PostFilter."""
+    """The in-tree plugin does this in PostFilter."""
     async with berthing(THREE) as b:
-        node = await allocated_for_nobody(b)
+        node = await allocated_without_member(b)
         await cannot_go(b, "g-1", node)
         await eventually(lambda: not b.held() and not reserved(b, "made"))
         await b.settled()
@@ -186,7 +187,7 @@ async def test_a_groups_claim_is_freed_where_a_member_cannot_go_and_none_is_boun
 @pytest.mark.parametrize(("phase", "stays"), [("Running", True), ("Succeeded", False)])
 async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bool) -> None:
     async with berthing(THREE) as b:
-        node = await allocated_for_nobody(b)
+        node = await allocated_without_member(b)
         assert await bound_together(b, "g-0") == [""]
         b.cluster.api.registry.patch(PODS, ("default", "g-0"), {"status": {"phase": phase}}, "status", strategic=False)
         await cannot_go(b, "g-1", node)
@@ -199,7 +200,7 @@ async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bo
 async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_keeps_it(*, slow: bool) -> None:
     """The bind marks the claim again. A slow Binding arrives only after the attempt to deallocate the claim."""
     async with berthing(THREE) as b:
-        node = await allocated_for_nobody(b)
+        node = await allocated_without_member(b)
         binds: list[asyncio.Task[str]] = []
         deallocating = asyncio.Event()
 
@@ -227,7 +228,7 @@ async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> 
     """Its bind relies on the claim before the take-back is announced, and reads the claim before it sends the
     Binding."""
     async with berthing(THREE) as b:
-        node = await allocated_for_nobody(b)
+        node = await allocated_without_member(b)
         reads = 0
 
         def announced() -> bool:
@@ -251,9 +252,9 @@ async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> 
 
 
 async def test_a_member_is_not_bound_where_another_replica_has_taken_the_groups_claim_back() -> None:
-    """The watch of the replica that binds does not show that yet."""
+    """The watch of the replica that binds does not show the take-back yet."""
     async with replicas(THREE) as ((a, b), (gate, _)):
-        node = await allocated_for_nobody(a)
+        node = await allocated_without_member(a)
         await asyncio.gather(a.settled(), b.settled())
         gate.close()
         await cannot_go(b, "g-1", node)
@@ -265,7 +266,7 @@ async def test_a_member_is_not_bound_where_another_replica_has_taken_the_groups_
 async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_the_groups_claim() -> None:
     """The first list shows no bound member, the second does."""
     async with berthing(THREE) as b:
-        node = await allocated_for_nobody(b)
+        node = await allocated_without_member(b)
         sent = announced = False
 
         async def meanwhile(method: str, path: str) -> None:

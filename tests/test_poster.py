@@ -38,7 +38,7 @@ async def test_these_answers_are_for_good(status: int) -> None:
 
 
 async def _answered(status: int) -> None:
-    """Post to a server that answers so, and redirects to itself."""
+    """Post to a server that answers with this status and a redirect to itself."""
     asked = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -96,7 +96,7 @@ async def test_the_limit_of_an_answer_counts_each_answer_alone() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff\xfe", b"x" * 20_000, None])
-async def test_a_token_file_without_a_token_is_told(tmp_path: Path, content: bytes | None) -> None:
+async def test_a_token_file_without_a_token_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
@@ -106,14 +106,14 @@ async def test_a_token_file_without_a_token_is_told(tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no.such.host.invalid", "nonsense", "http://[::1"])
-async def test_a_console_that_cannot_be_reached_is_told(url: str) -> None:
+async def test_an_unreachable_console_is_an_error(url: str) -> None:
     async with Poster(url) as post:
         with pytest.raises(NotDelivered):
             await post(b"{}")
 
 
 @NEEDS_OPENSSL
-async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> None:
+async def test_only_a_console_of_the_named_authority_gets_records(tmp_path: Path) -> None:
     certificate(tmp_path, "server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
@@ -133,7 +133,7 @@ async def test_only_a_console_of_the_named_authority_is_told(tmp_path: Path) -> 
                 await post(b"{}")
 
 
-async def test_an_authority_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
+async def test_an_invalid_authority_is_an_error_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("nonsense")
     for name, problem in (("ca", "holds no certificates"), ("absent", "No such file")):
         with pytest.raises(WireError, match=f"--records-ca: .*{name} .*{problem}"):
@@ -151,11 +151,11 @@ async def test_serve_reads_a_changed_authority_again(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "old" / "ca.crt", authority)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "new" / "server.crt", tmp_path / "new" / "server.key")
-    told = asyncio.Event()
+    delivered = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        told.set()
+        delivered.set()
         writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         writer.close()
 
@@ -167,6 +167,6 @@ async def test_serve_reads_a_changed_authority_again(tmp_path: Path) -> None:
             serving = asyncio.create_task(run(credentials, Listen(("127.0.0.1", free_port())), console=to))
             await eventually(lambda: any("certificate" in line.get("problem", "") for line in lines))
             shutil.copy(tmp_path / "new" / "ca.crt", authority)
-            await asyncio.wait_for(told.wait(), HANG_SECONDS)
+            await asyncio.wait_for(delivered.wait(), HANG_SECONDS)
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

@@ -139,7 +139,7 @@ async def made_by_the_code(account: str) -> set[Call]:
 
 
 def test_every_write_belongs_to_one_program() -> None:
-    """Else the rights of neither would be known from its package."""
+    """Otherwise the test could not derive the rights of a program from its package."""
     others = tuple(
         path.name
         for path in CODE.iterdir()
@@ -184,7 +184,7 @@ async def test_the_console_may_do_what_it_does_and_no_more() -> None:
 
 
 def test_the_console_changes_no_claim_and_no_pod_and_reads_no_secret() -> None:
-    """Whatever its code comes to do: these rights would be a decision, not an oversight."""
+    """The console's role must never get these rights by accident."""
     changes = {
         resource: {
             verb

@@ -111,7 +111,7 @@ def test_what_was_encoded_is_decoded(sent: Batch) -> None:
 
 
 @given(batches(texts | long_texts))
-def test_whatever_serve_encodes_the_console_takes(sent: Batch) -> None:
+def test_the_console_decodes_every_batch_that_serve_encodes(sent: Batch) -> None:
     got = decode(encode(sent))
     assert (got.sequence, len(got.records)) == (sent.sequence, len(sent.records))
 
@@ -173,7 +173,7 @@ def test_consumed_capacities_are_limited() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, True, 1.0, "1", None, [], 2**62, "x" * 10_000])
-def test_another_version_is_told_with_ours(version: Any) -> None:
+def test_the_error_for_another_version_names_the_known_version(version: Any) -> None:
     found = {**orjson.loads(encode(batch())), "version": version, "of the future": {}}
     with pytest.raises(UnknownVersion, match=r"version: .* is not known here: this Berth reads version 1"):
         decode(orjson.dumps(found))

@@ -55,11 +55,11 @@ async def test_the_outbox_reaches_the_console(tmp_path: Path) -> None:
         ({"Authorization": "Basic Z29vZA=="}, 401),
         ({"Authorization": ""}, 401),
         ({"token": "wrong-audience"}, 401),
-        ({"token": "stranger"}, 403),
+        ({"token": "other-account"}, 403),
         ({"Content-Type": "text/plain"}, 415),
     ],
 )
-async def test_strangers_are_refused_before_their_body_is_read(headers: dict[str, str], status: int) -> None:
+async def test_other_senders_are_rejected_before_their_body_is_read(headers: dict[str, str], status: int) -> None:
     async with console() as w:
         reply = await w.post(b"{" * 100, **headers)
         assert reply.status_code == status
@@ -77,7 +77,7 @@ async def test_only_post_is_answered() -> None:
 
 
 async def test_an_unauthenticated_body_is_not_read_at_all() -> None:
-    """The answer comes although the body never does."""
+    """The server answers although the body never arrives."""
     async with console() as w:
         port = int(w.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -112,7 +112,7 @@ async def test_bad_batches_are_refused_with_their_fault(content: bytes, status: 
         assert w.records.counts == {"version" if "version" in words else str(status): 1}
 
 
-async def test_an_ended_process_is_told_so_and_drops_its_records() -> None:
+async def test_records_of_an_ended_process_are_rejected() -> None:
     async with console() as w:
         await w.post(body(1, epoch="old"))
         await w.post(body(1, epoch="new"))

@@ -1,4 +1,4 @@
-"""What serve's processes reserve, in the console's mirror: records that are late, lost or another process's."""
+"""Reservations of serve processes in the console's cache: records that are late, lost or of another process."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def add_claim(cache: ClusterCache, uid: str) -> None:
 class World:
     def __init__(self, limit: int = 100) -> None:
         self.now = 1000.0
-        self.mirror = ClusterCache()
-        self.remote = RemoteReservations(self.mirror, lambda: self.now, limit)
+        self.cache = ClusterCache()
+        self.remote = RemoteReservations(self.cache, lambda: self.now, limit)
         for uid in ("a", "b", "c", *map(str, range(30))):
-            add_claim(self.mirror, uid)
+            add_claim(self.cache, uid)
 
     def states(self) -> dict[str, ReservationState]:
-        return {uid: one.state for uid, one in self.mirror.reservations.by_claim.items()}
+        return {uid: one.state for uid, one in self.cache.reservations.by_claim.items()}
 
 
 def test_held_then_binding_then_released() -> None:
     w = World()
     w.remote.apply("e", reserved("a"))
     assert w.states() == {"a": ReservationState.HELD}
-    assert w.mirror.held_for("pod-a")
+    assert w.cache.held_for("pod-a")
     w.remote.apply("e", reserved("a", ReservationState.BINDING))
     assert w.states() == {"a": ReservationState.BINDING}
-    assert w.mirror.reservations.in_flight == {"a": "pod-a"}
+    assert w.cache.reservations.in_flight == {"a": "pod-a"}
     w.remote.apply("e", reserved("a", ReservationState.BINDING))
     w.remote.apply("e", Released("a"))
     w.remote.apply("e", Released("a"))
@@ -57,10 +57,10 @@ def test_a_hold_ends_by_the_console_s_own_clock() -> None:
     w.remote.apply("e", reserved("a", seconds=15))
     w.remote.apply("e", reserved("b", seconds=86_400))
     w.now += 15
-    w.mirror.expire(w.now)
+    w.cache.expire(w.now)
     assert set(w.states()) == {"b"}
     w.now += 300
-    w.mirror.expire(w.now)
+    w.cache.expire(w.now)
     assert w.states() == {}, "no hold is believed for a day"
     w.remote.apply("e", Released("a"))
 
@@ -78,7 +78,7 @@ def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
     for number in range(3):
         w.remote.apply("e", reserved(str(number), seconds=1))
     w.now += 2
-    w.mirror.expire(w.now)
+    w.cache.expire(w.now)
     for number in range(3, 6):
         w.remote.apply("e", reserved(str(number)))
     assert set(w.states()) == {"3", "4", "5"}
@@ -87,11 +87,11 @@ def test_what_ended_in_the_cache_takes_no_place_for_ever() -> None:
 
 @pytest.mark.parametrize("state", [ReservationState.HELD, ReservationState.BINDING])
 def test_a_reservation_of_an_unknown_claim_takes_no_devices(state: ReservationState) -> None:
-    """No watch event would end it: the claim may not exist."""
+    """No watch event would end such a reservation, because the claim may not exist."""
     w = World()
     w.remote.apply("e", reserved("unknown", state))
     assert (w.states(), len(w.remote), w.remote.unknown_claims) == ({}, 0, 1)
-    add_claim(w.mirror, "unknown")
+    add_claim(w.cache, "unknown")
     w.remote.apply("e", reserved("unknown", state))
     assert (w.states(), w.remote.unknown_claims) == ({"unknown": state}, 1)
 
@@ -107,7 +107,7 @@ def test_a_process_that_ended_holds_nothing() -> None:
     w.remote.drop("e")
     assert w.states() == {"c": ReservationState.HELD}
     assert len(w.remote) == 1
-    w.remote.drop("nobody")
+    w.remote.drop("unknown")
 
 
 def test_one_process_does_not_release_what_another_reserved() -> None:
@@ -128,7 +128,7 @@ def test_records_that_come_after_the_watch_showed_the_allocation() -> None:
         w = World()
         one = reserved("a", state)
         claim = Claim(ObjectKey("d", "c-a"), "a", allocation=Allocation(one.results))
-        w.mirror.apply_claim(claim.key, claim)
+        w.cache.apply_claim(claim.key, claim)
         w.remote.apply("e", one)
         assert w.states() == {}, "else the devices would be used twice"
         assert len(w.remote) == 0, "else the devices would be used twice"
@@ -140,7 +140,7 @@ def test_the_watch_ends_a_reservation_before_its_release_comes() -> None:
     one = reserved("a", ReservationState.BINDING)
     w.remote.apply("e", one)
     claim = Claim(ObjectKey("d", "c-a"), "a", allocation=Allocation(one.results))
-    w.mirror.apply_claim(claim.key, claim)
+    w.cache.apply_claim(claim.key, claim)
     assert w.states() == {}
     w.remote.apply("e", Released("a"))
     assert len(w.remote) == 0
@@ -163,4 +163,4 @@ def test_a_gap_drops_the_holds_of_that_replica_alone() -> None:
     assert console.ingest.counts["gaps"] == 1
     assert console.ingest.counts["missing"] == 2
     console.take(batch("a", 3, reserved("1"), reserved("2")))
-    assert set(states) == {"3", "4"}, "what is told again is not believed again"
+    assert set(states) == {"3", "4"}, "a repeated record must not be applied again"

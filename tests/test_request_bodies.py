@@ -23,7 +23,7 @@ _TRAPS = ['"NodeNames":["', ',"NodeNames":["a"]}', "]", "}", '\\"', "x"]
     st.lists(st.sampled_from(_TRAPS), max_size=3).map("".join),
 )
 def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: str) -> None:
-    """Names are cut out of the body before it is parsed; no text inside a pod may be taken for them."""
+    """Names are cut out of the body before it is parsed, and no text inside a pod may be mistaken for them."""
     body = {
         "Pod": {
             "metadata": {"name": "p", "namespace": "d", "annotations": {"berth.dev/x": note, note: "y"}},
@@ -45,7 +45,7 @@ def test_names_are_found_however_the_body_is_laid_out(names: list[str], note: st
     st.integers(0, 11),
 )
 def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[str]], cut: int) -> None:
-    """Where a name stood before only tells where to look first."""
+    """The last offset of a name is only the place to search first."""
     offsets = names_module.NameOffsets(most=5, near=12)
     for shift, order in enumerate(orders):
         given_names = order[:cut]
@@ -58,7 +58,7 @@ def test_names_are_found_wherever_they_stand_and_nowhere_else(orders: list[list[
 
 
 def test_names_are_counted_and_only_estimated_for_people() -> None:
-    """Texts of equal length need not hold equally many names."""
+    """Texts of equal length can hold different numbers of names."""
     offsets = names_module.NameOffsets()
     two, one = (names_module.NodeNames(text, slice(0, len(text)), offsets) for text in (b'["n1","n2"]', b'["node-12"]'))
     assert [names_module.estimated_len(names) for names in (two, one)] == [2, 2]
@@ -76,8 +76,8 @@ _FIELDS = st.lists(
 
 
 @given(_FIELDS)
-def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tuple[str, str]]) -> None:
-    """Without reading it: no text inside a pod may be taken for them."""
+def test_a_pod_is_identified_by_its_own_uid_and_version_or_not_at_all(fields: list[tuple[str, str]]) -> None:
+    """They are read without decoding the pod, and no text inside the pod may be mistaken for them."""
     shape = {
         "annotations": lambda text: {"uid": text, "resourceVersion": text},
         "labels": lambda text: {text: text},
@@ -90,7 +90,7 @@ def test_a_pod_is_told_by_its_own_uid_and_version_or_not_at_all(fields: list[tup
     assert wire.decode_args(body).identity in (("", ""), (metadata.get("uid"), metadata.get("resourceVersion")))
 
 
-def test_nobody_can_make_looking_for_them_take_long() -> None:
+def test_the_time_to_find_uid_and_version_is_bounded() -> None:
     body = b'{"Pod":{"metadata":{%b"name":"p"}},"Nodes":null,"NodeNames":["n"]}' % (b'"uid":"u",' * 500_000)
     assert wire.decode_args(body).identity == ("", "")
     body = b'{"Pod":{"metadata":{"name":"\xff","uid":"\xff","resourceVersion":"1"}},"Nodes":null,"NodeNames":["n"]}'
@@ -166,7 +166,7 @@ def test_no_pod_that_may_need_devices_is_passed_undecoded(spec: dict[str, object
 
 
 def test_places_of_names_are_remembered_from_the_first_body_on() -> None:
-    """An empty memory of places is a memory, too: kube-scheduler's next body is read with it."""
+    """An empty NameOffsets must also be used and filled, for kube-scheduler's next body."""
     body = b'{"Pod":{"metadata":{"name":"p","namespace":"d","uid":"u"}},"Nodes":null,"NodeNames":["n1","n2"]}'
     offsets = names_module.NameOffsets()
     names = wire.decode_args(body, offsets).names

@@ -1,4 +1,4 @@
-"""Waking rejected pods: what changed is looked at in small steps, nothing is lost, and no pod is woken in vain."""
+"""Requeue of rejected pods: changes are evaluated in small steps, none is lost, and no pod is requeued in vain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.eventually import eventually
 
 
 def answer(filter_service: FilterService) -> bool:
-    """Of a whole look."""
+    """The last result of a complete search for schedulable pods."""
     return list(filter_service.queueing_hints.find_schedulable())[-1]
 
 
@@ -39,12 +39,12 @@ def test_a_filter_of_many_live_shapes_is_not_a_first_one() -> None:
     pods = [fleet.pod(f"p{shape}", shape, 1) for shape in range(200)]
     for pod in pods:
         assert fleet.filter(pod).passed
-        fleet.mirror.release(pod.uid)
-    evaluations = fleet.judge.rankings.evaluations
+        fleet.cache.release(pod.uid)
+    evaluations = fleet.filter_service.rankings.evaluations
     for pod in pods:
         assert fleet.filter(pod).passed
-        fleet.mirror.release(pod.uid)
-    assert fleet.judge.rankings.evaluations == evaluations, "every evaluation is remembered"
+        fleet.cache.release(pod.uid)
+    assert fleet.filter_service.rankings.evaluations == evaluations, "every evaluation is remembered"
 
 
 def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None:
@@ -52,33 +52,33 @@ def test_a_look_has_small_steps_and_leaves_the_order_of_rankings_alone() -> None
     fleet = Fleet("mixed")
     fleet.fill(6, 1.0)
     rejected(fleet, 100, count=9)
-    order = [ranking.requirements.key for ranking in fleet.judge.rankings]
+    order = [ranking.requirements.key for ranking in fleet.filter_service.rankings]
     node = next(iter(fleet.devices))
     fleet.touch_node(node, {"a": "b"})
     fleet.hold(99, node, fleet.devices[node][:1])  # a second claim on a device: a state that no node was in
     fleet.apply("resourceclaims", "held/h0", None)
-    judged = [fleet.judge.rankings.evaluations]
-    for fits in fleet.judge.queueing_hints.find_schedulable():
-        judged.append(fleet.judge.rankings.evaluations)
+    counts = [fleet.filter_service.rankings.evaluations]
+    for fits in fleet.filter_service.queueing_hints.find_schedulable():
+        counts.append(fleet.filter_service.rankings.evaluations)
         assert not fits
-    assert len(judged) > 100
-    assert max(after - before for before, after in pairwise(judged)) == 1
-    assert [ranking.requirements.key for ranking in fleet.judge.rankings] == order
+    assert len(counts) > 100
+    assert max(after - before for before, after in pairwise(counts)) == 1
+    assert [ranking.requirements.key for ranking in fleet.filter_service.rankings] == order
 
 
 def test_a_look_that_was_cut_short_is_made_up_for() -> None:
-    """However many steps of it were taken."""
+    """For every number of steps that the search completed before it ended."""
     for steps in range(12):
         fleet = Fleet("mixed")
         fleet.fill(3, 1.0)
         rejected(fleet, 5)
-        assert not answer(fleet.judge)
+        assert not answer(fleet.filter_service)
         fleet.apply("resourceclaims", "held/h1", None)
-        look = fleet.judge.queueing_hints.find_schedulable()
+        look = fleet.filter_service.queueing_hints.find_schedulable()
         cut = list(islice(look, steps))
-        assert any(cut) or answer(fleet.judge), steps
+        assert any(cut) or answer(fleet.filter_service), steps
         fleet.touch_node("node-000003", {"a": "b"})
-        assert not answer(fleet.judge), "what was looked at is not looked at again"
+        assert not answer(fleet.filter_service), "what was looked at is not looked at again"
 
 
 def test_what_changes_during_a_look_is_for_the_next_one() -> None:
@@ -86,10 +86,10 @@ def test_what_changes_during_a_look_is_for_the_next_one() -> None:
     fleet.fill(3, 1.0)
     rejected(fleet, 20)
     fleet.touch_node("node-000001", {"a": "b"})
-    look = fleet.judge.queueing_hints.find_schedulable()
+    look = fleet.filter_service.queueing_hints.find_schedulable()
     next(look)
     fleet.apply("resourceclaims", "held/h0", None)
-    assert any(look) or answer(fleet.judge)
+    assert any(look) or answer(fleet.filter_service)
 
 
 def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
@@ -115,24 +115,24 @@ def test_a_pod_pinned_to_nodes_is_helped_by_those_alone() -> None:
             "spec": {"resourceClaims": claims},
         },
     )
-    pod = fleet.mirror.store.pods["p"]
+    pod = fleet.cache.store.pods["p"]
     assert fleet.filter(pod).passed == []
     fleet.apply("resourceclaims", "held/h0", None)
-    assert not answer(fleet.judge)
+    assert not answer(fleet.filter_service)
     fleet.apply("resourceclaims", "held/h1", None)
-    assert answer(fleet.judge)
+    assert answer(fleet.filter_service)
 
 
-def test_a_pod_that_has_gone_wakes_nobody() -> None:
+def test_a_deleted_pod_causes_no_requeue() -> None:
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     pod = fleet.pod("p", 1, 2)
     fleet.apply("pods", "x/p", None)
     assert fleet.filter(pod).passed == [], "filtered after it had gone"
-    assert fleet.judge.unschedulable_count == 1, "filtered after it had gone"
+    assert fleet.filter_service.unschedulable_count == 1, "filtered after it had gone"
     fleet.apply("resourceclaims", "held/h0", None)
-    assert not answer(fleet.judge)
-    assert not fleet.judge.unschedulable_count
+    assert not answer(fleet.filter_service)
+    assert not fleet.filter_service.unschedulable_count
 
 
 _EVENTS = st.lists(
@@ -151,29 +151,29 @@ _EVENTS = st.lists(
 def test_no_rejected_pod_that_fits_on_a_changed_node_is_missed(
     events: list[tuple[str, int]], ranking_bytes: int
 ) -> None:
-    """Whatever comes in between, however many steps of a look are taken, whether rankings are at hand or not."""
+    """This holds for all events in between, all numbers of completed steps, and with and without cached rankings."""
     fleet = Fleet("mixed", ranking_bytes=ranking_bytes)
     fleet.fill(4, 1.0)
     fitting: set[str] = set()  # pods that were rejected and for which a node has become free since
     for what, which in events:
         node = f"node-{which + 1:06}"
         if what == "free":
-            if ObjectKey("held", f"h{which}") in fleet.mirror.store.claims:
+            if ObjectKey("held", f"h{which}") in fleet.cache.store.claims:
                 fleet.apply("resourceclaims", f"held/h{which}", None)
-                fitting = set(fleet.judge.unschedulable_pods())
+                fitting = set(fleet.filter_service.unschedulable_pods())
         elif what == "take":
             fleet.hold(which, node, fleet.devices[node])
         elif what == "filter":
             uid = f"p{which}"
             if fleet.filter(fleet.pod(uid, which, 1 + which)).passed == []:
                 fitting.discard(uid)
-        elif what == "look" and any(islice(fleet.judge.queueing_hints.find_schedulable(), which)):
-            for uid in fleet.judge.unschedulable_pods():  # kube-scheduler asks again, as every pod is requeued
-                fleet.filter(fleet.mirror.store.pods[uid])
+        elif what == "look" and any(islice(fleet.filter_service.queueing_hints.find_schedulable(), which)):
+            for uid in fleet.filter_service.unschedulable_pods():  # kube-scheduler asks again, as every pod is requeued
+                fleet.filter(fleet.cache.store.pods[uid])
             fitting = set()
-    waiting = [uid for uid in fleet.judge.unschedulable_pods() if uid in fitting]
-    helped = answer(fleet.judge)
-    now = [uid for uid in waiting if fleet.filter(fleet.mirror.store.pods[uid]).passed]
+    waiting = [uid for uid in fleet.filter_service.unschedulable_pods() if uid in fitting]
+    helped = answer(fleet.filter_service)
+    now = [uid for uid in waiting if fleet.filter(fleet.cache.store.pods[uid]).passed]
     assert helped or not now
 
 
@@ -181,7 +181,7 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
     fleet = Fleet("mixed")
     fleet.fill(1, 1.0)
     uids = rejected(fleet, 3)
-    rankings = list(fleet.judge.rankings)
+    rankings = list(fleet.filter_service.rankings)
     pods = UnschedulablePods(limit=2)
     for uid, ranking in zip(uids, rankings, strict=True):
         pods.add(uid, ranking.requirements)
@@ -197,7 +197,7 @@ def test_the_memory_of_rejected_pods_is_bounded_and_knows_their_classes() -> Non
 
 
 class _Writer:
-    """Touches fail as often as told."""
+    """A Writer whose first `failures` touches fail."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures, self.touched = failures, 0
@@ -210,7 +210,7 @@ class _Writer:
 
 
 class _Looks:
-    """Looks with these answers, None for one that raises; `asked` counts them."""
+    """Searches with these results, None for one that raises; `asked` counts the searches."""
 
     def __init__(self, *answers: bool | None) -> None:
         self._answers, self.asked = list(answers), 0
@@ -224,7 +224,7 @@ class _Looks:
 
 
 async def test_a_touch_that_failed_is_made_up_for() -> None:
-    """The look that found a fit is over: without another event there would be no further look."""
+    """The search that found a fit is over, and without another event no further search would start."""
     writer, looks = _Writer(failures=2), _Looks(True)
     requeuer = Requeuer(cast("Writer", writer), lambda: "now", pause=0)
     task = asyncio.create_task(requeuer.run(looks))

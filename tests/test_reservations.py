@@ -1,4 +1,4 @@
-"""Every end of a hold frees its devices by itself and wakes pods that were rejected because of it."""
+"""Every end of a hold frees its devices and wakes the pods that were rejected because of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.running_berth import Berthing, berthing, claim, pod
 
 
 async def refused(b: Berthing, name: str, count: int) -> str:
-    """Filter a new pod that nothing is left for; the answer is the reason."""
+    """Filter a new pod for which no device is left; returns the reason."""
     b.cluster.apply(claim(name, count))
     b.cluster.apply(pod(name, name))
     await b.settled()
@@ -31,7 +31,7 @@ async def held(b: Berthing, name: str, count: int) -> None:
 
 
 async def woken(b: Berthing, name: str) -> None:
-    """Berth touches the marker class without being asked, and the pod then fits."""
+    """Berth touches the marker class without a request, and the pod then fits."""
     await eventually(lambda: b.app.service.requeuer.touches > 0)
     assert (await b.filter(name))["NodeNames"] == ["n1"]
 
@@ -111,7 +111,7 @@ def test_waking_does_not_feed_itself() -> None:
     waits = fleet.pod("q", 1, 8)
     assert not fleet.filter(waits).passed
     fleet.now += Policy().hold_seconds
-    fleet.mirror.expire(fleet.now)
+    fleet.cache.expire(fleet.now)
     assert listener.times == 1
     for _ in range(3):
         assert not fleet.filter(waits, ["elsewhere"]).passed

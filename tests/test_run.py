@@ -1,4 +1,4 @@
-"""The main job as a user runs it."""
+"""`berth run` as a user runs it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path:
     assert re.search(r"✓ llm-a .* 0 of 9 pods .* 8 of 9 pods", out)
 
 
-def test_an_expected_domain_without_a_group_is_told(tmp_path: Path) -> None:
+def test_an_expected_domain_without_a_group_is_an_error(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace("expect-machine", "expect-domain")
     (tmp_path / "wrong.yaml").write_text(text)
     code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
@@ -99,7 +99,7 @@ def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:
     assert sum("llm-b-3" in line and "gb200-nvl72-tray-" in line for line in lines) == 2
 
 
-def test_a_folder_without_examples_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:
     code, _, errors = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 2
     assert "holds no .yaml files" in errors

@@ -1,4 +1,4 @@
-"""What moves the score or the choice besides links: request mix, drift, memory, groups, overrides, partitions."""
+"""Influences on the score and the choice besides links: request mix, drift, memory, groups, overrides, partitions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def fabric_name(node: str) -> str:
 @pytest.mark.parametrize(
     ("drift", "avoided", "fits"), [("penalise", True, True), ("filter", True, False), ("ignore", False, True)]
 )
-def test_gpus_in_use_that_nobody_holds(drift: str, avoided: bool, fits: bool) -> None:
+def test_gpus_in_use_without_an_allocation(drift: str, avoided: bool, fits: bool) -> None:
     async def body() -> None:
         async with berthing({"n1": H100}, load_policy(f"drift: {drift}")) as b:
             await change(b, fabric_name("n1"), use_memory(0, 1, 2, 3, mib=20_000))
@@ -221,36 +221,40 @@ def spec(count: int, memory: str = "") -> ClaimSpec:
     return ClaimSpec((Request("r", (DeviceRequest("r", "c", count=count, capacity=capacity),)),))
 
 
-def see(book: RequestMixEstimator, start: int, number: int, asked: ClaimSpec) -> None:
+def see(estimator: RequestMixEstimator, start: int, number: int, asked: ClaimSpec) -> None:
     for i in range(start, start + number):
-        book.observe(Claim(ObjectKey("x", f"c{i}"), f"u{i}", spec=asked))
+        estimator.observe(Claim(ObjectKey("x", f"c{i}"), f"u{i}", spec=asked))
 
 
 def test_request_mix_is_learned_in_steps() -> None:
-    book = RequestMixEstimator()
-    see(book, 0, 31, spec(8))
-    assert book.mix(80 << 30) is DEFAULT_MIX, "too few to judge by"
-    see(book, 31, 1, spec(8))
-    eight = book.mix(80 << 30)
+    estimator = RequestMixEstimator()
+    see(estimator, 0, 31, spec(8))
+    assert estimator.mix(80 << 30) is DEFAULT_MIX, "too few claims for an estimate"
+    see(estimator, 31, 1, spec(8))
+    eight = estimator.mix(80 << 30)
     assert eight == ((whole_gpus(8), 1.0),)
-    see(book, 32, 4, spec(1))
-    assert book.mix(80 << 30) is eight, "a small move is no reason to judge everything anew"
-    see(book, 36, 28, spec(1, "20Gi"))
-    assert dict(book.mix(80 << 30)) == {whole_gpus(8): 0.5, RequestShape(0, 0, 1, 250): 0.4375, whole_gpus(1): 0.0625}
+    see(estimator, 32, 4, spec(1))
+    assert estimator.mix(80 << 30) is eight, "a small change of the mix must not cause a new evaluation of all nodes"
+    see(estimator, 36, 28, spec(1, "20Gi"))
+    assert dict(estimator.mix(80 << 30)) == {
+        whole_gpus(8): 0.5,
+        RequestShape(0, 0, 1, 250): 0.4375,
+        whole_gpus(1): 0.0625,
+    }
 
 
 @pytest.mark.parametrize("count", [33, 2**63 - 1, 2**70])
 def test_claims_that_no_node_can_satisfy_are_not_learned(count: int) -> None:
     """An allocation has at most 32 results, so such a claim is never allocated."""
-    book = RequestMixEstimator()
-    see(book, 0, 40, spec(count))
-    assert book.mix(80 << 30) is DEFAULT_MIX
-    see(book, 40, 40, spec(32))
-    assert book.mix(80 << 30) == ((whole_gpus(32), 1.0),)
+    estimator = RequestMixEstimator()
+    see(estimator, 0, 40, spec(count))
+    assert estimator.mix(80 << 30) is DEFAULT_MIX
+    see(estimator, 40, 40, spec(32))
+    assert estimator.mix(80 << 30) == ((whole_gpus(32), 1.0),)
 
 
 def test_learned_request_mix_moves_the_choice() -> None:
-    """Where everybody wants eight, a single GPU goes to the machine that is broken into already."""
+    """If most jobs need eight GPUs, a one-GPU pod goes to a machine that is already partly used."""
 
     async def body() -> None:
         async with berthing({"n1": H100, "n2": H100}, load_policy("weights: {packing: 0}")) as b:

@@ -41,8 +41,8 @@ async def test_not_ready_says_what_is_missing_and_why(status: int, message: str)
 
     async with listening(api, "127.0.0.1", 0) as url, application(url) as app:
         informers = app.service.informers
-        told = f"not listed yet: resourceclaims ({message}); run berth doctor for a remedy"
-        await eventually(lambda: informers.not_ready == told, lambda: informers.not_ready)
+        text = f"not listed yet: resourceclaims ({message}); run berth doctor for a remedy"
+        await eventually(lambda: informers.not_ready == text, lambda: informers.not_ready)
         answer = app.service.filter(Pod(ObjectKey("d", "p"), "u", (PodClaim("g", "c"),)), ["n1"])
         assert answer.error.startswith("berth is not ready, not listed yet: resourceclaims")
         assert app.service.filter(Pod(ObjectKey("d", "q"), "v"), ["n1"]).passed is None, "pods without devices pass"
@@ -81,7 +81,7 @@ async def test_one_address_has_both_and_nothing_for_people(tmp_path: Path) -> No
 
 
 def test_serve_loads_nothing_of_the_console() -> None:
-    """Neither its packages nor the framework of its pages."""
+    """serve loads neither the packages of the console nor the framework of its pages."""
     code = "import sys; import extender.entry.serve_process; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     others = (
@@ -100,7 +100,7 @@ def test_serve_loads_nothing_of_the_console() -> None:
 
 
 async def test_policy_is_read_again_and_a_wrong_one_is_not_used(tmp_path: Path) -> None:
-    """As kubelet changes a ConfigMap volume: the link ..data is swapped."""
+    """kubelet changes a ConfigMap volume in this way: it replaces the link ..data."""
     for name, text in (("one", "candidates: 1"), ("wrong", "candidates: many"), ("two", "candidates: 2")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "policy.yaml").write_text(text)
@@ -133,12 +133,12 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
         ),
         httpx.AsyncClient(timeout=HANG_SECONDS, verify=False) as client,
     ):
-        told = f"http://127.0.0.1:{pages}/v1/policy"
-        assert (await client.get(f"{told}/diff")).json()["candidate"] is False
+        policy_url = f"http://127.0.0.1:{pages}/v1/policy"
+        assert (await client.get(f"{policy_url}/diff")).json()["candidate"] is False
         candidate.write_text("packing: sideways")
-        await answers(told, 200, "packing: Input should be")
+        await answers(policy_url, 200, "packing: Input should be")
         candidate.write_text("packing: spread\nweights: {packing: 50}")
-        await answers(f"{told}/diff", 200, '"candidate":true')
+        await answers(f"{policy_url}/diff", 200, '"candidate":true')
         api = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
         for obj in (claim("busy"), pod("busy", "busy"), claim("next"), pod("next", "next")):
             kind, base = ("pods", "/api/v1") if obj["kind"] == "Pod" else ("resourceclaims", "/apis/resource.k8s.io/v1")
@@ -152,8 +152,8 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
             uid = pods[name]["metadata"]["uid"]
             bind = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": found["NodeNames"][0]}
             assert (await client.post(f"http://127.0.0.1:{verbs}/bind", json=bind)).json()["Error"] == ""
-            await answers(f"{told}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
-        (changed,) = (await client.get(f"{told}/diff")).json()["changed"]
+            await answers(f"{policy_url}/diff", 200, f'"compared":{1 + names_bound.index(name)}')
+        (changed,) = (await client.get(f"{policy_url}/diff")).json()["changed"]
         assert changed["pod"] == "default/next"
         assert changed["active"]["node"] != changed["candidate"]["node"]
         done = await asyncio.create_subprocess_exec(
@@ -182,7 +182,7 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
         assert "the console compares a candidate" in (await done.communicate())[0].decode()
         assert done.returncode == 0
         candidate.unlink()
-        await answers(f"{told}/diff", 200, '"candidate":false')
+        await answers(f"{policy_url}/diff", 200, '"candidate":false')
 
 
 async def test_explain_asks_for_the_token_and_probes_do_not(tmp_path: Path) -> None:

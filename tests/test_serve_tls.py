@@ -34,7 +34,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path) 
 
 @NEEDS_OPENSSL
 async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_again(tmp_path: Path) -> None:
-    for name in ("server", "scheduler", "stranger"):
+    for name in ("server", "scheduler", "other_client"):
         certificate(tmp_path, name)
     paths = [str(tmp_path / name) for name in ("server.crt", "server.key", "ca.crt")]
     async with served(
@@ -45,9 +45,9 @@ async def test_only_the_scheduler_s_certificate_is_answered_and_ours_is_read_aga
         async with httpx.AsyncClient(verify=plain) as client:
             with pytest.raises(httpx.HTTPError):
                 await client.get(url)
-        stranger = ssl.create_default_context(cafile=paths[2])
-        stranger.load_cert_chain(tmp_path / "stranger.crt", tmp_path / "stranger.key")
-        async with httpx.AsyncClient(verify=stranger) as client:
+        other_client = ssl.create_default_context(cafile=paths[2])
+        other_client.load_cert_chain(tmp_path / "other_client.crt", tmp_path / "other_client.key")
+        async with httpx.AsyncClient(verify=other_client) as client:
             with pytest.raises(httpx.HTTPError):
                 await client.get(url)
         known = ssl.create_default_context(cafile=paths[2])

@@ -1,4 +1,4 @@
-"""A candidate policy beside the active one: what it would choose otherwise, what cannot be compared, and the bounds."""
+"""A candidate policy beside the active one: other choices, pods that cannot be compared, and the bounds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SPREAD = load_policy("packing: spread\nweights: {packing: 50}")
 
 
 async def listed() -> None:
-    """Everything is known."""
+    """Return at once, as if all kinds were listed."""
 
 
 async def place(b: Berthing, name: str) -> Bound:
-    """Bind a pod; the record of it."""
+    """Bind a pod and return its record."""
     b.cluster.apply(claim(name))
     b.cluster.apply(pod(name, name))
     await b.settled()
@@ -58,7 +58,7 @@ async def shadowing(b: Berthing, **bounds: Any) -> AsyncIterator[ShadowPolicy]:
 
 
 async def compared(shadow: ShadowPolicy, record: Bound) -> None:
-    """Tell of a bound pod, and wait for what comes of it."""
+    """Give the record of a bound pod to the shadow, and wait for the comparison."""
     before = len(shadow.comparisons()), shadow.left_out
     shadow.bound(record)
     await eventually(lambda: (len(shadow.comparisons()), shadow.left_out) != before, "a comparison")
@@ -78,7 +78,9 @@ async def test_a_candidate_that_differs_and_one_that_does_not() -> None:
 
 
 async def test_what_is_not_reproduced_is_left_out() -> None:
-    """Serve chose on a picture that the console does not have, or the pod is gone, or another has its name."""
+    """Serve chose with another view of the cluster than the console's, or the pod is deleted, or another pod has its
+    name.
+    """
     async with berthing({"n1": "t4-4", "n2": "t4-4"}, PACK) as b, shadowing(b) as shadow:
         record = await place(b, "p")
         chosen = ScoredNode(

@@ -34,7 +34,7 @@ def reservations(b: Berthing) -> set[str]:
 
 
 async def test_pods_of_one_claim_are_bound_in_any_order() -> None:
-    """As a gang: all are filtered, then the last is bound first."""
+    """The scheduler filters all pods, as with a gang, then binds the last one first."""
     async with berthing(NODES) as b:
         node = await share(b, "p", "q", "r")
         assert [await b.bind(name, node) for name in ("r", "q", "p")] == ["", "", ""]
@@ -106,8 +106,9 @@ async def test_the_bind_after_one_that_fails_allocates_the_claim() -> None:
 
 
 async def test_the_scheduler_gets_no_choice_for_a_claim_that_others_wait_for() -> None:
-    """Pods that share the claim are answered with the node that is held for it: another node for the first of them
-    would make the binds of the others fail."""
+    """Filter passes only the node that is held for the claim: with another node for the first pod, the binds of the
+    others would fail.
+    """
     async with berthing(NODES) as b:
         for name in ("shared", "own"):
             b.cluster.apply(claim(name))

@@ -1,5 +1,6 @@
-"""Counters that cannot suffice: the bound is never too low, and impossible is said where trying everything would give
-up."""
+"""Counters with too little capacity: the bound is never too low, and it proves a shortage before the search would give
+up.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def partitions(gpus: int) -> tuple[list[tuple[str, dict[str, int]]], dict[str, d
     return found, {f"gpu-{g}": {f"slice-{i}": 1 for i in range(7)} for g in range(gpus)}
 
 
-def test_partitions_that_cannot_suffice_are_told_from_those_given_up() -> None:
+def test_a_shortage_of_partitions_is_found_before_the_search_gives_up() -> None:
     """Whole GPUs hold all but two; of the fourteen partitions left sixteen are wanted."""
     found, sets = partitions(8)
     whole = [(f"gpu-{g}", {f"slice-{i}": 1 for i in range(7)}) for g in range(8)]

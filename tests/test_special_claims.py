@@ -1,4 +1,4 @@
-"""The claim of extended resources when two replicas bind one pod, and when taking it back meets errors."""
+"""The special claim when two replicas bind one pod, and when its deletion fails."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ async def _cancelled_from_inside() -> None:
     ("task", "words"),
     [(_return, "EndedEarly: it returned"), (_cancelled_from_inside, "EndedEarly: it was cancelled from inside")],
 )
-async def test_a_task_that_ends_without_being_told_to_has_failed(
+async def test_a_task_that_ends_without_a_request_to_stop_has_failed(
     task: Callable[[], Awaitable[None]], words: str
 ) -> None:
     supervisor = Supervisor(QUICK)

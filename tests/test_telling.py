@@ -1,4 +1,4 @@
-"""Events on pods that wait: one per change of the reason, bounded, and none from a part of the picture."""
+"""Events on pods that wait: one per change of the reason, bounded, and none while the cache is incomplete."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class World:
         self.journal.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
         self.event_recorder.unschedulable(key, uid)
 
-    def told(self) -> list[str]:
+    def pods_with_events(self) -> list[str]:
         return [event["regarding"]["name"] for event in self.b.cluster.store.all("events")]
 
 
@@ -71,28 +71,28 @@ async def test_one_event_for_each_reason_and_at_most_one_a_minute() -> None:
         await w.waits("p")
         for reason in ("in use", "in use", "tainted"):
             w.refused("p", reason)
-        await eventually(lambda: w.told() == ["p"])
+        await eventually(lambda: w.pods_with_events() == ["p"])
         w.now += 60
         w.refused("p")
         await w.waits("q")
         w.refused("q")
-        await eventually(lambda: w.told() == ["p", "q"])  # events come in order: nothing of p stands before that
+        await eventually(lambda: w.pods_with_events() == ["p", "q"])  # Events come in order: none of p comes before
         w.refused("p", "tainted")
         await eventually(lambda: w.event_recorder.events == 3)
 
 
 async def test_no_event_before_everything_is_listed() -> None:
-    """No pod fits a cluster of which the nodes are not known yet."""
+    """No pod fits before the nodes of the cluster are listed, so this reason must cause no Event."""
     async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
         w = World(b, client, 100)
         running = asyncio.create_task(w.run())
         await w.waits("p")
         w.refused("p")
         await b.settled()
-        assert w.told() == []
+        assert w.pods_with_events() == []
         assert w.event_recorder.events == 0
         w.listed.set()
-        await eventually(lambda: w.told() == ["p"])
+        await eventually(lambda: w.pods_with_events() == ["p"])
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -102,19 +102,19 @@ async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> No
         w.refused("early")  # the record was faster than the watch
         await w.waits("other")
         w.refused("other")
-        await eventually(lambda: w.told() == ["other"])
+        await eventually(lambda: w.pods_with_events() == ["other"])
         await w.waits("p")
         w.refused("p")
-        await eventually(lambda: w.told() == ["other", "p"])
+        await eventually(lambda: w.pods_with_events() == ["other", "p"])
 
 
-async def test_a_pod_that_fits_by_now_is_told_when_it_no_longer_does() -> None:
+async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
     async with telling() as w:
         await w.waits("p", 1)
         w.refused("p")
         await w.waits("other")
         w.refused("other")
-        await eventually(lambda: w.told() == ["other"])
+        await eventually(lambda: w.pods_with_events() == ["other"])
         held = claim("held", 4)
         results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": "n1", "device": f"gpu-{i}"} for i in range(4)]
         held["metadata"]["uid"] = "held"
@@ -126,7 +126,7 @@ async def test_a_pod_that_fits_by_now_is_told_when_it_no_longer_does() -> None:
         await w.b.settled()
         w.now += 60
         w.refused("p")  # for the same reasons
-        await eventually(lambda: w.told() == ["other", "p"])
+        await eventually(lambda: w.pods_with_events() == ["other", "p"])
 
 
 async def test_pods_are_remembered_up_to_a_limit() -> None:
@@ -136,7 +136,7 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
         w.listed.clear()
         for name in ("a", "b", "c"):
             w.refused(name)
-        await eventually(lambda: w.told() == ["b", "c"])
+        await eventually(lambda: w.pods_with_events() == ["b", "c"])
 
 
 async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
@@ -152,9 +152,9 @@ async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
         w.refused("p")
         await w.event_recorder.policy_rejected(ObjectKey("default", "policy"), "packing: wrong")
         assert w.event_recorder.events == 0
-        assert w.told() == []
+        assert w.pods_with_events() == []
         refusing = False
         w.refused("q")
-        await eventually(lambda: "q" in w.told())
+        await eventually(lambda: "q" in w.pods_with_events())
         await w.event_recorder.policy_rejected(ObjectKey("default", "policy"), "packing: wrong")
-        assert "policy" in w.told()
+        assert "policy" in w.pods_with_events()

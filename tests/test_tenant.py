@@ -30,7 +30,7 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
 
 @pytest.mark.parametrize("path", ["unsuitable", "unreserved", "leftover"])
 async def test_a_reservation_that_the_watch_has_not_shown_counts(path: str) -> None:
-    """The claim is read again before anything is taken back."""
+    """Berth reads the claim again before it deallocates it."""
     async with replicas({"n1": "t4-4", "n2": "t4-4", "n3": "t4-4"}) as ((b, _), (gate, _)):
         b.cluster.apply(pod("p2", "c"))
         name = "c"

@@ -95,7 +95,7 @@ async def test_a_leftover_is_deleted_and_a_finalizer_that_keeps_it_stops_nothing
 
 
 async def test_a_leftover_of_a_pod_that_is_bound_by_now_stays() -> None:
-    """The scheduler asks about an old picture of the pod; by now it runs with the devices of the claim."""
+    """The scheduler filters an old version of the pod, which now runs with the devices of the claim."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(extended("p1"))
         await b.settled()

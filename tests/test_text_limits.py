@@ -1,4 +1,4 @@
-"""A text that a user writes is cut where a sentence takes it up: no reply, line, Event or annotation multiplies it."""
+"""A sentence quotes only a part of a long text of a user, so no reply, log line, Event or annotation multiplies it."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_every_reason_is_short(code: Code) -> None:
 
 
 def test_errors_quote_what_is_wrong_and_no_more() -> None:
-    told = f"{shown(HUGE)} is not a quantity: use forms such as 80Gi, 500m or 1e9"
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+    text = f"{shown(HUGE)} is not a quantity: use forms such as 80Gi, 500m or 1e9"
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         parse_quantity(HUGE)
 
 
 @pytest.mark.parametrize("annotation", ["topology", "min-bandwidth-gbps", "expected-memory"])
 async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotation: str) -> None:
-    """2,000 nodes and 250,000 bytes made a reply of 477 MB."""
+    """A text of 250,000 bytes on 2,000 nodes once made a reply of 477 MB."""
     async with berthing({"n1": "t4-4"}) as b:
         b.cluster.apply(claim("one"))
         b.cluster.apply(pod("p", "one", annotations={f"berth.dev/{annotation}": HUGE}))
@@ -75,8 +75,8 @@ async def test_a_huge_annotation_makes_a_small_reply_and_a_small_event(annotatio
         await eventually(lambda: b.cluster.store.all("events"))
         (event,) = b.cluster.store.all("events")
         assert len(event["note"].encode()) <= 1024
-        told = await b.client.get("/v1/explain/default/p")
-        assert len(told.content) < 8 * 1024
+        reply = await b.client.get("/v1/explain/default/p")
+        assert len(reply.content) < 8 * 1024
 
 
 async def test_a_note_that_is_too_long_is_cut_before_it_is_sent() -> None:

@@ -40,7 +40,7 @@ async def test_a_token_that_is_taken_back_is_refused_once_its_review_is_old() ->
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 500, 503])
-async def test_nobody_is_let_in_while_the_api_server_fails(code: int) -> None:
+async def test_no_sender_is_accepted_while_the_api_server_fails(code: int) -> None:
     async def failing(method: str, path: str) -> ApiError:
         return ApiError(code, "Failed", "secret words of the API server")
 
@@ -53,7 +53,7 @@ async def test_nobody_is_let_in_while_the_api_server_fails(code: int) -> None:
         assert (await w.post()).status_code == 204  # a failure is not remembered
 
 
-async def test_a_stranger_cannot_flood_the_api_server_nor_shut_berth_out() -> None:
+async def test_unknown_tokens_neither_flood_the_api_server_nor_block_serve() -> None:
     async with console(Limits(burst=5.0, per_second=1.0, tokens=8)) as w:
         assert (await w.post()).status_code == 204
         statuses = [(await w.post(token=f"guess-{n}")).status_code for n in range(50)]
@@ -66,13 +66,13 @@ async def test_a_stranger_cannot_flood_the_api_server_nor_shut_berth_out() -> No
         assert w.reviews == 5 + 5 + 1
 
 
-async def test_a_stranger_on_another_address_leaves_serve_its_reviews() -> None:
+async def test_unknown_tokens_from_another_address_leave_serve_its_reviews() -> None:
     """The console does not know serve's token: it has restarted, or the token was rotated."""
     async with console(Limits(burst=5.0)) as w:
         transport = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
         async with httpx.AsyncClient(base_url=w.url, transport=transport, timeout=HANG_SECONDS) as http:
-            stranger = replace(w, client=http)
-            statuses = [(await stranger.post(token=f"guess-{n}")).status_code for n in range(50)]
+            other_sender = replace(w, client=http)
+            statuses = [(await other_sender.post(token=f"guess-{n}")).status_code for n in range(50)]
         assert statuses == [401] * 5 + [429] * 45
         assert (await w.post()).status_code == 204
         assert w.reviewer.sources == 2
@@ -96,9 +96,9 @@ async def test_few_reviews_are_under_way_at_once_and_fewer_of_one_source() -> No
             await go.wait()
 
         w.api.intercept = slow
-        waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}", "stranger")) for n in range(2)]
+        waiting = [asyncio.create_task(w.reviewer.review(f"guess-{n}", "10.0.0.9")) for n in range(2)]
         await eventually(lambda: arrived == 2)
-        assert (await w.reviewer.review("guess", "stranger")).result is ReviewResult.BUSY
+        assert (await w.reviewer.review("guess", "10.0.0.9")).result is ReviewResult.BUSY
         waiting.append(asyncio.create_task(w.reviewer.review("good", "serve")))
         await eventually(lambda: arrived == 3)
         assert (await w.reviewer.review("both", "serve")).result is ReviewResult.BUSY

@@ -1,4 +1,4 @@
-"""Traces: what a collector gets, and that a dead one does no harm."""
+"""The spans that a collector gets; a dead collector does not affect serve."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_the_trace_of_a_pod_has_its_uid(tmp_path: Path) -> None:
         assert asked["berth.nodes.passed"] >= 1
 
 
-async def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
+async def test_an_absent_collector_does_not_affect_serve(tmp_path: Path) -> None:
     """Verbs go on, and the process still ends with 0 (asserted where it is ended)."""
     async with served(tmp_path, "--traces", "http://127.0.0.1:1") as (verbs, _):
         await place(verbs, tmp_path, "one")

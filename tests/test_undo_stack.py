@@ -1,4 +1,4 @@
-"""The undo stack of a bind, by itself."""
+"""The undo stack of a bind, without a bind."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ from extender.policy import Policy
 from extender.sandbox.machines import gpu_slice
 from extender.scheduling import Evaluator, PodRequirements, requirements_of
 from extender.wire import SliceDecoder
-from tests.budget_worlds import MACHINES, TICK, Fleet, Told
+from tests.budget_worlds import MACHINES, TICK, Fleet, RecordingSink
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
 
 def test_requirements_that_spent_its_budget_is_answered_from_memory_until_it_may_be_tried_again() -> None:
     fleet = Fleet(nodes=60)
-    asked, filter_service = fleet.hostile(), fleet.judge
+    asked, filter_service = fleet.hostile(), fleet.filter_service
     first = fleet.error(asked)
     began = fleet.clock.now
     assert fleet.error(asked) == first
@@ -36,39 +36,39 @@ def test_requirements_that_spent_its_budget_is_answered_from_memory_until_it_may
 
 
 def test_work_goes_on_in_slices_until_all_nodes_are_evaluated() -> None:
-    sink = Told()
+    sink = RecordingSink()
     fleet = Fleet(nodes=60, sink=sink)
     asked = fleet.hostile()
     assert fleet.error(asked)
-    assert sink.told == ["unfinished"]
+    assert sink.calls == ["unfinished"]
     while True:
         began = fleet.clock.now
-        left = fleet.judge.continue_evaluation()
+        left = fleet.filter_service.continue_evaluation()
         assert fleet.clock.now - began < 2 * EvaluationLimits().slice_seconds
         if not left:
             break
         fleet.clock.now += 0.1
-    assert fleet.judge.filter(asked, fleet.names).passed
-    assert not fleet.judge.unfinished_evaluations
+    assert fleet.filter_service.filter(asked, fleet.names).passed
+    assert not fleet.filter_service.unfinished_evaluations
 
 
 def test_work_ends_with_the_last_pod_that_asked_for_it() -> None:
     fleet = Fleet(nodes=60)
     asked = fleet.hostile()
     assert fleet.error(asked)
-    assert fleet.judge.unfinished_evaluations == 1
+    assert fleet.filter_service.unfinished_evaluations == 1
     fleet.gone(asked)
     began = fleet.clock.now
-    assert not fleet.judge.unfinished_evaluations
-    assert not fleet.judge.continue_evaluation()
+    assert not fleet.filter_service.unfinished_evaluations
+    assert not fleet.filter_service.continue_evaluation()
     assert fleet.clock.now == began
     assert fleet.error(asked), "kube-scheduler still asks about a pod that is gone"
-    assert not fleet.judge.continue_evaluation(), "and nothing goes on for it"
+    assert not fleet.filter_service.continue_evaluation(), "and nothing goes on for it"
 
 
 def test_evaluations_that_go_on_are_bounded_by_pods() -> None:
     fleet = Fleet(nodes=60)
-    filter_service = FilterService(fleet.mirror, Policy(), Evaluator(Features()), fleet.clock, remembered_pods=3)
+    filter_service = FilterService(fleet.cache, Policy(), Evaluator(Features()), fleet.clock, remembered_pods=3)
     for _ in range(8):
         fleet.clock.now += 60
         filter_service.filter(fleet.hostile(), fleet.names)
@@ -76,24 +76,24 @@ def test_evaluations_that_go_on_are_bounded_by_pods() -> None:
 
 
 def test_a_pod_that_waits_is_woken_though_the_look_spent_its_budget() -> None:
-    sink = Told()
+    sink = RecordingSink()
     fleet = Fleet(kinds=1, limits=EvaluationLimits(steps=40, share=1.0), sink=sink)
     texts = [f'device.attributes["gpu.nvidia.com"].uuid != "{i}"' for i in range(8)]
-    asked, filter_service = fleet.pod("a", *texts, count=5), fleet.judge
+    asked, filter_service = fleet.pod("a", *texts, count=5), fleet.filter_service
     while fleet.error(asked):
         fleet.clock.now += 60
     assert filter_service.unschedulable_pods() == [asked.uid]
-    fleet.mirror.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
+    fleet.cache.apply_slice("n1", SliceDecoder().decode(gpu_slice("n1", MACHINES[1])))
     looks = list(filter_service.queueing_hints.find_schedulable())
     assert filter_service.unfinished_evaluations == 1
     assert True not in looks
     while filter_service.continue_evaluation():
         fleet.clock.now += 1
-    assert "fits" in sink.told
+    assert "fits" in sink.calls
 
 
 async def test_a_costly_pod_is_answered_in_the_end_and_others_meanwhile() -> None:
-    """Over HTTP: the error of its own, the work in the background, the pod that is deleted, explain."""
+    """Over HTTP: the error of a costly pod, its background evaluation, a deleted pod, and explain."""
     hundred = f"[{','.join('1' * 100)}]"
     heavy = f"{hundred}.all(a, {hundred}.all(b, a <= b))"
     async with berthing({f"n{i}": "t4-4" for i in range(2)}, Policy(evaluation_seconds=0.005)) as b:
@@ -136,9 +136,9 @@ async def _filtered(b: Berthing, name: str, names: list[str], namespace: str = "
 
 
 def test_an_equal_pod_of_another_namespace_is_not_held_back() -> None:
-    """What the pods of one namespace spent is no reason to let those of another wait."""
+    """The evaluation time used by one namespace must not delay the pods of another."""
     fleet = Fleet(nodes=1)
-    requirements = requirements_of(fleet.hostile(), fleet.mirror.snapshot(), Policy())
+    requirements = requirements_of(fleet.hostile(), fleet.cache.snapshot(), Policy())
     assert isinstance(requirements, PodRequirements)
     claims = tuple(replace(one, key=ObjectKey("another", one.key.name)) for one in requirements.pending_claims)
     elsewhere = replace(requirements, pending_claims=claims)

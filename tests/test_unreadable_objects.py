@@ -81,7 +81,7 @@ def claims_of(cache: ClusterCache) -> WatchedResource:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_what_a_tenant_writes_into_a_claim_stops_no_other_claim(case: str) -> None:
-    """Both where the list shows it and where the watch does."""
+    """The claim comes in the list or on the watch."""
     cache, text = ClusterCache(), unfolded(CASES[case])
     server = Server(claim_with(text), good("a", 3))
     async with reflecting(server, claims_of(cache)) as found:
@@ -130,7 +130,7 @@ def test_lenient_json_reads_as_go_does() -> None:
 
 @pytest.mark.parametrize("characters", [9_000_000, 12_000_000])
 async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> None:
-    """1.5 MiB of `<`, each as six bytes of JSON. What is longer still is read from a list."""
+    """1.5 MiB of `<`, each as six bytes of JSON. A longer event is replaced by a list."""
     server = Server()
     seen: dict[str, Any] = {}
     async with reflecting(server, WatchedResource("pods", "/api/v1/pods", seen.__setitem__)) as found:
@@ -146,7 +146,7 @@ async def test_an_event_as_long_as_an_object_can_be_is_read(characters: int) -> 
 
 
 class Applied:
-    """What was applied; some names cannot be."""
+    """The objects that were applied; those in `failing` raise."""
 
     def __init__(self, **failing: Exception) -> None:
         self.now: dict[str, Any] = {}
@@ -178,8 +178,8 @@ async def test_a_bug_that_one_object_shows_is_named_and_the_last_good_state_stay
             await eventually(lambda: found.version == "12")
             assert applied.now == {"a": "12", "odd": "2"}, "the last version that could be read stays"
             assert {key: one.problem for key, one in found.unreadable.items()} == {"odd": r"KeyError: 'made\nup'"}
-            told = [entry for entry in logs if entry["event"] == "unreadable object"]
-            assert [(entry["key"], entry["exc_info"]) for entry in told] == [("odd", True)] * 2, (
+            warned = [entry for entry in logs if entry["event"] == "unreadable object"]
+            assert [(entry["key"], entry["exc_info"]) for entry in warned] == [("odd", True)] * 2, (
                 "once a version, with its trace"
             )
             applied.failing.clear()
@@ -256,7 +256,7 @@ async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:
 
 
 def test_problems_are_short() -> None:
-    """What a message shows of a value is cut, however deep and large the value is."""
+    """A message shows only the start of a deep or large value."""
     deep: Any = orjson.loads(b"[" * 1000 + b"]" * 1000)
     decode: Callable[[str, dict | None], None] = next(
         k for k in watched_resources(ClusterCache(), lambda: 0.0) if k.name == "pods"

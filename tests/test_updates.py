@@ -44,7 +44,7 @@ async def test_a_new_reader_gets_the_place_of_one_that_never_reads() -> None:
 
 
 async def test_a_stream_of_updates_ends_on_a_quiet_fleet() -> None:
-    """Then the kernel takes all that is sent to a client that never reads."""
+    """On a quiet fleet the kernel buffers all bytes for a client that never reads, so no write blocks."""
     now = 0.0
     async with berthing({"n": "t4-4"}) as b:
         overview = FleetOverview(b.console.cache, b.console.history, b.console.explainer, lambda: now)

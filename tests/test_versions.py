@@ -24,7 +24,7 @@ QUICK = Timing(delays=Delays(first=0.01, most=0.05), absent_seconds=0.05)
 
 
 class Versions:
-    """Makes a sandbox serve DeviceTaintRules in these versions only, and counts what is asked of each."""
+    """Makes a sandbox serve DeviceTaintRules in these versions only, and counts the requests for each."""
 
     def __init__(self, cluster: Cluster, *served: str) -> None:
         self.cluster = cluster

@@ -61,7 +61,7 @@ async def test_pages_events_and_deletions() -> None:
 
 
 async def test_many_objects_at_once_let_others_in() -> None:
-    """A list as well as a burst of events: another task has its turn after every object where a slice is over."""
+    """Other tasks run after each object at which a time slice ends, in a list and in a burst of events."""
     cluster, turns = Cluster(), 0
     turns_seen: dict[str, Any] = {}
 
@@ -89,7 +89,7 @@ async def test_many_objects_at_once_let_others_in() -> None:
 
 
 async def test_a_gap_hides_no_deletion() -> None:
-    """After 410 the fresh list is compared with what was known: what is missing is deleted."""
+    """After 410 the reflector compares the new list with the known objects and deletes those that are missing."""
     cluster = Cluster()
     seen: dict[str, Any] = {}
     for name in ("stays", "goes"):
@@ -113,7 +113,7 @@ async def test_a_gap_hides_no_deletion() -> None:
 
 
 async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
-    """An API server sends no bookmarks of a kind that has not changed since the list: silence alone proves nothing."""
+    """An API server sends no bookmarks of a kind that did not change since the list: silence alone is no failure."""
     cluster = Cluster(bookmark_seconds=60)
     seen: dict[str, Any] = {}
     timing = Timing(silence_seconds=0.2, delays=NEVER.delays)
@@ -125,7 +125,7 @@ async def test_a_silent_watch_is_opened_again_and_that_is_no_failure() -> None:
 
 
 async def test_silence_counts_from_what_the_server_said_last() -> None:
-    """A list, that a watch is accepted, an event: each is a sign of life."""
+    """A list, the start of a watch, and an event each reset the time of silence."""
     cluster, now = Cluster(bookmark_seconds=60), [1000.0]
     seen: dict[str, Any] = {}
     async with cluster.serving() as url, ApiClient(Credentials(url, None, lambda: None)) as client:

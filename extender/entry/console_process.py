@@ -22,7 +22,7 @@ from extender.runtime import CandidateFile, PolicyFile, Supervisor, in_this_loop
 from extender.sockets import listen_on
 from extender.web.access_control import MOST_TOKEN, Access
 from extender.web.console.console_app import ConsoleApp
-from extender.web.http_limits import PAGES, RECORDS, RefusalLog
+from extender.web.http_limits import PAGES, RECORDS, RejectionLog
 from extender.web.http_server import Server
 from extender.web.record_routes import Records
 from extender.wire import text_of
@@ -78,14 +78,14 @@ async def run(
     """Run the console in the running event loop until a signal. Raises as `serve_console`."""
     known, policy = read_policy(policies.active) if policies.active is not None else (None, Policy())
     check_certificates(pages.tls)
-    opened, refusals = open_pages(pages, "--listen"), RefusalLog()
+    opened, rejections = open_pages(pages, "--listen"), RejectionLog()
     heard = listen_on("--records", *records.address) if records is not None else []
     async with ApiClient(credentials) as client, Console(client, policy, supervisor=supervisor) as console:
-        servers = start_pages(console, opened, policies, known, refusals)
+        servers = start_pages(console, opened, policies, known, rejections)
         if records is not None:
             reviewer = TokenReviewer(client, records.audience, records.users, console.clock)
-            app = Records(reviewer, console.take, refusals=refusals, counts=console.record_requests)
-            servers[server(app, records.address, RECORDS, pages.tls, refusals)] = heard
+            app = Records(reviewer, console.take, rejections=rejections, counts=console.record_requests)
+            servers[server(app, records.address, RECORDS, pages.tls, rejections)] = heard
         if pages.tls is not None:
             held = [path.read_bytes() for path in pages.tls.files]
             load = partial(load_certificates, list(servers), pages.tls)
@@ -114,7 +114,7 @@ def open_pages(pages: Pages, option: str) -> OpenPages:
 
 
 def start_pages(
-    console: Console, opened: OpenPages, policies: Policies, known: bytes | None, refusals: RefusalLog
+    console: Console, opened: OpenPages, policies: Policies, known: bytes | None, rejections: RejectionLog
 ) -> dict[Server, list[socket.socket]]:
     """Make the server of a running console, with its sockets, and start the task that reloads its policies.
 
@@ -131,8 +131,8 @@ def start_pages(
         config_map = policies.config_map
         rejected = partial(console.event_recorder.policy_rejected, config_map) if config_map is not None else None
         console.supervisor.start("console-policies", partial(watch_policies, active, other, rejected))
-    app = ConsoleApp(console, opened.access, refusals=refusals)
-    return {server(app, opened.pages.address, PAGES, opened.pages.tls, refusals): opened.sockets}
+    app = ConsoleApp(console, opened.access, rejections=rejections)
+    return {server(app, opened.pages.address, PAGES, opened.pages.tls, rejections): opened.sockets}
 
 
 @asynccontextmanager

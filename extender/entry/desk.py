@@ -16,7 +16,7 @@ from extender.policy import Policy
 from extender.records import decode
 from extender.runtime import Supervisor
 from extender.web.console.console_app import ConsoleApp
-from extender.web.http_limits import RefusalLog
+from extender.web.http_limits import RejectionLog
 from extender.web.http_server import Server
 from extender.web.serve_app import Probes, ServeApp
 
@@ -48,12 +48,12 @@ class DeskConsole:
         policy: Policy,
         policy_file: Path | None,
         known: bytes | None,
-        refusals: RefusalLog,
+        rejections: RejectionLog,
     ) -> dict[Server, list[socket.socket]]:
         """Make the console's server, with its sockets. `known` is the content of the policy file in force."""
         assert self._opened is not None, "a console without an address cannot start a server"
         console = await self.compose(stack, service, policy)
-        return start_pages(console, self._opened, Policies(policy_file, self._candidate), known, refusals)
+        return start_pages(console, self._opened, Policies(policy_file, self._candidate), known, rejections)
 
 
 def _opened(desk: Desk) -> OpenPages:

@@ -18,7 +18,7 @@ import uvicorn
 from extender.files import name_of, read_mounted
 from extender.model import BerthError, WireError
 from extender.runtime import LOOK_SECONDS
-from extender.web.http_limits import HttpLimits, RefusalLog
+from extender.web.http_limits import HttpLimits, RejectionLog
 from extender.web.http_server import Server
 from extender.web.protocol import Listener, Protocol
 
@@ -49,10 +49,14 @@ class ServerEnded(BerthError):
 
 
 def server(
-    app: Any, address: tuple[str, int], limits: HttpLimits, tls: Tls | None = None, refusals: RefusalLog | None = None
+    app: Any,
+    address: tuple[str, int],
+    limits: HttpLimits,
+    tls: Tls | None = None,
+    rejections: RejectionLog | None = None,
 ) -> Server:
     """Make a server for an ASGI application, without an access log. `address` is (host, port)."""
-    listener = Listener(tls.client_name if tls else None, limits, refusals or RefusalLog())
+    listener = Listener(tls.client_name if tls else None, limits, rejections or RejectionLog())
     protocol: Any = partial(Protocol, listener)  # uvicorn calls it in place of the class
     config = uvicorn.Config(
         app,

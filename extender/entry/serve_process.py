@@ -17,7 +17,7 @@ from extender.extension import Post, Poster, Service, Traces, no_span
 from extender.policy import Policy
 from extender.runtime import PolicyFile, Supervisor, in_this_loop, read_policy, watch_policies
 from extender.sockets import listen_on
-from extender.web.http_limits import PROBES, VERBS, RefusalLog
+from extender.web.http_limits import PROBES, VERBS, RejectionLog
 from extender.web.serve_app import Probes, ServeApp
 
 
@@ -79,7 +79,7 @@ async def run(
     """Run serve in the running event loop until a signal; then wait for the running binds. Raises as `serve`."""
     known, policy = read_policy(policy_file) if policy_file is not None else (None, Policy())
     check_certificates(listen.tls)
-    span, refusals = traces.span if traces else no_span, RefusalLog()
+    span, rejections = traces.span if traces else no_span, RejectionLog()
     sockets = [listen_on("--listen", *listen.verbs)]
     sockets += [listen_on("--probes", *listen.probes)] if listen.probes is not None else []
     async with AsyncExitStack() as stack:
@@ -98,9 +98,9 @@ async def run(
             Service(client, policy, span=span, supervisor=supervisor, post=post, wall_clock=wall_clock)
         )
         probes = Probes(service)
-        app = ServeApp(service, probes if listen.probes is None else None, traces, refusals=refusals)
-        servers = [server(app, listen.verbs, VERBS, listen.tls, refusals)]
-        servers += [server(probes, listen.probes, PROBES, refusals=refusals)] if listen.probes is not None else []
+        app = ServeApp(service, probes if listen.probes is None else None, traces, rejections=rejections)
+        servers = [server(app, listen.verbs, VERBS, listen.tls, rejections)]
+        servers += [server(probes, listen.probes, PROBES, rejections=rejections)] if listen.probes is not None else []
         if listen.tls is not None:
             held = [path.read_bytes() for path in listen.tls.files]
             load = partial(load_certificates, servers, listen.tls)
@@ -116,7 +116,7 @@ async def run(
             service.supervisor.start("policies", partial(watch_policies, file))
         running = dict(zip(servers, sockets, strict=True))
         if desk is not None:
-            running |= await desk.start(stack, service, policy, policy_file, known, refusals)
+            running |= await desk.start(stack, service, policy, policy_file, known, rejections)
         await serve_all(running)
 
 

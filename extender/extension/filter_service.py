@@ -14,9 +14,9 @@ from cachetools import LRUCache
 
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
-from extender.extension.decisions import FilterSink, NoSink
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.queueing_hints import QueueingHints
+from extender.extension.sinks import FilterSink, NoSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason

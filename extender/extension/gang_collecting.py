@@ -16,9 +16,9 @@ from math import inf
 import structlog
 
 from extender.cache import ClusterCache
-from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterService
 from extender.extension.gang_planning import GangPlanning
+from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, Pod
 from extender.scheduling import (

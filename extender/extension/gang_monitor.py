@@ -9,10 +9,10 @@ from math import inf
 
 from extender.cache import ClusterCache
 from extender.extension.bound_members import BoundMembers
-from extender.extension.decisions import FilterSink
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
+from extender.extension.sinks import FilterSink
 from extender.model import Code, GroupKey, GroupSource
 from extender.scheduling import gang_minimum, gang_of, is_incomplete
 

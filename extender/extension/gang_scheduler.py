@@ -15,11 +15,11 @@ import structlog
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
-from extender.extension.decisions import FilterSink
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
+from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import CallBudgetSpent, Code, GroupKey, GroupSource, Membership, Pod, Reason
 from extender.scheduling import (

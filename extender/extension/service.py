@@ -17,7 +17,6 @@ from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.binder import Binder, BinderDependencies
 from extender.extension.bound_members import BoundMembers
 from extender.extension.call_metrics import CallDurations
-from extender.extension.decisions import ReservationSink, ServeSink
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_barrier import GangBarrier
@@ -27,6 +26,7 @@ from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.orphans import OrphanCollector
 from extender.extension.outbox import Outbox, Post
 from extender.extension.requeue import Requeuer
+from extender.extension.sinks import ReservationSink, ServeSink
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.write_barrier import WriteBarrier
 from extender.model import Claim, ObjectKey, Pod, RequestMix
@@ -126,8 +126,8 @@ class Service:
         """See FilterService.filter. A pod that needs no devices passes even while Berth is not ready."""
         if not pod.concerns_berth:
             return FilterResult()
-        refusal = self.informers.refusal
-        return FilterResult(error=refusal) if refusal else self.gangs.filter(pod, names)
+        not_ready = self.informers.not_ready_text
+        return FilterResult(error=not_ready) if not_ready else self.gangs.filter(pod, names)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""

@@ -79,7 +79,7 @@ class Informers:
         return f"not listed yet: {', '.join(parts)}{hint}"
 
     @property
-    def refusal(self) -> str:
+    def not_ready_text(self) -> str:
         """'' once every kind is listed, else the error sentence for a request."""
         missing = self.not_ready
         return f"berth is not ready, {missing}" if missing else ""

@@ -23,7 +23,7 @@ def header(scope: Scope, wanted: bytes) -> bytes:
     return found
 
 
-def refusal_by_verbs(scope: Scope) -> Answer | None:
+def rejection_by_verbs(scope: Scope) -> Answer | None:
     """The error answer to a request that cannot come from kube-scheduler; None if it can."""
     kind = b""
     for name, value in scope["headers"]:
@@ -48,7 +48,7 @@ class Access:
         self._token_file = token_file
         self._needs_token = token_file is not None or not _is_loopback(self._address, host)
 
-    def refusal(self, scope: Scope, *, open_to_all: bool) -> Answer | None:
+    def rejection(self, scope: Scope, *, open_to_all: bool) -> Answer | None:
         """The error answer to a request that the rules forbid, else None. `open_to_all` paths need no token."""
         host = header(scope, b"host")
         has_several = sum(name == b"host" for name, _ in scope["headers"]) > 1
@@ -59,9 +59,9 @@ class Access:
             return problem(403, "the Origin of the request is another site")
         if scope["method"] == "POST" and not _is_json(header(scope, b"content-type")):
             return _not_json()
-        return None if open_to_all or not self._needs_token else self._refusal_by_token(scope)
+        return None if open_to_all or not self._needs_token else self._rejection_by_token(scope)
 
-    def _refusal_by_token(self, scope: Scope) -> Answer | None:
+    def _rejection_by_token(self, scope: Scope) -> Answer | None:
         token = b""
         if self._token_file is not None:
             with suppress(OSError), self._token_file.open("rb") as file:

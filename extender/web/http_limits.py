@@ -34,7 +34,7 @@ RECORDS = HttpLimits(connections=64, bodies_bytes=16 * 1024 * 1024)
 PAGES = HttpLimits(connections=256, bodies_bytes=16 * 1024 * 1024, end_seconds=1)
 
 
-class RefusalLog:
+class RejectionLog:
     """Logs rejected requests and connections at a limited rate, with a token bucket for each cause.
 
     `left_out` of a line counts the lines of its cause that were suppressed before it. `clock` returns seconds.
@@ -46,7 +46,7 @@ class RefusalLog:
         self._buckets: dict[str, _Bucket] = {}
 
     def note(self, cause: str, **facts: object) -> None:
-        """Log a refusal. `cause` must be a constant, so that there are few buckets. `facts` are more log fields."""
+        """Log a rejection. `cause` must be a constant, so that there are few buckets. `facts` are more log fields."""
         now = self._clock()
         bucket = self._buckets.setdefault(cause, _Bucket(_BURST, now))
         bucket.tokens = min(bucket.tokens + (now - bucket.filled) / _LINE_SECONDS, _BURST)

@@ -13,7 +13,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from extender.web.asgi import WHOLE
-from extender.web.http_limits import HttpLimits, RefusalLog
+from extender.web.http_limits import HttpLimits, RejectionLog
 
 
 def names_of(certificate: dict[str, Any]) -> set[str]:
@@ -40,10 +40,10 @@ class Listener:
     With `client_name`, a connection is closed if the client's certificate does not have this name.
     """
 
-    def __init__(self, client_name: str | None, limits: HttpLimits, refusals: RefusalLog) -> None:
+    def __init__(self, client_name: str | None, limits: HttpLimits, rejections: RejectionLog) -> None:
         self.client_name = client_name
         self.limits = limits
-        self.refusals = refusals
+        self.rejections = rejections
         # Connections without a running request, the longest idle first.
         self.waiting: OrderedDict[Protocol, None] = OrderedDict()
 
@@ -63,7 +63,7 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         names, wanted = names_of(transport.get_extra_info("peercert") or {}), self._listener.client_name
         if wanted is not None and wanted not in names:
-            self._listener.refusals.note("client certificate", wanted=wanted, certificate=sorted(names))
+            self._listener.rejections.note("client certificate", wanted=wanted, certificate=sorted(names))
             self.hang_up()
         elif self._has_room():
             self._wait(self._listener.limits.idle_seconds)
@@ -139,7 +139,7 @@ class Protocol(HttpToolsProtocol):
         if len(self.connections) <= self._listener.limits.connections:
             return True
         oldest = next(iter(self._listener.waiting), self)
-        self._listener.refusals.note("too many connections", most=self._listener.limits.connections)
+        self._listener.rejections.note("too many connections", most=self._listener.limits.connections)
         oldest.hang_up()
         return oldest is not self
 
@@ -170,11 +170,11 @@ class Protocol(HttpToolsProtocol):
             self._writing.cancel()
             self._writing = None
 
-    # -- refusals ----------------------------------------------------------------------------------------
+    # -- rejections --------------------------------------------------------------------------------------
 
     def _reject_for(self, cause: BaseException | None) -> None:
         if isinstance(cause, _Pipelined):
-            self._listener.refusals.note("pipelined request", client=self._peer)
+            self._listener.rejections.note("pipelined request", client=self._peer)
             self._end_after_answer()
         elif isinstance(cause, _HeadTooLarge):
             self._reject(431, "headers too large")
@@ -182,7 +182,7 @@ class Protocol(HttpToolsProtocol):
             self._reject(400, "not HTTP")
 
     def _reject(self, status: int, because: str) -> None:
-        self._listener.refusals.note(because, client=self._peer)
+        self._listener.rejections.note(because, client=self._peer)
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or not self.cycle.more_body:
                 self._end_after_answer()

@@ -13,7 +13,7 @@ from extender.model import BerthError, WireError
 from extender.records import MAX_BODY, Batch, UnknownVersion, decode
 from extender.web.access_control import header
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
-from extender.web.http_limits import RECORDS, HttpLimits, RefusalLog
+from extender.web.http_limits import RECORDS, HttpLimits, RejectionLog
 
 PATH = "/v1/records"
 _UNAUTHENTICATED = ((b"www-authenticate", b"Bearer"),)
@@ -45,20 +45,20 @@ class Records:
         reviewer: TokenReviewer,
         take: Callable[[Batch], None],
         limits: HttpLimits = RECORDS,
-        refusals: RefusalLog | None = None,
+        rejections: RejectionLog | None = None,
         counts: Counter[str] | None = None,
     ) -> None:
         self._reviewer = reviewer
         self._take = take
         self._bodies = BodyReader(limits)
-        self._refusals = refusals or RefusalLog()
+        self._rejections = rejections or RejectionLog()
         self._log = structlog.get_logger("berth.web")
         self.counts: Counter[str] = Counter() if counts is None else counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        rejected = await self._refusal(scope) or await self._taken(scope, receive)
+        rejected = await self._rejection(scope) or await self._taken(scope, receive)
         if rejected is not None:
             await rejected.to(send)
             return
@@ -66,7 +66,7 @@ class Records:
         await send({"type": "http.response.start", "status": _NO_CONTENT, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _refusal(self, scope: Scope) -> Answer | None:
+    async def _rejection(self, scope: Scope) -> Answer | None:
         """Check headers and token. Returns the error answer to a request whose body is not read, else None."""
         if scope["path"] != PATH:
             return self._rejected(404, f"this address only serves {PATH}")
@@ -92,9 +92,9 @@ class Records:
         return None
 
     def _rejected(self, status: int, text: str, detail: str = "", count: str = "") -> Answer:
-        """Count and log a refusal. `detail` only goes to the log."""
+        """Count and log a rejection. `detail` only goes to the log."""
         self.counts[count or str(status)] += 1
-        self._refusals.note(f"records: {HTTPStatus(status).phrase}", path=PATH, status=status, problem=detail or text)
+        self._rejections.note(f"records: {HTTPStatus(status).phrase}", path=PATH, status=status, problem=detail or text)
         answer = problem(status, text)
         return answer._replace(more=_UNAUTHENTICATED) if status == HTTPStatus.UNAUTHORIZED else answer
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from extender.extension import Service, TracedService, Traces
 from extender.web.asgi import TEXT, Answer, Receive, Scope, Send
-from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
+from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.web.metrics import scrape
 from extender.web.probes import PROBES, probe
-from extender.web.serve_metrics import READINGS
+from extender.web.serve_metrics import METRICS
 from extender.web.verbs import Verbs
 
 
@@ -28,7 +28,7 @@ class Probes:
         if path in PROBES:
             return probe(path, self._service.informers)
         if path == "/metrics":
-            return scrape(READINGS, self._service)
+            return scrape(METRICS, self._service)
         return Answer(
             404, b"berth serve has only the extender's verbs, probes and metrics; berth console has the rest", TEXT
         )
@@ -43,10 +43,10 @@ class ServeApp:
         probes: Probes | None,
         traces: Traces | None = None,
         limits: HttpLimits = VERBS,
-        refusals: RefusalLog | None = None,
+        rejections: RejectionLog | None = None,
     ) -> None:
         self.service = service
-        self._verbs = Verbs(service if traces is None else TracedService(service, traces), limits, refusals)
+        self._verbs = Verbs(service if traces is None else TracedService(service, traces), limits, rejections)
         self._probes = probes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from extender.extension import Service
 from extender.web.metrics import COMMON, COUNTER, GAUGE, HISTOGRAM, SUMMARY, MetricSource
 
-READINGS: tuple[MetricSource[Service], ...] = (
+METRICS: tuple[MetricSource[Service], ...] = (
     *COMMON,
     MetricSource("berth_nodes", GAUGE, "Nodes in the cache", lambda s: len(s.cache.store.nodes)),
     MetricSource(

@@ -9,9 +9,9 @@ import structlog
 
 from extender.extension import Service, TracedService
 from extender.model import BerthError, WireError
-from extender.web.access_control import refusal_by_verbs
+from extender.web.access_control import rejection_by_verbs
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send, TooLarge, TooManyBodies, problem
-from extender.web.http_limits import VERBS, HttpLimits, RefusalLog
+from extender.web.http_limits import VERBS, HttpLimits, RejectionLog
 from extender.wire import (
     NameOffsets,
     decode_args,
@@ -31,11 +31,11 @@ class Verbs:
     """Answers POST /filter, /prioritize, /bind and /preempt."""
 
     def __init__(
-        self, service: Service | TracedService, limits: HttpLimits = VERBS, refusals: RefusalLog | None = None
+        self, service: Service | TracedService, limits: HttpLimits = VERBS, rejections: RejectionLog | None = None
     ) -> None:
         self._service = service
         self._bodies = BodyReader(limits)
-        self._refusals = refusals or RefusalLog()
+        self._rejections = rejections or RejectionLog()
         self._offsets = NameOffsets()
         self._log = structlog.get_logger("berth.web")
         self._routes: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
@@ -59,9 +59,9 @@ class Verbs:
         method, path = scope["method"], scope["path"]
         if method != "POST":
             return problem(405, f"{path} takes POST, not {method}")
-        rejected = refusal_by_verbs(scope)
+        rejected = rejection_by_verbs(scope)
         if rejected is not None:
-            self._refusals.note("not from kube-scheduler", path=path, status=rejected.status)
+            self._rejections.note("not from kube-scheduler", path=path, status=rejected.status)
             return rejected
         try:
             return Answer(200, await self._routes[path](await self._bodies.read(scope, receive, MAX_BODY)))

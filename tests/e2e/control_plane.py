@@ -201,7 +201,7 @@ class ControlPlane:
             self.processes.remove(process)
 
     def start_berth(self, python: str, console: str = "", port: int = 0) -> int:
-        """Berth as a user runs it; the answer is its port, once it is ready. It sends records to the URL `console`."""
+        """Start Berth as a user does; returns its port once it is ready. It sends records to the URL `console`."""
         port = port or free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
         self.spawn(
@@ -232,7 +232,7 @@ class ControlPlane:
         return Console(process, f"http://127.0.0.1:{pages}", f"http://127.0.0.1:{records}")
 
     def records_token(self, account: str = "berth", audience: str = "berth-console") -> Path:
-        """A file with a token that says to the console which account sends, as kubelet mounts it."""
+        """A token file, as kubelet mounts it, by which the console identifies the account of a sender."""
         self.kubeconfig_of(account)
         path = self.folder / f"{account}.{audience}.token"
         path.write_text(self.token_of(account, audience))

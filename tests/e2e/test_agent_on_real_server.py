@@ -72,7 +72,7 @@ async def refused_elsewhere(plane: ControlPlane, token: str, machine: Machine) -
 
 
 def hostile(machine: Machine) -> dict[str, dict]:
-    """Slices of gpu-worker that its agent must not write, by what is wrong with them."""
+    """Slices of gpu-worker that its agent must not write, by their fault."""
     name = f"{DRIVER}-gpu-worker"
     changes: dict[str, Callable[[dict], None]] = {
         "name": lambda body: body["metadata"].update(name="another"),

@@ -97,7 +97,7 @@ def test_records_arrive_and_are_explained(plane: ControlPlane, console: Console)
     plane.wait(lambda: len(events()) == 1, 30)
 
 
-def test_strangers_send_no_records(plane: ControlPlane, console: Console) -> None:
+def test_the_console_rejects_records_of_other_accounts(plane: ControlPlane, console: Console) -> None:
     """A token for another audience, one of another account, and none at all."""
     assert sent(console, plane.token_of("berth")) == 401
     assert sent(console, plane.records_token("berth-scheduler").read_text()) == 403
@@ -138,7 +138,7 @@ def test_a_claim_cannot_be_patched_with_the_console_s_token(plane: ControlPlane,
         plane.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, "application/merge-patch+json", token)
 
 
-def test_binds_go_on_without_the_console_and_a_new_one_is_told(plane: ControlPlane, console: Console) -> None:
+def test_binds_continue_without_the_console_and_a_new_one_gets_records(plane: ControlPlane, console: Console) -> None:
     """After the tests above, since this one ends the console that they ask."""
     console.process.kill()
     console.process.wait()
@@ -150,4 +150,4 @@ def test_binds_go_on_without_the_console_and_a_new_one_is_told(plane: ControlPla
     assert "Traceback" not in log
     again = plane.start_console(sys.executable, console)
     plane.wait(lambda: metric(again, "berth_serve_processes") == 1, 60)
-    assert explained(again, "placed")["outcome"] == "bound", "told by what the Binding annotated"
+    assert explained(again, "placed")["outcome"] == "bound", "the console reads the annotations of the Binding"

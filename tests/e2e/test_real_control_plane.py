@@ -162,7 +162,7 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
 
     plane.wait(lambda: "no device matches request gpu" in conditions(plane, "waits"), 30)
 
-    def told() -> list[str]:
+    def condition_texts() -> list[str]:
         events = plane.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
         return [
             e["note"]
@@ -170,7 +170,7 @@ def test_device_becomes_free_and_wakes_a_waiting_pod(plane: ControlPlane) -> Non
             if e.get("reportingController") == "berth.dev/berth" and e["regarding"]["name"] == "waits"
         ]
 
-    plane.wait(lambda: len(told()) == 1 and "Tesla T4" in told()[0], 30)
+    plane.wait(lambda: len(condition_texts()) == 1 and "Tesla T4" in condition_texts()[0], 30)
     slice_ = gpu_slice("late-node", machine)
     plane.create(slice_)
     start = time.monotonic()

@@ -140,7 +140,7 @@ def held(plane: ControlPlane) -> list[tuple[str, str]]:
 
 
 def test_what_a_tenant_may_write(plane: ControlPlane) -> None:
-    """What the proofs in SECURITY.md rest on: everything but the status of claims and pods, and bindings."""
+    """A tenant may write everything but the status of claims and pods, and bindings. SECURITY.md relies on this."""
     assert all(may(plane, verb, kind) for verb in ("create", "patch", "delete") for kind in ("resourceclaims", "pods"))
     for kind, sub in (("resourceclaims", "status"), ("resourceclaims", "binding"), ("pods", "status")):
         assert not may(plane, "update", kind, sub), (kind, sub)

@@ -1,4 +1,4 @@
-"""What Berth allocated stays usable when Berth is gone: the in-tree plugin goes on with it."""
+"""Allocations of Berth stay usable after Berth is removed: the in-tree plugin continues with them."""
 
 from __future__ import annotations
 

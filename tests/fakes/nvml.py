@@ -45,7 +45,7 @@ class FakeNvml:
         self.lost: set[int] = set()
         self.reserved: int | None = 600 << 20
         self.link_errors: dict[int, int] = {}
-        self.xids: list[tuple[int, int]] = []  # GPU and XID, told once
+        self.xids: list[tuple[int, int]] = []  # GPU and XID, reported once
         self.down: set[tuple[int, int]] = set()
         self.hang: threading.Event | None = None
         self.links = [self._far_ends(i) for i in range(machine.count)]
@@ -89,7 +89,7 @@ class FakeNvml:
         return SimpleNamespace(busId=self._bus(h - 1000).encode() + b"\0")
 
     def numa_of(self, address: str) -> int:
-        """What sysfs says, by PCI address."""
+        """The NUMA node in sysfs, by PCI address."""
         return next((r.numa for i, r in enumerate(self.machine.readings) if self._bus(i)[4:].lower() == address), 0)
 
     def nvmlDeviceGetFieldValues(self, h: int, fields: list[int]) -> list[SimpleNamespace]:

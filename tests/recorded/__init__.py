@@ -1,4 +1,4 @@
-"""What the reference answered to questions made for this project; see README.md."""
+"""Answers of the reference implementation to requests made for this project; see README.md."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from extender.console import Console
 from extender.web.access_control import Access, header
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, Send
 from extender.web.console import explain_routes, fleet_routes, page_routes, policy_routes
-from extender.web.console.console_metrics import READINGS
-from extender.web.http_limits import PAGES, HttpLimits, RefusalLog
+from extender.web.console.console_metrics import METRICS
+from extender.web.http_limits import PAGES, HttpLimits, RejectionLog
 from extender.web.metrics import scrape
 from extender.web.probes import PROBES, probe
 
@@ -29,12 +29,12 @@ class ConsoleApp:
         console: Console,
         access: Access | None = None,
         limits: HttpLimits = PAGES,
-        refusals: RefusalLog | None = None,
+        rejections: RejectionLog | None = None,
     ) -> None:
         self.console = console
         self._access = access or Access()
         self._bodies = BodyReader(limits)
-        self._refusals = refusals or RefusalLog()
+        self._rejections = rejections or RejectionLog()
         self._app: Any = _routes(console)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,13 +51,13 @@ class ConsoleApp:
         path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
         if reads and path in PROBES:  # before the check of the Host header, which kubelet sets to any name
             return probe(path, self.console.informers)
-        rejected = self._access.refusal(scope, open_to_all=path in _OPEN)
+        rejected = self._access.rejection(scope, open_to_all=path in _OPEN)
         if rejected is not None:
             host = header(scope, b"host").decode("latin-1")
-            self._refusals.note("page not allowed", status=rejected.status, host=host)
+            self._rejections.note("page not allowed", status=rejected.status, host=host)
             return rejected
         if reads and path == "/metrics":
-            return scrape(READINGS, self.console)
+            return scrape(METRICS, self.console)
         if path == "/v1/explain" and scope["method"] == "POST":
             return await explain_routes.explain_hypothetical(self.console, self._bodies, scope, receive)
         return None

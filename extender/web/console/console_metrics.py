@@ -23,7 +23,7 @@ def _record_faults(console: Console) -> Mapping[tuple[str, ...], Value]:
     return {(fault,): float(count) for fault, count in faults.items()}
 
 
-READINGS: tuple[MetricSource[Console], ...] = (
+METRICS: tuple[MetricSource[Console], ...] = (
     *COMMON,
     MetricSource(
         "berth_serve_processes",

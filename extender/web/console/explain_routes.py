@@ -62,8 +62,8 @@ async def _explained(
 async def _answer(
     console: Console, explain: Callable[[Scenario], Awaitable[Json | list[Json]]], without: str, free: str
 ) -> Answer:
-    if console.informers.refusal:
-        return problem(503, console.informers.refusal)
+    if console.informers.not_ready_text:
+        return problem(503, console.informers.not_ready_text)
     try:
         scenario = _scenario(console, _words(without), _words(free))
         return Answer(200, orjson.dumps(await explain(scenario)))
@@ -77,8 +77,8 @@ async def _answer(
 
 async def explain_hypothetical(console: Console, bodies: BodyReader, scope: Scope, receive: Receive) -> Answer:
     """The answer to POST /v1/explain, whose body is a Question."""
-    if console.informers.refusal:
-        return problem(503, console.informers.refusal)
+    if console.informers.not_ready_text:
+        return problem(503, console.informers.not_ready_text)
     try:
         question, policy = await asyncio.to_thread(_read, await bodies.read(scope, receive, _MAX_BODY))
         scenario = _scenario(console, question.without, question.free)

@@ -23,8 +23,8 @@ def router(console: Console) -> APIRouter:
 
     @routes.get("/fleet")
     async def fleet(request: Request) -> Response:
-        if console.informers.refusal:
-            return _problem(503, console.informers.refusal)
+        if console.informers.not_ready_text:
+            return _problem(503, console.informers.not_ready_text)
         return await _compressed(request, orjson.dumps(console.overview.fleet()))
 
     @routes.get("/nodes/{name}")
