@@ -70,15 +70,15 @@ class GangPlanning:
         gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent.
         """
-        members = self._members(gang) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
+        kept = before.settled if before is not None else frozenset()
+        members = self._members(gang, kept) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
-        different = disagreement(gang.key, gang.waiting)
+        different = disagreement(gang.key, members.pods)
         if different:
             return Reason(Code.INVALID, (different,))
         collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
         attempt = _Attempt(pod, names, others, before, collected, limited)
-        kept = attempt.settled
         sizes = plan_sizes(gang, members, len(kept))
         found = self._largest(gang, members, sizes, attempt)
         if isinstance(found, GangShortage) and attempt.limited:
@@ -135,8 +135,8 @@ class GangPlanning:
         collected = self._filter_service.collected
         return collected if collected is not None and collected.key != gang.key and not gang.placed else None
 
-    def _members(self, gang: Gang) -> GangMembers | Reason:
-        found = gang_members(gang, self._cache.snapshot(), self._filter_service.policy)
+    def _members(self, gang: Gang, kept: Collection[str] = ()) -> GangMembers | Reason:
+        found = gang_members(gang, self._cache.snapshot(), self._filter_service.policy, kept)
         if not isinstance(found, UnreadyMember):
             return found
         if isinstance(found.why, Pending):

@@ -56,22 +56,28 @@ class UnreadyMember:
     why: Pending | UnschedulableAndUnresolvable
 
 
-def gang_members(gang: Gang, snapshot: Snapshot, policy: Policy) -> GangMembers | UnreadyMember:
-    """The waiting members with their requirements, or the first one that has none."""
+def gang_members(
+    gang: Gang, snapshot: Snapshot, policy: Policy, kept: Collection[str] = ()
+) -> GangMembers | UnreadyMember:
+    """The members that may be planned together, with their requirements, or the first one that has none.
+
+    These are the first waiting members in rank order, and those of `kept`.
+    """
+    pods = tuple(pod for rank, pod in enumerate(gang.waiting) if rank < MOST_TOGETHER or pod.uid in kept)
     requirements = {}
-    for member in gang.waiting:
+    for member in pods:
         match found := requirements_of(member, snapshot, policy):
             case PodRequirements():
                 requirements[member.uid] = found
             case Pending() | UnschedulableAndUnresolvable():
                 return UnreadyMember(member, found)
-    return GangMembers(gang.waiting, requirements)
+    return GangMembers(pods, requirements)
 
 
 def plan_sizes(gang: Gang, members: GangMembers, kept: int = 0) -> tuple[int, ...]:
     """How many members a plan should have: all of them, or else as many as the minimum needs, `kept` at least."""
     least = max(gang.missing, kept)
-    return tuple(dict.fromkeys((max(min(len(members.pods), MOST_TOGETHER), least), least)))
+    return tuple(dict.fromkeys((max(len(members.pods), least), least)))
 
 
 def gang_problem(
