@@ -17,6 +17,7 @@ from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_collecting import GangCollecting
+from extender.extension.gang_holds import hold, is_held
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
 from extender.extension.sinks import FilterSink
@@ -28,7 +29,6 @@ from extender.scheduling import (
     difference,
     gang_minimum,
     gang_of,
-    held_by_claim,
     is_incomplete,
     placed_members,
 )
@@ -139,16 +139,36 @@ class GangScheduler:
             return self._rejected(pod, names, Reason(Code.GANG_FORMING, (forming.key.name,)))
         if uid in planned.without_devices:
             return self._answer(forming, pod, names)
-        if self._is_held(forming, uid) and has_all(names, [planned.plan.placements[uid][0]]):
+        if is_held(self._cache, forming, uid) and has_all(names, [planned.plan.placements[uid][0]]):
             if not self._is_new_round(forming, pod):
                 return self._answer(forming, pod, names)
         elif forming.committed:
             self.leave(forming, uid)
             return None
-        elif self._is_held(forming, uid) and not self._is_new_round(forming, pod):
+        elif self._is_new_round(forming, pod) and is_held(self._cache, forming, uid):
+            return self._other_placement(forming, pod, membership, names)
+        elif is_held(self._cache, forming, uid) and not self._is_new_round(forming, pod):
             return self._plan_elsewhere(forming, pod, membership, names)
         self.end(forming, f"a new attempt to schedule pod {pod.key} began")
         return self._plan(pod, membership, names)
+
+    def _other_placement(
+        self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
+    ) -> FilterResult:
+        """The in-tree gang scheduling tries one topology domain after the other, and then binds the best one.
+
+        The plan for an earlier domain stays if this one has no room.
+        """
+        gang = gang_of(pod, membership, self._cache.snapshot())
+        others = [other for other in self.forming.values() if other is not forming]
+        try:
+            found = self._planning.plan(gang, pod, names, others, None)
+        except CallBudgetSpent:
+            found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
+        if isinstance(found, Reason):
+            return self._rejected(pod, names, found)
+        self.end(forming, "kube-scheduler tries another topology domain")
+        return self._form(gang, pod, names, found, None)
 
     def _plan_elsewhere(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
@@ -179,24 +199,6 @@ class GangScheduler:
     def _is_new_round(self, forming: FormingGang, pod: Pod) -> bool:
         """Whether the in-tree gang scheduling tries the group once more: it asks about all members before it binds."""
         return forming.key.source is GroupSource.CORE and pod.uid in forming.answered and not forming.arrived
-
-    def _is_held(self, forming: FormingGang, uid: str) -> bool:
-        """Whether the devices are still reserved: meanwhile a claim may have been deleted or allocated elsewhere."""
-        if uid in forming.planned.without_devices:
-            return True
-        node = forming.planned.plan.placements[uid][0]
-        node_info = self._cache.snapshot().node_infos.get(node)
-        if node_info is None:
-            return False
-        for claim in forming.planned.requirements[uid].for_node(node_info.node).pending_claims:
-            reservation = self._cache.reservations.by_claim.get(claim.uid)
-            if reservation is None:
-                cached = self._cache.store.claims.get(claim.key)
-                if cached is None or cached.uid != claim.uid or cached.allocation is None:
-                    return False
-            elif reservation.node != node:
-                return False
-        return True
 
     # -- plans -----------------------------------------------------------------------------------------------
 
@@ -251,7 +253,7 @@ class GangScheduler:
             self.forming[gang.key] = forming
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
-        self._hold(forming)
+        hold(self._cache, forming)
         self.counts.plans += 1
         self.rescheduled.set()
         if waiting is not None and waiting.rejected - {pod.uid}:
@@ -260,16 +262,6 @@ class GangScheduler:
         if pod.uid not in planned.members:
             return self._rejected(pod, names, Reason(Code.GANG_FORMING, (gang.key.name,)))
         return self._answer(forming, pod, names)
-
-    def _hold(self, forming: FormingGang) -> None:
-        """Hold the devices of all members that are not held yet, in one step."""
-        node_infos = self._cache.snapshot().node_infos
-        for uid, (node, placement) in forming.planned.plan.placements.items():
-            node_info = node_infos[node]
-            claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
-            for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
-                if claim.uid not in self._cache.reservations.by_claim:  # members may share a claim
-                    self._cache.hold(claim.uid, uid, node, results, forming.deadline)
 
     def _answer(self, forming: FormingGang, pod: Pod, names: Sequence[str]) -> FilterResult:
         forming.answered.add(pod.uid)
@@ -288,6 +280,8 @@ class GangScheduler:
 
     def _no_plan(self, key: GroupKey, pod: Pod, names: Sequence[str], reason: Reason) -> FilterResult:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
+        if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
+            return self._rejected(pod, names, reason)  # the next call may name the nodes of another topology domain
         # The cache shows when a gang that was offered all nodes fits. kube-scheduler alone knows when it offers others.
         wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
         self.waiting.pause(key, reason, snapshot.version if may_fit_later else -1, pod.uid, wakes=wakes)
