@@ -16,7 +16,7 @@ class EvaluationLimits:
 
     steps: int = 100_000  # of one call, see CallBudget
     share: float = 0.1  # of the time: the refill rate of a bucket
-    burst: float = 5.0  # full budgets of a call: the size of a bucket
+    burst: float = 2.0  # full budgets of a call: the size of a bucket
     retry_seconds: float = 5.0  # until a filter request evaluates requirements again that spent their budget
     slice_seconds: float = 0.002  # of background evaluation at a time
     rest: float = 9.0  # pause after a slice, as a multiple of the time that the slice took
