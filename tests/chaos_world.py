@@ -245,6 +245,6 @@ def check_objects(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
     """Wait until the objects have no fault; returns the faults that are left after the time limit."""
     end = time.monotonic() + HANG_SECONDS
-    while (wrong := check_objects(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - other processes write; no event tells
+    while (wrong := check_objects(cluster, satisfiable=satisfiable)) and time.monotonic() < end:  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.05)
     return wrong

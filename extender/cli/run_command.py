@@ -210,7 +210,8 @@ def _positions(devices: Sequence[str]) -> str:
     left, words = [int(device.rpartition("-")[2]) for device in devices], list[str]()
     while left:
         run = next((n for n, position in enumerate(left) if position != left[0] + n), len(left))
-        words += [f"{left[0]}-{left[run - 1]}"] if run > 2 else map(str, left[:run])  # noqa: PLR2004 - '1 2' is as short
+        is_long = run > 2  # noqa: PLR2004 - '1 2' is as short as '1-2'
+        words += [f"{left[0]}-{left[run - 1]}"] if is_long else map(str, left[:run])
         left = left[run:]
     return " ".join(words)
 

@@ -72,7 +72,7 @@ class QueueingHints:
                     )
                 which = self._kept_from(requirements), by_state
                 if which not in to_search:
-                    to_search[which] = _to_search(node_infos, *which)
+                    to_search[which] = _to_search(node_infos, which[0], by_state=which[1])
                 for fits in self._search(requirements, to_search[which]):
                     yield False
                     if fits and self._has_waiting_pod(key):
@@ -138,7 +138,7 @@ class QueueingHints:
         return False
 
 
-def _to_search(node_infos: list[NodeInfo], kept: frozenset[str], by_state: bool) -> list[NodeInfo]:  # noqa: FBT001 - a key
+def _to_search(node_infos: list[NodeInfo], kept: frozenset[str], *, by_state: bool) -> list[NodeInfo]:
     """The nodes outside of `kept`; one node of each state if nodes of one state have equal results."""
     found = [node_info for node_info in node_infos if node_info.node.name not in kept]
     return list({node_info.state: node_info for node_info in found}.values()) if by_state else found

@@ -193,7 +193,12 @@ class ControlPlane:
 
     def kill(self, *programs: str) -> None:
         """End programs by SIGKILL, all at the same time: `extender` or the name of a Kubernetes program."""
-        found = [p for p in self.processes if any(Path(arg).name in programs for arg in list(p.args)[:3])]  # type: ignore[arg-type] # `spawn` passes lists
+
+        def runs(process: subprocess.Popen[bytes]) -> bool:
+            args = list(process.args)  # type: ignore[arg-type] # `spawn` passes lists
+            return any(Path(str(arg)).name in programs for arg in args[:3])
+
+        found = [process for process in self.processes if runs(process)]
         for process in found:
             process.kill()
         for process in found:
