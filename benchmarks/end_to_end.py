@@ -1,8 +1,8 @@
-"""Pods per second of a real control plane: Berth over all nodes against the in-tree plugin at its default sample.
+"""Pods per second and the cost of one pod: Berth over all nodes against the in-tree plugin at its default sample.
 
 `make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), and both
-systems drain the same pods on the same empty fleet in one run. The measured time is that from the first to the last
-Binding in a watch. Prints a table and keeps it as JSON under bench-results/.
+systems drain the same pods on the same empty fleet in turn, `--pairs` times. Time, CPU and API requests are those
+from the first Binding to the last in a watch. Prints medians and keeps them as JSON under bench-results/.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import concurrent.futures
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,12 +21,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from benchmarks.allocation import mig_slices
+from benchmarks.pod_cost import Usage, lines, median, usage
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
@@ -63,11 +65,12 @@ COUNTERS = Shape(
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Drain:
-    """Bindings of one drain, in seconds since the scheduler started."""
+    """Bindings of one drain in seconds since the scheduler started, and what one pod used."""
 
-    times: list[float] = field(default_factory=list)
+    times: list[float]
+    used: Usage
 
     def rate(self) -> float:
         """Pods per second from the first Binding to the last."""
@@ -214,21 +217,23 @@ def scheduler(plane: ControlPlane, config: dict, folder: Path) -> Iterator[subpr
 def drain(plane: ControlPlane, config: dict, shape: Shape, count: int, folder: Path) -> Drain:
     make_pods(plane, shape, config["profiles"][0]["schedulerName"], count)
     watch, start = Watch(plane), time.monotonic()
+
+    def until_bound(pods: int) -> tuple[int, Usage]:
+        while len(watch.bound) < pods and time.monotonic() - start < PATIENCE_SECONDS:
+            time.sleep(0.02)
+        return len(watch.bound), usage(plane)
+
     with scheduler(plane, config, folder):
-        while len(watch.bound) < count and time.monotonic() - start < PATIENCE_SECONDS:
-            time.sleep(0.05)
+        (first, before), (last, after) = until_bound(1), until_bound(count)
     watch.end(plane)
-    found = Drain(sorted(at - start for name, at in watch.bound.items() if name.startswith("job-")))
+    times = sorted(at - start for name, at in watch.bound.items() if name.startswith("job-"))
     clear(plane)
-    return found
+    return Drain(times, after.per_pod(before, max(last - first, 1)))
 
 
-def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int) -> list[dict]:
-    """Both systems on one fleet, shape by shape."""
-    rows = []
+def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int, pairs: int) -> list[dict]:
+    """Both systems on one fleet, shape by shape, in turn."""
     with tempfile.TemporaryDirectory() as text, ControlPlane(Path(text)) as plane:
-        folder = Path(text)
-        mig = shapes[0].mig
         mig_class = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
@@ -237,48 +242,59 @@ def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int) -> list[dict]:
         }
         for obj in (GPU_CLASS, MARKER_CLASS, mig_class):
             plane.create(obj)
-        make_fleet(plane, nodes, mig=mig)
-        for shape in shapes:
-            intree = drain(plane, IN_TREE, shape, pods, folder)
-            port = plane.start_berth(sys.executable)
-            config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
-            for extender in config["extenders"]:
-                extender["urlPrefix"] = f"http://127.0.0.1:{port}"
-            ours = drain(plane, config, shape, pods, folder)
-            plane.end(plane.processes[-1])
-            rows.append(
-                {
-                    "nodes": nodes,
-                    "shape": shape.name,
-                    "pods": pods,
-                    "in_tree_bound": len(intree.times),
-                    "berth_bound": len(ours.times),
-                    "in_tree_pods_per_s": round(intree.rate(), 1),
-                    "berth_pods_per_s": round(ours.rate(), 1),
-                    "ratio": round(ours.rate() / intree.rate(), 2) if intree.rate() else None,
-                }
-            )
-            show(rows[-1])
-    return rows
+        make_fleet(plane, nodes, mig=shapes[0].mig)
+        return [one_shape(plane, nodes, shape, pods, pairs) for shape in shapes]
+
+
+def one_shape(plane: ControlPlane, nodes: int, shape: Shape, pods: int, pairs: int) -> dict:
+    drains: dict[str, list[Drain]] = {"in-tree": [], "berth": []}
+    for _ in range(pairs):
+        drains["in-tree"].append(drain(plane, IN_TREE, shape, pods, plane.folder))
+        with berth_config(plane) as config:
+            drains["berth"].append(drain(plane, config, shape, pods, plane.folder))
+    row = {"nodes": nodes, "shape": shape.name, "pods": pods}
+    for name, found in drains.items():
+        used = median(one.used for one in found)
+        row[name] = {
+            "bound": [len(one.times) for one in found],
+            "pods_per_s": [round(one.rate(), 1) for one in found],
+            "cpu_ms": used.cpu,
+            "requests": used.requests,
+        }
+    show(row)
+    return row
+
+
+@contextmanager
+def berth_config(plane: ControlPlane) -> Iterator[dict]:
+    """Run `berth serve` while the block runs. Yields the scheduler configuration that calls it."""
+    port = plane.start_berth(sys.executable)
+    config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
+    for extender in config["extenders"]:
+        extender["urlPrefix"] = f"http://127.0.0.1:{port}"
+    try:
+        yield config
+    finally:
+        plane.end(plane.processes[-1])
 
 
 def show(row: dict) -> None:
-    unfinished = "".join(
-        f" ({name} bound {row[key]} of {row['pods']})"
-        for name, key in (("in-tree", "in_tree_bound"), ("berth", "berth_bound"))
-        if row[key] < row["pods"]
-    )
-    print(
-        f"{row['nodes']:6} nodes  {row['shape']:28} in-tree {row['in_tree_pods_per_s']:7.1f}/s   berth "
-        f"{row['berth_pods_per_s']:7.1f}/s   {row['ratio']}x{unfinished}",
-        flush=True,
-    )
+    rates = {name: statistics.median(row[name]["pods_per_s"]) for name in ("in-tree", "berth")}
+    ratio = f"{rates['berth'] / rates['in-tree']:.2f}" if rates["in-tree"] else "none"
+    print(f"{row['nodes']} nodes, {row['shape']}: {ratio} times the pods per second", flush=True)
+    for name, rate in rates.items():
+        unfinished = [bound for bound in row[name]["bound"] if bound < row["pods"]]
+        of = f"; bound only {unfinished} of {row['pods']}" if unfinished else ""
+        print(f"  {name:8} {rate:.1f} pods per second of {row[name]['pods_per_s']}{of}")
+        for line in lines(Usage(row[name]["cpu_ms"], row[name]["requests"])):
+            print(f"           {line}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000])
     parser.add_argument("--pods", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=3, help="how often both systems drain, in turn")
     parser.add_argument(
         "--counter-nodes", type=int, default=400, help="nodes of the fleet with shared counters; 0 leaves it out"
     )
@@ -290,9 +306,9 @@ def main() -> None:
         f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
-    rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods)]
+    rows = [row for nodes in args.nodes for row in one_fleet(nodes, SHAPES, args.pods, args.pairs)]
     if args.counter_nodes:
-        rows += one_fleet(args.counter_nodes, (COUNTERS,), args.pods)
+        rows += one_fleet(args.counter_nodes, (COUNTERS,), args.pods, 1)
     folder = ROOT / "bench-results"
     folder.mkdir(exist_ok=True)
     (folder / "end-to-end.json").write_text(json.dumps(rows, indent=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import cel, mixed, openb, quality, requeue, serving, serving_report, soak
+from benchmarks import cel, mixed, openb, pod_cost, quality, requeue, serving, serving_report, soak
 from benchmarks.serving import Effort
 from extender.model import RequestShape
 from extender.policy import Policy
@@ -49,6 +49,22 @@ def test_a_soak_tells_memory_that_grows_from_memory_that_does_not() -> None:
     assert not soak.grew(rows([100, 120, *[121] * 8]))
     assert soak.grew(rows([100, 120, *[131] * 8])), "more than the last tenth may have"
     assert soak.grew(rows([100.0 + 2 * tenth for tenth in range(10)])), "slowly, and it never ends"
+
+
+def test_the_cost_of_a_pod_is_what_was_used_between_two_readings() -> None:
+    def used(ms: float, *requests: str) -> pod_cost.Usage:
+        return pod_cost.Usage({"berth": ms / 1000}, pod_cost.requests_in("\n".join(requests)))
+
+    line = 'apiserver_request_total{{code="{}",resource="{}",subresource="{}",verb="{}"}} {}'.format
+    before = used(100, line(200, "pods", "", "WATCH", 3), line(201, "pods", "binding", "POST", 10))
+    binds = line(201, "pods", "binding", "POST", 14), line(409, "pods", "binding", "POST", 1)
+    after = used(120, line(200, "pods", "", "WATCH", 3), *binds, line(200, "", "readyz", "GET", 9))
+    each = after.per_pod(before, pods=5)
+    assert each.requests == {"POST pods/binding": 1.0}
+    assert pod_cost.lines(each) == [
+        "ms of CPU per pod: berth 4.00; all 4.00",
+        "requests per pod: POST pods/binding 1.00",
+    ]
 
 
 def test_looks_for_pods_to_wake_are_measured_beside_filters() -> None:
