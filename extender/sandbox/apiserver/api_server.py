@@ -116,8 +116,9 @@ class ApiServer:
 
     def _list(self, request: Request) -> Json:
         """Return one page. A continue token has the version of the first page, so that the watch starts there."""
-        query, selects = request.query, selector_of(request.query)
-        items = [obj for obj in self.store.all(request.resource.name, request.namespace) if selects(obj)]
+        query, resource, selects = request.query, request.resource, selector_of(request.query)
+        found = (core_events.in_version_of(resource, o) for o in self.store.all(resource.name, request.namespace))
+        items = [obj for obj in found if selects(obj)]
         version, start = str(self.store.version), 0
         if query.get("continue"):
             version, _, position = query["continue"].partition(".")
@@ -187,13 +188,16 @@ class _Stream:
             return
         if request.name and change.obj["metadata"]["name"] != request.name:
             return
-        now = change.kind != "DELETED" and self._selects(change.obj)
-        before = change.old is not None and self._selects(change.old)
+        now = change.kind != "DELETED" and self._selected(change.obj)
+        before = change.old is not None and self._selected(change.old)
         if now or before:
             kind = "MODIFIED" if before else "ADDED"
             if not now:
                 kind = "DELETED"
             await self._line({"type": kind, "object": _shown(request, change.obj)})
+
+    def _selected(self, obj: Json) -> bool:
+        return self._selects(core_events.in_version_of(self._request.resource, obj))
 
     async def bookmark(self, version: int) -> None:
         if self._request.query.get("allowWatchBookmarks") in ("1", "true"):
@@ -219,10 +223,9 @@ def _shown(request: Request, obj: Json) -> Json:
 
 def _page(request: Request, objects: Sequence[Json], metadata: Json) -> Json:
     resource = request.resource
-    items = [core_events.in_version_of(resource, obj) for obj in objects]
     if request.wants_table:
-        return table_of(resource, items, metadata, request.query.get("includeObject", ""))
-    return {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata, "items": items}
+        return table_of(resource, objects, metadata, request.query.get("includeObject", ""))
+    return {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata, "items": objects}
 
 
 def _is_strategic(content_type: str) -> bool:
