@@ -10,7 +10,6 @@ from extender.sandbox.apiserver.status_errors import invalid
 from extender.sandbox.apiserver.versioned_store import Json
 from extender.wire import (
     SliceDecoder,
-    decode_claim,
     decode_claim_spec,
     decode_class,
     decode_node,
@@ -19,13 +18,16 @@ from extender.wire import (
     need,
 )
 
+
+def _spec(obj: Json) -> Json:
+    return get(obj, "spec", dict, "", {})
+
+
 _DECODERS: dict[str, Callable[[Json], object]] = {
     "Pod": decode_pod,
     "Node": decode_node,
-    "ResourceClaim": decode_claim,
-    "ResourceClaimTemplate": lambda obj: decode_claim_spec(
-        get(get(obj, "spec", dict, "", {}), "spec", dict, ".spec", {}), ".spec.spec"
-    ),
+    "ResourceClaim": lambda obj: decode_claim_spec(_spec(obj), ".spec"),  # decode_claim marks what it cannot read
+    "ResourceClaimTemplate": lambda obj: decode_claim_spec(get(_spec(obj), "spec", dict, ".spec", {}), ".spec.spec"),
     "DeviceClass": decode_class,
     "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
 }
