@@ -100,7 +100,8 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
     workloads = load_examples(examples)
     cluster = Cluster()
     add_fleet(cluster)
-    console.print(f"Fleet: {sum(FLEET.values())} nodes of {len(FLEET)} kinds.")
+    nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
+    console.print(f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs.\n")
     async with (
         cluster.serving(port=api_port) as api_url,
         both(api_url) as (app, console_app),
@@ -147,7 +148,7 @@ def _print_report(console: Console, rows: list[Row], gangs: list[GangRow]) -> No
     of_gangs = {pod for gang in gangs for pod in gang.pods}
     single = [row for row in rows if row.pod not in of_gangs or not row.is_good]
     if single:
-        console.print(make_table(single, console.width), f"[dim]{LEGEND}[/]", sep="\n")
+        console.print(make_table(single, console.width), f"[dim]{LEGEND}[/]", sep="\n", highlight=False)
     if gangs:
         console.print("", make_gang_table(gangs), f"[dim]{GANG_LEGEND}[/]", sep="\n")
     console.print("", *(f"[bold]{sentence}[/]" for sentence in totals(single, gangs)), sep="\n")

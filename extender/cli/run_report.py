@@ -20,7 +20,7 @@ _WAITING = "[yellow]…[/]"
 
 def make_table(rows: list[Row], width: int) -> Table:
     """Return the pods as a table for a terminal of `width` columns, one row per pod."""
-    table = _table("Pods", ("pod", "Berth", "GB/s", "first fit", "GB/s"))
+    table = _table(("pod", "Berth", "GB/s", "first fit", "GB/s"))
     table.columns[2].justify = table.columns[4].justify = "right"
     for row in rows:
         cells = _cell(row.berth, width), _gbps(row.berth), _cell(row.first_fit, width), _gbps(row.first_fit)
@@ -32,7 +32,7 @@ def make_table(rows: list[Row], width: int) -> Table:
 
 def make_gang_table(gangs: list[GangRow]) -> Table:
     """Return the gangs as a table: the nodes of the domains that each gang is in, lit where a pod of it is."""
-    table = _table("Gangs", ("gang", "Berth", "first fit"))
+    table = _table(("gang", "Berth", "first fit"))
     for gang in gangs:
         name = _marked(gang.gang, is_good=gang.is_good, waits=gang.waits)
         table.add_row(name, _domains(gang.berth), _domains(gang.first_fit))
@@ -116,8 +116,8 @@ def _domains(placement: GangPlacement) -> Text:
     return text
 
 
-def _table(title: str, names: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, show_lines=False)
+def _table(names: Sequence[str]) -> Table:
+    table = Table(show_edge=False, pad_edge=False)
     for name in names:
         table.add_column(name, overflow="fold")  # no name is cut on a narrow terminal
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from extender.sandbox.apiserver.registry import RESOURCES, Resource
 from extender.sandbox.apiserver.versioned_store import Json
@@ -15,6 +16,7 @@ def document_at(path: str) -> Json | None:
     return _documents().get(path)
 
 
+@cache
 def _documents() -> dict[str, Json]:
     groups = {resource.group: _group(resource.group) for resource in RESOURCES.values() if resource.group}
     found: dict[str, Json] = {
