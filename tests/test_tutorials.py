@@ -19,9 +19,9 @@ import yaml
 
 from tests.commands import berth
 from tests.eventually import HANG_SECONDS
+from tests.test_kubectl import KUBECTL
 
 ROOT = Path(__file__).resolve().parents[1]
-KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", "/nonexistent")) / "kubectl"
 TUTORIALS = sorted((ROOT / "docs").glob("tutorial-*.md"))
 _DEFAULT = "namespaces/default"
 _PATHS = {
