@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
@@ -159,6 +161,7 @@ def _print_next_steps(console: Console, page: str, kubeconfig: Path, pod: str) -
         ("the page", f"open {page}"),
         ("kubectl", f"export KUBECONFIG={kubeconfig}"),
         ("", "kubectl get pods -o wide"),
+        *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
         ("why a pod waits", f"berth explain pod default/{pod}" + _server_option(page)),
         ("your own pod", "docs/tutorial-your-own-pod.md"),
         ("four joined GPUs", "docs/tutorial-nvlink.md"),
