@@ -125,8 +125,9 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
             with TemporaryDirectory(prefix="berth-") as folder:
                 kubeconfig = write_kubeconfig(Path(folder), api_url)
                 waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
+                stop = _stop_event()
                 _print_next_steps(console, page, kubeconfig, waiting)
-                await _signal()
+                await stop.wait()
             return 0
         finally:
             task.cancel()
@@ -229,8 +230,9 @@ async def _until(condition: Callable[[], bool]) -> None:
             return
 
 
-async def _signal() -> None:
-    done = asyncio.Event()
+def _stop_event() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set from now on."""
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, done.set)
-    await done.wait()
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
