@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from extender.model import Graph, counted
 from extender.sandbox import GangPlacement, GangRow, Placement, Row
 
-LEGEND = "0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted"
+LEGEND = """0 1 GPUs of the pod  ○ free  # held  ━ joined by NVLink  GB/s: predicted
+first fit: the first devices that fit, on the first node by name"""
 GANG_LEGEND = "● a node with a pod of the gang  ○ another node of the domain"
 _WIDE = 120  # columns; a narrower terminal gets the node names below the diagrams
 _DIAGRAM = 15  # columns of a diagram of eight GPUs
@@ -125,8 +127,8 @@ def _table(names: Sequence[str]) -> Table:
 
 def _marked(name: str, *, is_good: bool, waits: bool) -> str:
     if not is_good:
-        return f"[red]✗ {name}[/]"
-    return f"{_WAITING if waits else '[green]✓[/]'} {name}"
+        return f"[red]✗ {escape(name)}[/]"
+    return f"{_WAITING if waits else '[green]✓[/]'} {escape(name)}"
 
 
 def _gbps(placement: Placement | None) -> str:
