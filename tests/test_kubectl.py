@@ -29,7 +29,7 @@ class Kubectl:
     async def start(self, words: str) -> asyncio.subprocess.Process:
         env = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)}  # HOME: it keeps a cache
         pipe, out = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
-        command = (KUBECTL, *words.split())
+        command = (str(KUBECTL), *words.split())
         return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=out, env=env, cwd=self.folder)
 
     async def run(self, words: str) -> tuple[int, str]:
