@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality \
+.PHONY: help run picture test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality \
 	bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image \
 	clean
 
@@ -21,6 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP) ## run Berth on an embedded cluster with example workloads (ONCE=1: end after them)
 	$(BIN)/berth run $(if $(ONCE),--once)
+
+picture: $(STAMP) ## write docs/img/run.svg, the picture of `make run`
+	$(BIN)/python .ci/make_run_picture.py
 
 test: check ## run lint, format, types and all tests
 	$(BIN)/pytest

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from extender.cli.run_command import FLEET
 from tests.commands import berth
 from tests.eventually import HANG_SECONDS
 
@@ -34,17 +35,24 @@ def test_every_example_lands_as_its_file_says() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "train-eight" in done.stdout
     assert "✗" not in done.stdout
-    # First fit is worse where the numbering misleads it: the table shows both.
-    assert "247" in done.stdout
-    assert " 30" in done.stdout
-    # Each gang is in a clique of its own; first fit interleaves them.
-    in_gangs = done.stdout.split("Gangs")[1]
-    assert {line.split()[4] for line in in_gangs.splitlines() if "✓" in line} == {"nvl72-1", "nvl72-2"}
-    assert in_gangs.count("2 cliques") == 2
+    # Berth joins the GPUs of every pod; first fit takes GPUs of two bridges, and interleaves the gangs.
+    assert "Joined by NVLink: Berth 9 of 9 multi-GPU pods, first fit 3 of 9." in done.stdout
+    assert re.search(r"pair-a +│ .*\d━\d.* 240 │ #━1 2━# ○━○ ○━○ .* 20$", done.stdout, re.MULTILINE)
+    assert "Whole in one domain: Berth 2 of 2 gangs, first fit 0 of 2." in done.stdout
+    shown = (ROOT / "docs" / "img" / "run.svg").read_text().replace("&#160;", " ")
+    for said in done.stdout.splitlines()[-3:]:
+        assert all(word in shown for word in said.split()), "make picture"
+    assert "… never-fits" in done.stdout  # it waits, as its file says
+
+
+def test_no_figure_is_one_that_quality_calls_a_misfit() -> None:
+    misfits = re.findall(r"^\| (\S+) \|.*\| misfit", (ROOT / "docs" / "quality.md").read_text(), re.MULTILINE)
+    assert misfits
+    assert not set(misfits) & set(FLEET)
 
 
 def test_an_example_that_lands_elsewhere_fails_the_run(tmp_path: Path) -> None:
-    text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace('"t4-4"', '"hgx-h100-8"')
+    text = (ROOT / "examples" / "06-one-small.yaml").read_text().replace('"t4-4,dgx1-v100"', '"hgx-h100-8"')
     (tmp_path / "wrong.yaml").write_text(text)
     code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 1
@@ -57,7 +65,7 @@ def test_a_gang_that_is_not_in_one_domain_fails_the_run(tmp_path: Path) -> None:
     code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 1
     assert re.search(r"✗ llm-a .* clique nvl72-[12], expected in one rack ", out)
-    assert "✗ llm-a-0" not in out
+    assert "llm-a-0" not in out  # its own place is as expected
 
 
 def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path: Path) -> None:
@@ -69,7 +77,16 @@ def test_a_gang_without_room_waits_whole_where_first_fit_starts_a_part(tmp_path:
     (tmp_path / "nine.yaml").write_text(yaml.safe_dump_all([template, *pods]))
     code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
     assert code == 0, out
-    assert re.search(r"✓ llm-a .* 0 of 9 pods .* 8 of 9 pods", out)
+    assert re.search(r"… llm-a .* 0 of 9 pods .* 8 of 9 pods", out)
+    assert "✓" not in out
+
+
+def test_a_wait_for_another_attempt_is_announced(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "10-never.yaml").read_text()
+    (tmp_path / "never.yaml").write_text(re.sub(r"\n +berth.dev/expect-pending:.*", "", text))
+    code, out, _ = berth([*ONCE, "--examples", str(tmp_path)])
+    assert code == 1
+    assert "No node for never-fits yet" in out
 
 
 def test_an_expected_domain_without_a_group_is_an_error(tmp_path: Path) -> None:
@@ -81,7 +98,8 @@ def test_an_expected_domain_without_a_group_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "examples" / "09-gangs.yaml", tmp_path)
+    for name in ("05-degraded.yaml", "09-gangs.yaml"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
     leader, follower = os.openpty()
     termios.tcsetwinsize(follower, (50, 80))
     command = [sys.executable, "-m", "extender", *ONCE, "--examples", str(tmp_path)]
@@ -96,7 +114,7 @@ def test_a_narrow_terminal_cuts_no_name(tmp_path: Path) -> None:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
     assert process.returncode == 0
     assert max(map(len, lines)) <= 80
-    assert sum("llm-b-3" in line and "gb200-nvl72-tray-" in line for line in lines) == 2
+    assert sum(line.count("hgx-b200-8-degraded-1") for line in lines) == 2
 
 
 def test_a_folder_without_examples_is_an_error(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.sandbox import Cluster
+from extender.sandbox import Cluster, carried_machines
+from extender.sandbox.apiserver.patch import strategic
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.running_berth import claim, pod
@@ -115,3 +116,48 @@ def test_binding_once_and_for_the_right_uid() -> None:
     assert cluster.store["pods", ("default", "p")]["metadata"]["annotations"] == {"a": "b"}
     with pytest.raises(ApiError, match="already assigned"):
         bind(("default", "p"), {"metadata": {"uid": uid}, "target": {"name": "n"}})
+
+
+POD_SPEC = {"containers": [{"name": "a", "image": "x"}, {"name": "b"}], "nodeSelector": {"k": "v", "l": "w"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"containers": [{"name": "a", "image": "y"}]}, {"containers": [{"name": "a", "image": "y"}, {"name": "b"}]}),
+        ({"containers": [{"name": "c"}]}, {"containers": [*POD_SPEC["containers"], {"name": "c"}]}),
+        ({"containers": [{"name": "a", "$patch": "delete"}]}, {"containers": [{"name": "b"}]}),
+        ({"containers": [{"$patch": "replace"}, {"name": "c"}]}, {"containers": [{"name": "c"}]}),
+        ({"$setElementOrder/containers": [{"name": "a"}]}, {}),
+        ({"nodeSelector": {"k": None}}, {"nodeSelector": {"l": "w"}}),
+        ({"nodeSelector": {"$patch": "replace", "m": "x"}}, {"nodeSelector": {"m": "x"}}),
+        ({"nodeSelector": {"$retainKeys": ["k"]}}, {"nodeSelector": {"k": "v"}}),
+        ({"finalizers": ["b", "c"]}, {"finalizers": ["a", "b", "c"]}),
+        ({"$deleteFromPrimitiveList/finalizers": ["a"]}, {"finalizers": ["b"]}),
+        ({"args": ["x"]}, {"args": ["x"]}),
+    ],
+    ids=str,
+)
+def test_a_strategic_merge_patch_follows_its_directives(change: dict, expected: dict) -> None:
+    target = {**POD_SPEC, "finalizers": ["a", "b"], "args": ["old"]}
+    assert strategic(target, change) == {**target, **expected}
+
+
+def test_busy_gpus_belong_to_a_running_pod() -> None:
+    cluster = Cluster()
+    cluster.add_node("n", carried_machines()["t4-4"])
+    cluster.occupy("n", (1, 3))
+    claim_of = cluster.store["resourceclaims", ("default", "running-n")]["status"]
+    assert [result["device"] for result in claim_of["allocation"]["devices"]["results"]] == ["gpu-1", "gpu-3"]
+    running = cluster.store["pods", ("default", "running-n")]
+    assert claim_of["reservedFor"][0]["uid"] == running["metadata"]["uid"]
+    assert (running["spec"]["nodeName"], running["status"]["phase"]) == ("n", "Running")
+
+
+def test_a_bound_pod_says_that_no_container_starts() -> None:
+    cluster = Cluster()
+    cluster.apply(pod("p"))
+    cluster.api.registry.bind(("default", "p"), {"target": {"name": "n"}})
+    status = cluster.store["pods", ("default", "p")]["status"]
+    assert (status["reason"], status["conditions"][0]["status"]) == ("Scheduled", "True")
+    assert "no kubelet" in status["message"]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from extender.cli.addresses import PORTS, parse_listen
+from extender.cli.berth_client import SERVER
 from extender.cli.logs import set_up_logging
+from extender.cli.run_report import GANG_LEGEND, LEGEND, make_gang_table, make_table, totals
 from extender.entry.desk import both
 from extender.model import WireError
 from extender.policy import Policy
@@ -32,6 +35,7 @@ from extender.sandbox import (
     expectation,
     listening,
     load_examples,
+    write_kubeconfig,
 )
 from extender.scheduling import gang_minimum
 
@@ -39,20 +43,30 @@ Json = dict[str, Any]
 # Number of nodes per machine. The fleet is mixed, so that the choice of the node matters as much as of the devices.
 FLEET = {
     "a100-pcie-8-bridged": 3,
+    "a100-pcie-8-crossed": 2,
     "dgx1-v100": 2,
     "hgx-h100-8": 2,
     "hgx-b200-8-degraded": 1,
-    "h100-pcie-8-bridged": 2,
     "l40s-8-pix": 2,
     "gb200-nvl72-tray": 8,
     "t4-4": 3,
+}
+# GPUs that pods hold already: with gaps, the first devices that fit are seldom joined.
+BUSY = {
+    "a100-pcie-8-bridged-1": (0, 3),
+    "a100-pcie-8-bridged-2": (1, 4),
+    "a100-pcie-8-bridged-3": (6,),
+    "a100-pcie-8-crossed-1": (4,),
+    "dgx1-v100-1": (1,),
+    "dgx1-v100-2": (6,),
+    "hgx-h100-8-1": (5,),
+    "hgx-b200-8-degraded-1": (7,),
 }
 NODES_PER_CLIQUE = {"gb200-nvl72-tray": 4}  # machines whose NVLinks reach other nodes
 GROUP_LEVELS = Policy().group_levels
 _SETTLE_SECONDS = 30.0  # limit of one wait for the scheduler
 _QUIET_SECONDS = 10.0  # a pod that waits without a new attempt for so long is not about to be placed
-_PENDING = "pending"
-_PIPE_WIDTH = 118  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
+_PIPE_WIDTH = 120  # columns without a terminal: pipes and CI logs report 80, which would fold reasons
 
 
 def run_command(
@@ -88,7 +102,8 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
     workloads = load_examples(examples)
     cluster = Cluster()
     add_fleet(cluster)
-    console.print(f"Fleet: {sum(FLEET.values())} nodes of {len(FLEET)} kinds.")
+    nodes, held = sum(FLEET.values()), sum(map(len, BUSY.values()))
+    console.print(f"A crowded fleet: {nodes} nodes of {len(FLEET)} kinds; other pods hold {held} GPUs.\n")
     async with (
         cluster.serving(port=api_port) as api_url,
         both(api_url) as (app, console_app),
@@ -99,20 +114,20 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
         scheduler = Scheduler(cluster.store, url)
         task = asyncio.create_task(scheduler.run())
         try:
-            expectations = await _place(cluster, scheduler, workloads)
+            expectations = await _place(cluster, scheduler, workloads, console)
             rows = Report(cluster.store).rows(expectations, scheduler.pending())
-            console.print(make_table(rows))
             snapshot = app.service.cache.snapshot()
             gang_report = GangReport(cluster.store, lambda group: gang_minimum(group, snapshot) > 0, GROUP_LEVELS)
             gangs = gang_report.rows(expectations, rows)
-            if gangs:
-                console.print("", make_gang_table(gangs), sep="\n")
+            _print_report(console, rows, gangs)
             if once:
-                return 0 if all(row.good for row in rows) and all(gang.good for gang in gangs) else 1
-            console.print(
-                f"API server: {api_url}   Berth: {url} (/filter, /prioritize, /bind)   Page: {page}   Ctrl-C ends all."
-            )
-            await _signal()
+                return 0 if all(row.is_good for row in rows) and all(gang.is_good for gang in gangs) else 1
+            with TemporaryDirectory(prefix="berth-") as folder:
+                kubeconfig = write_kubeconfig(Path(folder), api_url)
+                waiting = next((row.pod for row in rows if row.berth is None), rows[0].pod if rows else "POD")
+                stop = _stop_event()
+                _print_next_steps(console, page, kubeconfig, waiting)
+                await stop.wait()
             return 0
         finally:
             task.cancel()
@@ -121,16 +136,50 @@ async def _run(examples: Path, listen: tuple[str, str], api_port: int, *, once: 
 
 
 def add_fleet(cluster: Cluster) -> None:
-    """Add the nodes of FLEET to the cluster."""
+    """Add the nodes of FLEET to the cluster, and the pods that hold the GPUs in BUSY."""
     machines = carried_machines()
     for kind, count in FLEET.items():
         for number in range(1, count + 1):
             nodes = NODES_PER_CLIQUE.get(kind)
             labels = {GROUP_LEVELS[0]: f"nvl72-{(number - 1) // nodes + 1}"} if nodes else {}
             cluster.add_node(f"{kind}-{number}", machines[kind], labels)
+    for node, gpus in BUSY.items():
+        cluster.occupy(node, gpus)
 
 
-async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]]) -> list[Expectation]:
+def _print_report(console: Console, rows: list[Row], gangs: list[GangRow]) -> None:
+    of_gangs = {pod for gang in gangs for pod in gang.pods}
+    single = [row for row in rows if row.pod not in of_gangs or not row.is_good]
+    if single:
+        console.print(make_table(single, console.width), f"[dim]{LEGEND}[/]", sep="\n", highlight=False)
+    if gangs:
+        console.print("", make_gang_table(gangs), f"[dim]{GANG_LEGEND}[/]", sep="\n")
+    console.print("", *(f"[bold]{sentence}[/]" for sentence in totals(single, gangs)), sep="\n")
+
+
+def _print_next_steps(console: Console, page: str, kubeconfig: Path, pod: str) -> None:
+    steps = (
+        ("the page", f"open {page}"),
+        ("kubectl", f"export KUBECONFIG={kubeconfig}"),
+        ("", "kubectl get pods -o wide"),
+        *([] if which("berth") else [("berth", f"export PATH={Path(sys.executable).parent}:$PATH")]),
+        ("why a pod waits", f"berth explain pod default/{pod}" + _server_option(page)),
+        ("your own pod", "docs/tutorial-your-own-pod.md"),
+        ("four joined GPUs", "docs/tutorial-nvlink.md"),
+        ("the end", "Ctrl-C"),
+    )
+    console.print("", "Next, in a second terminal:", sep="\n")
+    for name, step in steps:
+        console.print(f"  {name:<17} {step}", soft_wrap=True, highlight=False)
+
+
+def _server_option(page: str) -> str:
+    return "" if page == SERVER else f" --server {page}"
+
+
+async def _place(
+    cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[str, list[Json]]], console: Console
+) -> list[Expectation]:
     """Create the examples, one file after the other."""
     expectations: list[Expectation] = []
     for name, objects in workloads:
@@ -142,19 +191,19 @@ async def _place(cluster: Cluster, scheduler: Scheduler, workloads: list[tuple[s
                 raise WireError(name, str(error)) from error
             if obj["kind"] == "Pod":
                 of_file.append(expectation(obj))
-        await _settled(scheduler, of_file)
+        await _settled(scheduler, of_file, console)
         expectations += of_file
     return expectations
 
 
-async def _settled(scheduler: Scheduler, expectations: list[Expectation]) -> None:
+async def _settled(scheduler: Scheduler, expectations: list[Expectation], console: Console) -> None:
     """Wait until the pods are bound or pending as expected, or until the scheduler has had no work for a while.
 
     All pods of a gang may be rejected for a moment: then Berth lets the scheduler retry them.
     """
     clock, calls = asyncio.get_running_loop().time, 0
     quiet_since = clock()
-    end = quiet_since + _SETTLE_SECONDS
+    end, said = quiet_since + _SETTLE_SECONDS, False
     while clock() < end:
         await asyncio.sleep(0.05)
         made = sum(scheduler.calls.values())
@@ -167,57 +216,10 @@ async def _settled(scheduler: Scheduler, expectations: list[Expectation]) -> Non
             return
         if clock() - quiet_since > _QUIET_SECONDS:
             return
-
-
-def make_table(rows: list[Row]) -> Table:
-    """Return the result as a table, one row per pod. Bandwidths are in GB/s."""
-    table = _table("Example workloads", ("pod", "node", "devices", "joined by", "GB/s", "first fit"))
-    table.columns[4].justify = table.columns[5].justify = "right"
-    for row in rows:
-        bandwidths = _gbps(row.gbps), _gbps(row.first_fit_gbps)
-        table.add_row(_marked(row.pod, row), _node(row), _positions(row.devices), row.joined, *bandwidths)
-    return table
-
-
-def make_gang_table(gangs: list[GangRow]) -> Table:
-    """Return the gangs as a table: for each gang the domains of its nodes, and then the node of each pod."""
-    table = _table("Gangs", ("gang and its pods", "Berth", "first fit"))
-    for gang in gangs:
-        table.add_row(_marked(gang.gang, gang), gang.domain, gang.first_fit_domain, style="bold")
-        for row in gang.members:
-            table.add_row(f"  {row.pod}", row.node or _PENDING, row.first_fit_node or "none")
-        table.add_section()
-    return table
-
-
-def _table(title: str, names: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")  # no name is cut on a narrow terminal
-    return table
-
-
-def _marked(name: str, row: Row | GangRow) -> str:
-    return f"[green]✓[/] {name}" if row.good else f"[red]✗ {name}[/]"
-
-
-def _node(row: Row) -> str:
-    return f"{row.node or _PENDING}: {escape(row.note)}" if row.note else row.node
-
-
-def _positions(devices: Sequence[str]) -> str:
-    """The positions of devices on their node: '1 2' for gpu-1 and gpu-2, '0-7' for eight."""
-    left, words = [int(device.rpartition("-")[2]) for device in devices], list[str]()
-    while left:
-        run = next((n for n, position in enumerate(left) if position != left[0] + n), len(left))
-        is_long = run > 2  # noqa: PLR2004 - '1 2' is as short as '1-2'
-        words += [f"{left[0]}-{left[run - 1]}"] if is_long else map(str, left[:run])
-        left = left[run:]
-    return " ".join(words)
-
-
-def _gbps(value: float) -> str:
-    return f"{value:.0f}" if value else "-"
+        if not said and clock() - quiet_since > 1:
+            names = ", ".join(e.pod for e in waiting)
+            console.print(f"No node for {names} yet: waiting {_QUIET_SECONDS:.0f} s for another attempt.")
+            said = True
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -228,8 +230,9 @@ async def _until(condition: Callable[[], bool]) -> None:
             return
 
 
-async def _signal() -> None:
-    done = asyncio.Event()
+def _stop_event() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set from now on."""
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, done.set)
-    await done.wait()
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop

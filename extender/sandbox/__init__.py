@@ -5,9 +5,10 @@ Production code has no branch for the sandbox: Berth talks to it over HTTP as to
 
 from extender.sandbox.apiserver.status_errors import ApiError
 from extender.sandbox.examples import Expectation, expectation, load_examples
-from extender.sandbox.gang_report import GangReport, GangRow
+from extender.sandbox.gang_report import GangPlacement, GangReport, GangRow
+from extender.sandbox.kubeconfig import write_kubeconfig
 from extender.sandbox.machines import carried_machines, fabric_slice, load_machine
-from extender.sandbox.report import Report, Row
+from extender.sandbox.report import Placement, Report, Row
 from extender.sandbox.sandbox_cluster import Cluster, listening
 from extender.sandbox.scheduler import Scheduler
 
@@ -15,8 +16,10 @@ __all__ = [
     "ApiError",
     "Cluster",
     "Expectation",
+    "GangPlacement",
     "GangReport",
     "GangRow",
+    "Placement",
     "Report",
     "Row",
     "Scheduler",
@@ -26,4 +29,5 @@ __all__ = [
     "listening",
     "load_examples",
     "load_machine",
+    "write_kubeconfig",
 ]

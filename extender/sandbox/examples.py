@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from extender.files import must_exist, name_of, read_file
 from extender.model import WireError, shown
-from extender.wire import (
-    MOST_YAML,
-    SliceDecoder,
-    decode_claim,
-    decode_claim_spec,
-    decode_class,
-    decode_node,
-    decode_pod,
-    get,
-    need,
-    objects_of_part,
-    parts_of,
-    text_of,
-)
+from extender.sandbox.apiserver.readable import decode
+from extender.wire import MOST_YAML, decode_pod, objects_of_part, parts_of, text_of
 
 Json = dict[str, Any]
-_DECODERS: dict[str, Callable[[Json], object]] = {
-    "Pod": decode_pod,
-    "Node": decode_node,
-    "ResourceClaim": decode_claim,
-    "DeviceClass": decode_class,
-    "ResourceSlice": lambda obj: SliceDecoder().decode(obj),
-}
 
 EXPECT = "berth.dev/expect-"
 
@@ -67,14 +48,9 @@ def load_examples(folder: Path) -> list[tuple[str, list[Json]]]:
 def _decodable(obj: Json, where: str) -> Json:
     """Return the object after decoding it. Raises WireError if Berth cannot decode it."""
     try:
-        kind = obj.get("kind")
-        need(get(obj, "metadata", dict, "", {}), "name", ".metadata")
-        if kind == "ResourceClaimTemplate":
-            decode_claim_spec(get(get(obj, "spec", dict, "", {}), "spec", dict, ".spec", {}), ".spec.spec")
-        elif kind in _DECODERS:
-            _DECODERS[kind](obj)
-            if kind == "Pod":
-                expectation(obj)
+        decode(obj)
+        if obj.get("kind") == "Pod":
+            expectation(obj)
     except WireError as error:
         raise WireError(f"{where}: {error.path}", error.problem) from error
     return obj

@@ -16,14 +16,32 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
+class DomainPart:
+    """The nodes of one domain in name order, and whether each has a pod of the gang."""
+
+    name: str
+    has_pod: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlacement:
+    """Where the pods of a gang are: the domains with pods, and words such as 'clique nvl72-1' or '2 cliques'."""
+
+    words: str
+    domains: tuple[DomainPart, ...]
+    is_in_one: bool  # all pods have a node, in one domain
+
+
+@dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang. `good` says whether the expectation is met. The domains read 'clique nvl72-1' or '2 cliques'."""
+    """One gang. `is_good` says whether the expectation is met, `waits` whether a pod has no node."""
 
     gang: str
-    members: tuple[Row, ...]
-    domain: str  # with the expectation, if it is not met
-    first_fit_domain: str
-    good: bool
+    pods: tuple[str, ...]
+    berth: GangPlacement
+    first_fit: GangPlacement
+    is_good: bool
+    waits: bool
 
 
 class GangReport:
@@ -52,9 +70,17 @@ class GangReport:
         nodes, first_fit_nodes = [row.node for _, row in members], [row.first_fit_node for _, row in members]
         expected = next((expected.domain for expected, _ in members if expected.domain), "")
         level = next((level for level in self._levels if self._is_in_one(nodes, level)), expected or _HOSTNAME)
-        good = not expected or self._is_in_one(nodes, expected)
-        domain = self._words(nodes, level) + ("" if good else f", expected in one {_short(expected)}")
-        return GangRow(gang, tuple(row for _, row in members), domain, self._words(first_fit_nodes, level), good)
+        is_good = self._is_in_one(nodes, expected) if expected else all(row.is_good for _, row in members)
+        note = "" if is_good or not expected else f", expected in one {_short(expected)}"
+        berth, first_fit = self._placement(nodes, level, note), self._placement(first_fit_nodes, level, "")
+        return GangRow(gang, tuple(row.pod for _, row in members), berth, first_fit, is_good, not all(nodes))
+
+    def _placement(self, nodes: list[str], level: str, note: str) -> GangPlacement:
+        domains = []
+        for value in sorted(self._values(nodes, level) - {""}):
+            names = sorted(name for name, labels in self._labels.items() if labels.get(level) == value)
+            domains.append(DomainPart(value, tuple(name in nodes for name in names)))
+        return GangPlacement(self._words(nodes, level) + note, tuple(domains), self._is_in_one(nodes, level))
 
     def _values(self, nodes: list[str], level: str) -> set[str]:
         """The values of a label on the nodes; '' for a node without it, and for a pod without a node."""

@@ -190,7 +190,11 @@ def node_object(name: str, machine: Machine, labels: dict[str, str]) -> Json:
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "berth.dev/machine": machine.name, **labels},
         },
-        "status": {"allocatable": {"cpu": "128", "memory": "1Ti", "pods": "250"}},
+        "status": {
+            "allocatable": {"cpu": "128", "memory": "1Ti", "pods": "250"},
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Sandbox"}],
+            "nodeInfo": {"kubeletVersion": "none (sandbox)"},
+        },
     }
 
 

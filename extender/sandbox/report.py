@@ -1,14 +1,15 @@
-"""The result of the examples: the node of each pod, how its GPUs are joined, and the bandwidth with first fit."""
+"""The result of the examples: the GPUs that each pod got, and the GPUs that it would have got with first fit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from extender.allocation import Features, Search, problem_of, usage_of
 from extender.cel.dra import Masks
-from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside
-from extender.model import DISTANCES, UNKNOWN_DISTANCE, Claim, DeviceClass, DeviceId, Fabric, Node, Slice
+from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined
+from extender.model import Claim, DeviceClass, DeviceId, Fabric, Graph, Node, Slice
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.examples import Expectation
 from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
@@ -17,22 +18,47 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """The GPUs of a pod on its node, as positions in the machine. `busy` GPUs belonged to others at that time.
+
+    `gbps` is the predicted ring bandwidth in GB/s; 0 for fewer than two GPUs.
+    """
+
+    node: str
+    gpus: tuple[int, ...]
+    busy: frozenset[int]
+    graph: Graph | None  # None on a node whose links nobody publishes
+    is_joined: bool  # by NVLink
+    gbps: float
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One pod. Bandwidths are ring bandwidths in GB/s; `good` says whether the expectation is met."""
+    """One pod. `berth` is None while the pod waits, `first_fit` if first fit finds no node.
+
+    `is_good` says whether the expectation is met; `note` says why the pod waits, or what was expected.
+    """
 
     pod: str
-    node: str  # "" while the pod is pending
-    devices: tuple[str, ...]
-    joined: str
-    gbps: float
-    first_fit_node: str  # "" if first fit finds none
-    first_fit_gbps: float
-    good: bool
+    berth: Placement | None
+    first_fit: Placement | None
+    is_good: bool
     note: str
+
+    @property
+    def node(self) -> str:
+        return self.berth.node if self.berth is not None else ""
+
+    @property
+    def first_fit_node(self) -> str:
+        return self.first_fit.node if self.first_fit is not None else ""
 
 
 class Report:
-    """Reads the sandbox's objects, and repeats the placement of the same pods with first fit."""
+    """Reads the sandbox's objects, and repeats the placement of the same pods with first fit.
+
+    Both begin with the devices that no pod of the examples holds, and place the pods in the order of the examples.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -43,35 +69,41 @@ class Report:
         self._nodes: list[Node] = [decode_node(obj) for obj in store.all("nodes")]
         self._classes: dict[str, DeviceClass] = {c.name: c for c in map(decode_class, store.all("deviceclasses"))}
         self._machines = {n.name: n.labels.get("berth.dev/machine", "") for n in self._nodes}
-        self._first_fit_taken: list[DeviceId] = []
+        self._taken: set[DeviceId] = set()
+        self._first_fit_taken: set[DeviceId] = set()
+        self._first_fits: dict[tuple[str, ...], tuple[str, list[DeviceId]]] = {}  # by claims: pods may share one
 
     def rows(self, expectations: list[Expectation], pending: dict[str, dict[str, int]]) -> list[Row]:
         """Return one row per expectation, in the same order. `pending` has the reasons of rejected pods."""
-        return [self._row(expected, pending) for expected in expectations]
+        pods = [self._store.get("pods", ("default", expected.pod)) or {} for expected in expectations]
+        of_examples = {device for pod in pods for claim in self._claims(pod) for device in _devices_of(claim)}
+        held = {device for obj in self._store.all("resourceclaims") for device in _devices_of(decode_claim(obj))}
+        self._taken, self._first_fit_taken = held - of_examples, held - of_examples
+        return [self._row(*of_pod, pending) for of_pod in zip(expectations, pods, strict=True)]
 
-    def _row(self, expected: Expectation, pending: dict[str, dict[str, int]]) -> Row:
-        pod = self._store.get("pods", ("default", expected.pod)) or {}
+    def _row(self, expected: Expectation, pod: Json, pending: dict[str, dict[str, int]]) -> Row:
         claims = self._claims(pod)
         first_fit = self._first_fit(claims)
         node = (pod.get("spec") or {}).get("nodeName") or ""
         if not node:
             reasons = sorted(pending.get(f"default/{expected.pod}", {}))
-            good, note = expected.is_pending_for(reasons), "; ".join(reasons) or "not scheduled"
-            return Row(expected.pod, "", (), "", 0.0, *first_fit, good, note)
-        devices = [r.device for claim in claims if claim.allocation is not None for r in claim.allocation.results]
-        gbps, joined = self._join(node, devices)
-        good, note = self._compare(expected, node, gbps, served=bool(devices) or not claims)
-        return Row(expected.pod, node, tuple(d.device for d in devices), joined, gbps, *first_fit, good, note)
+            note = "; ".join(reasons) or "not scheduled"
+            return Row(expected.pod, None, first_fit, expected.is_pending_for(reasons), note)
+        devices = [device for claim in claims for device in _devices_of(claim)]
+        placement = self._placement(node, devices, self._taken)
+        self._taken.update(devices)
+        is_good, note = self._compare(expected, placement, is_served=bool(devices) or not claims)
+        return Row(expected.pod, placement, first_fit, is_good, note)
 
-    def _compare(self, expected: Expectation, node: str, gbps: float, *, served: bool) -> tuple[bool, str]:
-        machine = self._machines.get(node, "")
+    def _compare(self, expected: Expectation, placement: Placement, *, is_served: bool) -> tuple[bool, str]:
+        machine = self._machines.get(placement.node, "")
         if expected.pending:
             return False, f"should be pending: {expected.pending}"
         if expected.machines and machine not in expected.machines:
             return False, f"expected on {' or '.join(expected.machines)}, is on {machine}"
-        if gbps < expected.min_gbps:
+        if placement.gbps < expected.min_gbps:
             return False, f"expected at least {expected.min_gbps:.0f} GB/s"
-        return served, "" if served else "bound without devices"
+        return is_served, "" if is_served else "bound without devices"
 
     def _claims(self, pod: Json) -> list[Claim]:
         named = {
@@ -85,39 +117,47 @@ class Report:
                 found.append(decode_claim(obj))
         return found
 
-    def _join(self, node: str, devices: list[DeviceId]) -> tuple[float, str]:
+    def _placement(self, node: str, devices: Sequence[DeviceId], taken: set[DeviceId]) -> Placement:
         fabric = self._fabrics.get(node)
-        if fabric is None or len(devices) < 2:  # noqa: PLR2004 - one GPU is joined to nothing
-            return 0.0, "one GPU" if devices else "no devices"
-        mask = _mask(fabric, devices)
-        return bandwidth(fabric.graph, mask), _words(fabric, mask)
+        gpus = _positions(devices)
+        busy = frozenset(_positions([device for device in taken if device.pool == node and device not in devices]))
+        if fabric is None:
+            return Placement(node, gpus, busy, None, False, 0.0)
+        graph, mask = fabric.graph, _mask(fabric, gpus)
+        gbps = bandwidth(graph, mask) if len(gpus) > 1 else 0.0
+        return Placement(node, gpus, busy, graph, is_joined(graph, mask), gbps)
 
-    def _first_fit(self, claims: list[Claim]) -> tuple[str, float]:
-        """Take the first devices that fit on the first node by name. Return (node, ring bandwidth)."""
+    def _first_fit(self, claims: list[Claim]) -> Placement | None:
+        """Take the first devices that fit on the first node by name."""
+        names = tuple(str(claim.key) for claim in claims)
+        if names not in self._first_fits:
+            self._first_fits[names] = self._first_node(claims)
+        node, devices = self._first_fits[names]
+        placement = self._placement(node, devices, self._first_fit_taken) if node else None
+        self._first_fit_taken.update(devices)
+        return placement
+
+    def _first_node(self, claims: list[Claim]) -> tuple[str, list[DeviceId]]:
+        """Return (node, devices), or ('', []) if the claims fit on no node."""
         fresh = [(str(claim.key), claim.spec) for claim in claims]
+        allocated_state = usage_of(self._slices, self._first_fit_taken, {})
         for node in self._nodes:
-            allocated_state = usage_of(self._slices, self._first_fit_taken, {})
             problem = problem_of(node, self._slices, self._classes, fresh, allocated_state, Features(), Masks())
             solution = Search(problem).run()
             if solution is not None:
-                devices = [problem.inventory.places[p.bit].id for claim in solution.picks for p in claim]
-                self._first_fit_taken.extend(devices)
-                return node.name, self._join(node.name, devices)[0]
-        return "", 0.0
+                return node.name, [problem.inventory.places[p.bit].id for claim in solution.picks for p in claim]
+        return "", []
 
 
-def _mask(fabric: Fabric, devices: list[DeviceId]) -> int:
-    """Return the bit mask of the devices. The sandbox names a device by its position in the machine."""
-    positions = (int(device.device.rpartition("-")[2]) for device in devices)
-    return sum(1 << p for p in positions if p < fabric.graph.size)
+def _devices_of(claim: Claim) -> list[DeviceId]:
+    return [result.device for result in claim.allocation.results] if claim.allocation is not None else []
 
 
-def _words(fabric: Fabric, mask: int) -> str:
-    graph = fabric.graph
-    if not is_joined(graph, mask):
-        chosen = [i for i in range(graph.size) if mask >> i & 1]
-        worst = max(graph.distance[a][b] for a in chosen for b in chosen)
-        return f"PCIe ({DISTANCES[worst] if worst < UNKNOWN_DISTANCE else 'unknown'})"
-    if any(graph.switch_links):
-        return "NVSwitch"
-    return f"{links_inside(graph, mask)} NVLinks"
+def _positions(devices: Sequence[DeviceId]) -> tuple[int, ...]:
+    """The sandbox names a device by its position in the machine."""
+    numbers = (device.device.rpartition("-")[2] for device in devices)
+    return tuple(sorted(int(number) for number in numbers if number.isdecimal()))
+
+
+def _mask(fabric: Fabric, gpus: Sequence[int]) -> int:
+    return sum(1 << position for position in gpus if position < fabric.graph.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.tokens import TokenUser
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
-from extender.sandbox.machines import Machine, fabric_slice, gpu_slice, node_object
+from extender.sandbox.machines import GPU_DRIVER, Machine, fabric_slice, gpu_slice, node_object
 from extender.sockets import listen_on
 
 Json = dict[str, Any]
@@ -69,6 +69,24 @@ class Cluster:
         self.apply(node_object(name, machine, dict(labels or {})))
         self.apply(gpu_slice(name, machine))
         self.apply(fabric_slice(name, machine))
+
+    def occupy(self, node: str, gpus: Sequence[int]) -> None:
+        """Add a pod that runs on a node and holds these GPUs, as if another scheduler had placed it."""
+        name = f"running-{node}"
+        template = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": len(gpus)}}
+        self.apply({"kind": "ResourceClaim", "metadata": {"name": name}, "spec": {"devices": {"requests": [template]}}})
+        containers = [
+            {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": {"claims": [{"name": "gpu"}]}}
+        ]
+        claims = [{"name": "gpu", "resourceClaimName": name}]
+        spec = {"nodeName": node, "resourceClaims": claims, "containers": containers}
+        pod = self.apply({"kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        results = [{"request": "gpu", "driver": GPU_DRIVER, "pool": node, "device": f"gpu-{i}"} for i in gpus]
+        consumer = {"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}
+        status = {"allocation": {"devices": {"results": results}}, "reservedFor": [consumer]}
+        for kind, written in (("ResourceClaim", status), ("Pod", {"phase": "Running"})):
+            key, change = ("default", name), {"status": written}
+            self.api.registry.patch(_KINDS[kind], key, change, "status", strategic=False)
 
     @asynccontextmanager
     async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:

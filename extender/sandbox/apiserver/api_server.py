@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 
-from extender.sandbox.apiserver.registry import RESOURCES, Registry, Resource
+from extender.sandbox.apiserver import core_events
+from extender.sandbox.apiserver.discovery import document_at
+from extender.sandbox.apiserver.readable import check_readable
+from extender.sandbox.apiserver.registry import Registry
+from extender.sandbox.apiserver.request import Request, request_of
+from extender.sandbox.apiserver.selectors import selector_of
 from extender.sandbox.apiserver.status_errors import ApiError, gone
+from extender.sandbox.apiserver.tables import table_of
 from extender.sandbox.apiserver.tokens import TOKEN_REVIEWS, TokenUser, review
-from extender.sandbox.apiserver.versioned_store import Change, Json, Key, ObjectStore, Watcher
+from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore, Watcher
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Selector = Callable[[Json], bool]
 Intercept = Callable[[str, str], Awaitable[ApiError | None]]
 
 _BOOKMARK_SECONDS = 5.0
-_STRATEGIC = b"application/strategic-merge-patch+json"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+_MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
 class ApiServer:
@@ -49,58 +54,71 @@ class ApiServer:
             return
         method, path = scope["method"], scope["path"]
         try:
-            body = await _read(receive)
+            content = await _read(receive)
             await _met(self.intercept, method, path)
-            await self._route(scope, body, send)
+            await self._route(scope, content, send)
         except ApiError as error:
             await _respond(send, error.code, error.body())
 
-    async def _route(self, scope: Scope, body: Json, send: Send) -> None:
+    async def _route(self, scope: Scope, content: bytes, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         if path in ("/version", "/healthz", "/readyz", "/livez"):
             await _respond(send, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.0-sandbox"})
             return
         if path == TOKEN_REVIEWS and method == "POST":
             self.requests["POST tokenreviews"] = self.requests.get("POST tokenreviews", 0) + 1
-            await _respond(send, 201, review(self._tokens, body))
+            await _respond(send, 201, review(self._tokens, _object_in(content)))
             return
-        resource, namespace, name, subresource = _parse(path)
-        self.requests[f"{method} {resource.name}"] = self.requests.get(f"{method} {resource.name}", 0) + 1
-        query = {key: values[-1] for key, values in parse_qs(scope["query_string"].decode()).items()}
-        key = (namespace if resource.namespaced else "", name)
-        if method == "GET" and not name:
-            if query.get("watch") in ("1", "true"):
-                await self._watch(resource, namespace, query, send)
-            else:
-                await _respond(send, 200, self._list(resource, namespace, query))
+        document = document_at(path.rstrip("/")) if method == "GET" else None
+        if document is not None:
+            await _respond(send, 200, document)
             return
-        code, answer = self._act(method, resource, key, subresource, body, _content_type(scope))
+        request = request_of(scope)
+        counted = f"{method} {request.resource.name}"
+        self.requests[counted] = self.requests.get(counted, 0) + 1
+        if method == "GET" and request.is_watch:
+            await self._watch(request, send)
+            return
+        if method == "GET":
+            code, answer = 200, self._get(request) if request.name else self._list(request)
+        else:
+            code, answer = self._write(request, content)
         await _met(self.intercept_reply, method, path)
         await _respond(send, code, answer)
 
-    def _act(
-        self, method: str, resource: Resource, key: Key, subresource: str, body: Json, content: bytes
-    ) -> tuple[int, Json]:
-        registry = self.registry
-        if method == "GET":
-            return 200, registry.get(resource, key)
-        if method == "POST" and subresource == "binding":
+    def _get(self, request: Request) -> Json:
+        return _shown(request, self.registry.get(request.resource, request.key))
+
+    def _write(self, request: Request, content: bytes) -> tuple[int, Json]:
+        """Write one object. A dry run writes to a copy of the store."""
+        method, resource, key = request.method, request.resource, request.key
+        strategic = method == "PATCH" and _is_strategic(request.content_type)
+        if request.content_type.startswith(_PROTOBUF):  # kubectl create namespace and the like
+            problem = "the sandbox reads no protobuf: write the object as YAML and apply it"
+            raise ApiError(415, "UnsupportedMediaType", problem)
+        body = _object_in(content)
+        is_dry_run = "dryRun" in request.query or bool(body.get("dryRun"))
+        registry = Registry(self.store.copy()) if is_dry_run else self.registry
+        if request.query.get("fieldValidation") in ("Strict", "Warn") and method in ("POST", "PUT"):
+            check_readable(resource, body)
+        if method == "POST" and request.subresource == "binding":
             registry.bind(key, body)
             return 201, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
-        if method == "POST" and not key[1]:
+        if method == "POST" and not request.name:
             return 201, registry.create(resource, key[0], body)
         if method == "PUT":
-            return 200, registry.replace(resource, key, body, subresource)
+            return 200, registry.replace(resource, key, body, request.subresource)
         if method == "PATCH":
-            return 200, registry.patch(resource, key, body, subresource, strategic=content.startswith(_STRATEGIC))
-        if method == "DELETE":
+            return 200, registry.patch(resource, key, body, request.subresource, strategic=strategic)
+        if method == "DELETE" and request.name:
             return 200, registry.delete(resource, key, body.get("preconditions"))
         raise ApiError(405, "MethodNotAllowed", f"{method} is not supported here")
 
-    def _list(self, resource: Resource, namespace: str, query: dict[str, str]) -> Json:
+    def _list(self, request: Request) -> Json:
         """Return one page. A continue token has the version of the first page, so that the watch starts there."""
-        selects = _field_selector(query.get("fieldSelector", ""))
-        items = [obj for obj in self.store.all(resource.name, namespace) if selects(obj)]
+        query, resource, selects = request.query, request.resource, selector_of(request.query)
+        found = (core_events.in_version_of(resource, o) for o in self.store.all(resource.name, request.namespace))
+        items = [obj for obj in found if selects(obj)]
         version, start = str(self.store.version), 0
         if query.get("continue"):
             version, _, position = query["continue"].partition(".")
@@ -109,32 +127,34 @@ class ApiServer:
         metadata = {"resourceVersion": version}
         if start + limit < len(items):
             metadata["continue"] = f"{version}.{start + limit}"
-        return {
-            "kind": f"{resource.kind}List",
-            "apiVersion": resource.api_version,
-            "metadata": metadata,
-            "items": items[start : start + limit],
-        }
+        return _page(request, items[start : start + limit], metadata)
 
-    async def _watch(self, resource: Resource, namespace: str, query: dict[str, str], send: Send) -> None:
-        since = int(query.get("resourceVersion") or self.store.version)
-        found = self.store.watch(resource.name, since)
+    async def _watch(self, request: Request, send: Send) -> None:
+        """Stream the changes after a version; without a version, first all objects as they are."""
+        stream = _Stream(send, request)
+        if "sendInitialEvents" in request.query:  # clients then list instead
+            raise ApiError(422, "Invalid", "sendInitialEvents: Forbidden: the sandbox streams no lists")
+        text = request.query.get("resourceVersion") or "0"
+        since = self.store.version if text == "0" else int(text)
+        found = self.store.watch(request.resource.name, since)
         if found is None:
             raise gone(since)
         watcher, missed = found
-        stream = _Stream(send, namespace, _field_selector(query.get("fieldSelector", "")))
+        if text == "0":
+            objects = self.store.all(request.resource.name, request.namespace)
+            missed = [Change(since, request.resource.name, "ADDED", obj, None) for obj in objects]
         try:
             await stream.open()
             for change in missed:
                 await stream.change(change)
-            await self._follow(resource, watcher, stream, float(query.get("timeoutSeconds", "600")))
+            await self._follow(watcher, stream, float(request.query.get("timeoutSeconds", "600")))
             await stream.close()
         except (OSError, asyncio.CancelledError):
             pass  # the client closed the connection
         finally:
             self.store.unwatch(watcher)
 
-    async def _follow(self, resource: Resource, watcher: Watcher, stream: _Stream, seconds: float) -> None:
+    async def _follow(self, watcher: Watcher, stream: _Stream, seconds: float) -> None:
         end = asyncio.get_running_loop().time() + seconds
         while (left := end - asyncio.get_running_loop().time()) > 0:
             try:
@@ -142,7 +162,7 @@ class ApiServer:
                     change = await watcher.queue.get()
             except TimeoutError:
                 # Everything up to here has been sent, because the queue was empty.
-                await stream.bookmark(resource, self.store.version)
+                await stream.bookmark(self.store.version)
                 continue
             if change is None:
                 return
@@ -152,10 +172,10 @@ class ApiServer:
 class _Stream:
     """The response to a watch: one JSON object per line."""
 
-    def __init__(self, send: Send, namespace: str, selects: Selector) -> None:
+    def __init__(self, send: Send, request: Request) -> None:
         self._send = send
-        self._namespace = namespace
-        self._selects = selects
+        self._request = request
+        self._selects = selector_of(request.query)
 
     async def open(self) -> None:
         headers = [(b"content-type", b"application/json")]
@@ -163,19 +183,27 @@ class _Stream:
         await self._send({"type": "http.response.body", "body": b"", "more_body": True})
 
     async def change(self, change: Change) -> None:
-        if self._namespace and change.obj["metadata"].get("namespace") != self._namespace:
+        request = self._request
+        if request.namespace and change.obj["metadata"].get("namespace") != request.namespace:
             return
-        now = change.kind != "DELETED" and self._selects(change.obj)
-        before = change.old is not None and self._selects(change.old)
+        if request.name and change.obj["metadata"]["name"] != request.name:
+            return
+        now = change.kind != "DELETED" and self._selected(change.obj)
+        before = change.old is not None and self._selected(change.old)
         if now or before:
             kind = "MODIFIED" if before else "ADDED"
             if not now:
                 kind = "DELETED"
-            await self._line({"type": kind, "object": change.obj})
+            await self._line({"type": kind, "object": _shown(request, change.obj)})
 
-    async def bookmark(self, resource: Resource, version: int) -> None:
-        obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {"resourceVersion": str(version)}}
-        await self._line({"type": "BOOKMARK", "object": obj})
+    def _selected(self, obj: Json) -> bool:
+        return self._selects(core_events.in_version_of(self._request.resource, obj))
+
+    async def bookmark(self, version: int) -> None:
+        if self._request.query.get("allowWatchBookmarks") in ("1", "true"):
+            resource, metadata = self._request.resource, {"resourceVersion": str(version)}
+            obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+            await self._line({"type": "BOOKMARK", "object": _shown(self._request, obj)})
 
     async def _line(self, event: Json) -> None:
         await self._send({"type": "http.response.body", "body": orjson.dumps(event) + b"\n", "more_body": True})
@@ -184,45 +212,30 @@ class _Stream:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _parse(path: str) -> tuple[Resource, str, str, str]:
-    """Return (resource, namespace, name, subresource). Raises ApiError for a path that is not served."""
-    parts = path.strip("/").split("/")
-    if parts[0] == "api" and len(parts) > 2:  # noqa: PLR2004 - /api/v1/resource
-        group, rest = "", parts[2:]
-    elif parts[0] == "apis" and len(parts) > 3:  # noqa: PLR2004 - /apis/group/version/resource
-        group, rest = parts[1], parts[3:]
-    else:
-        raise ApiError(404, "NotFound", f"{path} is not served by the sandbox")
-    namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2:  # noqa: PLR2004 - namespaces/name/resource
-        namespace, rest = rest[1], rest[2:]
-    resource = RESOURCES.get((group, rest[0]))
-    if resource is None:
-        raise ApiError(404, "NotFound", f"{path} is not served by the sandbox")
-    return resource, namespace, rest[1] if len(rest) > 1 else "", rest[2] if len(rest) > 2 else ""  # noqa: PLR2004 - name, subresource
+def _shown(request: Request, obj: Json) -> Json:
+    """Return one object as the client wants it: a Table with one row, or the object in the version of the path."""
+    obj = core_events.in_version_of(request.resource, obj)
+    if not request.wants_table:
+        return obj
+    version = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+    return table_of(request.resource, [obj], version, request.query.get("includeObject", ""))
 
 
-def _field_selector(text: str) -> Selector:
-    """Return a predicate for a field selector: metadata.name=x, spec.nodeName= and the like, also !=, with commas."""
-    terms = []
-    for term in filter(None, text.split(",")):
-        field, _, value = term.partition("=")
-        terms.append((field.rstrip("!").split("."), value.lstrip("="), field.endswith("!")))
-
-    def selects(obj: Json) -> bool:
-        for path, value, negated in terms:
-            found: Any = obj
-            for part in path:
-                found = (found or {}).get(part)
-            if ((found or "") == value) == negated:
-                return False
-        return True
-
-    return selects
+def _page(request: Request, objects: Sequence[Json], metadata: Json) -> Json:
+    resource = request.resource
+    if request.wants_table:
+        return table_of(resource, objects, metadata, request.query.get("includeObject", ""))
+    return {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata, "items": objects}
 
 
-def _content_type(scope: Scope) -> bytes:
-    return next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+def _is_strategic(content_type: str) -> bool:
+    """Whether a patch is a strategic merge patch; otherwise it is a merge patch. Raises ApiError for other types."""
+    kind = content_type.partition(";")[0]
+    if kind not in (_MERGE, _STRATEGIC):
+        problem = f"the sandbox applies merge patches and strategic merge patches, not {kind or 'a patch of no type'}"
+        hint = "; use kubectl apply without --server-side" if "apply-patch" in kind else ""
+        raise ApiError(415, "UnsupportedMediaType", problem + hint)
+    return kind == _STRATEGIC
 
 
 async def _met(intercept: Intercept | None, method: str, path: str) -> None:
@@ -231,17 +244,20 @@ async def _met(intercept: Intercept | None, method: str, path: str) -> None:
         raise rejected
 
 
-async def _read(receive: Receive) -> Json:
+async def _read(receive: Receive) -> bytes:
     body = b""
     while True:
         message = await receive()
         body += message.get("body", b"")
         if not message.get("more_body"):
-            break
-    if not body:
+            return bytes(body)
+
+
+def _object_in(content: bytes) -> Json:
+    if not content:
         return {}
     try:
-        found = orjson.loads(body)
+        found = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, "BadRequest", f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):

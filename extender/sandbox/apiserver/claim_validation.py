@@ -1,4 +1,7 @@
-"""Validates ResourceClaims as kube-apiserver 1.36 does (source: pkg/apis/resource/validation)."""
+"""Validates ResourceClaims, and what templates and pods say about them, as kube-apiserver 1.36 does.
+
+Source: pkg/apis/resource/validation.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,25 @@ Json = dict[str, Any]
 
 _RESOURCE = "resourceclaims"
 _MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4
+_IMMUTABLE = {"resourceclaims": "spec", "resourceclaimtemplates": "spec", "pods": "spec.resourceClaims"}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
-def check_spec_update(old: Json, new: Json) -> None:
-    """Raise ApiError if the spec of a claim changes: it is immutable."""
-    if old.get("spec") != new.get("spec"):
-        raise _bad(new, "spec", "field is immutable")
+def check_immutable(resource: str, old: Json, new: Json) -> None:
+    """Raise ApiError if a write changes an immutable field that belongs to claims."""
+    path = _IMMUTABLE.get(resource)
+    if path is not None and _value_at(old, path) != _value_at(new, path):
+        raise invalid(resource, new["metadata"]["name"], f"{path}: field is immutable")
+
+
+def _value_at(obj: Json, path: str) -> Any:
+    found: Any = obj
+    for part in path.split("."):
+        found = (found or {}).get(part)
+    return found
 
 
 def check_status(old: Json, new: Json, namespace_labels: dict[str, str]) -> None:

@@ -1,41 +1,79 @@
-"""JSON merge patch, and the part of strategic merge patch that claims need: lists keyed by uid, $patch: delete."""
+"""JSON merge patch, and strategic merge patch with the merge keys of the fields that the sandbox's objects have."""
 
 from __future__ import annotations
 
 from typing import Any
 
+# The lists that a strategic merge patch merges, with the field that identifies an item (patchMergeKey in the Go types).
+# A list of strings has none. All other lists are replaced.
+_MERGE_KEYS = {
+    "conditions": "type",
+    "containers": "name",
+    "env": "name",
+    "finalizers": "",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "ports": "containerPort",
+    "reservedFor": "uid",
+    "resourceClaimStatuses": "name",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "taints": "key",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+_DELETED_STRINGS, _ORDER, _KEPT = "$deleteFromPrimitiveList/", "$setElementOrder/", "$retainKeys"
+
 
 def merge(target: Any, patch: Any) -> Any:
     """Return the target after a JSON merge patch (RFC 7396)."""
-    return _merge(target, patch, lists_by_uid=False)
-
-
-def strategic(target: Any, patch: Any) -> Any:
-    """Return the target after a strategic merge patch: lists of objects that have a uid are merged by uid."""
-    return _merge(target, patch, lists_by_uid=True)
-
-
-def _merge(target: Any, patch: Any, *, lists_by_uid: bool) -> Any:
     if not isinstance(patch, dict):
         return patch
     base = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
             base.pop(key, None)
-        elif (
-            lists_by_uid and isinstance(value, list) and all(isinstance(item, dict) and "uid" in item for item in value)
-        ):
-            base[key] = _by_uid(base.get(key) or [], value)
         else:
-            base[key] = _merge(base.get(key), value, lists_by_uid=lists_by_uid)
+            base[key] = merge(base.get(key), value)
     return base
 
 
-def _by_uid(items: list[Any], changes: list[Any]) -> list[Any]:
-    found = {item["uid"]: item for item in items}
-    for change in changes:
-        if change.get("$patch") == "delete":
-            found.pop(change["uid"], None)
+def strategic(target: Any, patch: Any) -> Any:
+    """Return the target after a strategic merge patch. New items of a list come last."""
+    if not isinstance(patch, dict):
+        return patch
+    if patch.get("$patch") == "replace":
+        return {key: value for key, value in patch.items() if key != "$patch"}
+    base = dict(target) if isinstance(target, dict) else {}
+    if _KEPT in patch:
+        base = {key: value for key, value in base.items() if key in patch[_KEPT]}
+    for key, value in patch.items():
+        if key.startswith(_DELETED_STRINGS):
+            field = key.removeprefix(_DELETED_STRINGS)
+            base[field] = [item for item in base.get(field) or [] if item not in value]
+        elif key == _KEPT or key.startswith(_ORDER):
+            continue
+        elif value is None:
+            base.pop(key, None)
+        elif isinstance(value, list) and key in _MERGE_KEYS:
+            base[key] = _merged_list(base.get(key) or [], value, _MERGE_KEYS[key])
         else:
-            found[change["uid"]] = {**found.get(change["uid"], {}), **change}
+            base[key] = strategic(base.get(key), value)
+    return base
+
+
+def _merged_list(items: list[Any], changes: list[Any], merge_key: str) -> list[Any]:
+    if not merge_key:
+        return list(dict.fromkeys([*items, *changes]))
+    if any(change.get("$patch") == "replace" for change in changes):
+        return [change for change in changes if "$patch" not in change]
+    found = {item.get(merge_key): item for item in items}
+    for change in changes:
+        identity = change.get(merge_key)
+        if change.get("$patch") == "delete":
+            found.pop(identity, None)
+        else:
+            found[identity] = strategic(found.get(identity), change)
     return list(found.values())

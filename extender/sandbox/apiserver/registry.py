@@ -21,32 +21,39 @@ _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # the API server's, without vo
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object. `name` is the plural in the path."""
+    """One kind of object. `name` is the plural in the path, `short_names` are for kubectl."""
 
     name: str
     group: str
     version: str
     kind: str
     namespaced: bool
+    short_names: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """The path of the resource's group and version."""
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
 
 _DRA = ("resource.k8s.io", "v1")
 RESOURCES = {
     (resource.group, resource.name): resource
     for resource in (
-        Resource("pods", "", "v1", "Pod", True),
-        Resource("nodes", "", "v1", "Node", False),
-        Resource("namespaces", "", "v1", "Namespace", False),
+        Resource("pods", "", "v1", "Pod", True, ("po",)),
+        Resource("nodes", "", "v1", "Node", False, ("no",)),
+        Resource("namespaces", "", "v1", "Namespace", False, ("ns",)),
         Resource("podgroups", "scheduling.k8s.io", "v1beta1", "PodGroup", True),
         Resource("podgroups", "scheduling.x-k8s.io", "v1alpha1", "PodGroup", True),
         Resource("leaderworkersets", "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", True),
-        Resource("events", "", "v1", "Event", True),
+        Resource("events", "", "v1", "Event", True, ("ev",)),
         Resource("events", "events.k8s.io", "v1", "Event", True),
-        Resource("configmaps", "", "v1", "ConfigMap", True),
+        Resource("services", "", "v1", "Service", True, ("svc",)),
+        Resource("configmaps", "", "v1", "ConfigMap", True, ("cm",)),
         Resource("resourceslices", *_DRA, "ResourceSlice", False),
         Resource("deviceclasses", *_DRA, "DeviceClass", False),
         Resource("devicetaintrules", "resource.k8s.io", "v1beta2", "DeviceTaintRule", False),
@@ -142,7 +149,8 @@ class Registry:
         annotations = {**(pod["metadata"].get("annotations") or {}), **(metadata.get("annotations") or {})}
         bound = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}, "spec": {**spec, "nodeName": node}}
         condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_rfc3339()}
-        bound["status"] = {**(pod.get("status") or {}), "conditions": [condition]}
+        where = {"reason": "Scheduled", "message": "The pod has a node. The sandbox has no kubelet that starts it."}
+        bound["status"] = {**(pod.get("status") or {}), "conditions": [condition], **where}
         bound["status"].pop("nominatedNodeName", None)
         self.store.put("pods", key, bound)
 
@@ -158,8 +166,7 @@ class Registry:
                 claim_validation.check_status(old, written, self._labels(key[0]))
         else:
             written = {**new, "metadata": metadata, "apiVersion": old["apiVersion"], "kind": old["kind"]}
-            if resource.name == "resourceclaims":
-                claim_validation.check_spec_update(old, written)
+            claim_validation.check_immutable(resource.name, old, written)
             if "status" in old and resource.name in ("pods", "resourceclaims"):
                 written["status"] = old["status"]
         if _same(written, old):

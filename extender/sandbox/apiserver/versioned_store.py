@@ -75,6 +75,13 @@ class ObjectStore:
         self._publish(Change(self.version, resource, "DELETED", last, old))
         return last
 
+    def copy(self) -> ObjectStore:
+        """Return a store with the same objects, without history, watches and listeners: for a dry run."""
+        found = ObjectStore(0)
+        found._objects = {resource: dict(table) for resource, table in self._objects.items()}
+        found.version = self.version
+        return found
+
     def listen(self, listener: Callable[[Change], None]) -> None:
         """Call `listener` with every change, in order."""
         self._listeners.append(listener)
@@ -106,7 +113,7 @@ class ObjectStore:
         return (change for change in self._history if change.version > since)
 
     def _publish(self, change: Change) -> None:
-        if len(self._history) == self._history.maxlen:
+        if self._history and len(self._history) == self._history.maxlen:
             self._forgotten = self._history[0].version
         self._history.append(change)
         for watcher in self._watchers:
