@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from extender.model import MAX_RESERVATIONS
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
 from tests.commands import berth_beside
@@ -152,3 +153,58 @@ async def test_a_pod_that_shares_a_claim_is_shown_with_its_devices() -> None:
 def _decided(b: Berthing, count: int) -> list[dict] | None:
     found = b.console.overview.fleet()["decisions"]
     return found if len(found) == count else None
+
+
+async def test_binds_that_wait_for_one_claim_are_reserved_in_one_write() -> None:
+    async with berthing(NODES) as b:
+        names = [f"p{i:02}" for i in range(16)]
+        node = await share(b, *names)
+        all_wait, writes = asyncio.Event(), 0
+
+        async def count(method: str, path: str) -> None:
+            nonlocal writes
+            if method == "PATCH" and path.endswith("/resourceclaims/shared/status"):
+                writes += 1
+                if writes == 2:  # the first one allocates the claim
+                    await all_wait.wait()
+
+        b.cluster.api.intercept = count
+        binds = [asyncio.create_task(b.bind(name, node)) for name in names]
+        await eventually(lambda: writes == 2 and b.app.service.binder.in_flight == 15)
+        await b.settled()
+        all_wait.set()
+        assert await asyncio.gather(*binds) == [""] * len(names)
+        assert reservations(b) == set(names)
+        assert writes == 3
+
+
+async def test_a_bind_that_ended_leaves_the_others_of_its_write_alone() -> None:
+    """The write of the first reservation fails; the binds that waited for it write their own."""
+    async with berthing(NODES) as b:
+        node = await share(b, "p", "q", "r")
+        assert await b.bind("p", node) == ""
+        refused = 0
+
+        async def refuse_one(method: str, path: str) -> ApiError | None:
+            nonlocal refused
+            if method == "PATCH" and path.endswith("/resourceclaims/shared/status") and not refused:
+                refused += 1
+                return ApiError(403, "Forbidden", "no")
+            return None
+
+        b.cluster.api.intercept = refuse_one
+        answers = await asyncio.gather(b.bind("q", node), b.bind("r", node))
+        assert sorted(bool(answer) for answer in answers) == [False, True], answers
+        assert len(reservations(b)) == 2
+
+
+async def test_a_claim_is_reserved_for_no_more_pods_than_it_can_be() -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("shared"))
+        names = [f"p{i:03}" for i in range(MAX_RESERVATIONS + 3)]
+        for name in names:
+            b.cluster.apply(pod(name, "shared"))
+        await b.settled()
+        node = (await b.filter(names[0]))["NodeNames"][0]
+        answers = await asyncio.gather(*(b.bind(name, node) for name in names))
+        assert len(reservations(b)) == answers.count("") == MAX_RESERVATIONS

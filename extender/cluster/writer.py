@@ -124,12 +124,12 @@ class Writer:
         }
         return await self._status(claim, status)
 
-    async def reserve(self, claim: Claim, consumer: Consumer) -> Claim:
-        """Reserve an allocated claim for a pod. The request omits the allocation, so it does not change."""
-        if claim.is_reserved_for(consumer.uid):
+    async def reserve(self, claim: Claim, consumers: Iterable[Consumer]) -> Claim:
+        """Reserve an allocated claim for pods. The request omits the allocation, so it does not change."""
+        added = [consumer for consumer in consumers if not claim.is_reserved_for(consumer.uid)]
+        if not added:
             return claim
-        reserved = [*map(encode_consumer, claim.reserved_for), encode_consumer(consumer)]
-        return await self._status(claim, {"reservedFor": reserved})
+        return await self._status(claim, {"reservedFor": [*map(encode_consumer, [*claim.reserved_for, *added])]})
 
     async def deallocate(self, claim: Claim) -> Claim:
         """Remove the allocation of a claim, its reservations and its device status."""

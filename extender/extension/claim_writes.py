@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from weakref import WeakValueDictionary
 
 from extender.cluster import Conflict, TooMany, Unavailable, Writer
 from extender.extension.binding_cycle import (
@@ -18,8 +17,9 @@ from extender.extension.binding_cycle import (
     unchanged,
 )
 from extender.extension.rollback import Compensations
+from extender.extension.shared_claims import SharedClaims
 from extender.extension.special_claims import SpecialClaims
-from extender.model import Allocation, Claim, Consumer, ObjectKey
+from extender.model import Allocation, Claim, Consumer
 from extender.scheduling import PodRequirements
 
 _TRIES = 5  # per write, as client-go's DefaultRetry
@@ -36,7 +36,7 @@ class ClaimWrites:
         self._now = now_rfc3339
         self._special = SpecialClaims(writer)
         self._compensations = Compensations(writer, self._special)
-        self._reserving: WeakValueDictionary[ObjectKey, asyncio.Lock] = WeakValueDictionary()
+        self._shared = SharedClaims(writer, self._retried)
 
     async def write(self, cycle: BindingCycle, requirements: PodRequirements, planned: Planned) -> list[Claim]:
         """Allocate the planned claims, and reserve the pod's claims that are already allocated.
@@ -95,22 +95,14 @@ class ClaimWrites:
         cycle.undo.push(partial(self._compensations.of_found_allocation, cycle, claim))
         consumer = cycle.consumer(claim)
         if not claim.is_reserved_for(consumer.uid):
-            await self._reserve(claim, consumer)
+            # Before the write: the bind of another pod may write this pod's reservation after this bind was cancelled.
             cycle.undo.push(partial(self._compensations.of_reservation, cycle, claim))
+            await self._shared.reserve(claim, consumer)
         elif claim.ours:
             return await self._retried(claim, self._writer.take_over, partial(unchanged, consumer=consumer))
         else:
             await self._check(claim, consumer)
         return claim
-
-    async def _reserve(self, claim: Claim, consumer: Consumer) -> None:
-        """Reserve a claim. A lock makes the binds of pods that share the claim write one after the other.
-
-        Without the lock they would conflict: each write outdates the resourceVersion that the others know.
-        """
-        lock = self._reserving.setdefault(claim.key, asyncio.Lock())
-        async with lock:
-            await self._retried(claim, lambda known: self._writer.reserve(known, consumer), unchanged)
 
     async def _retried(
         self, claim: Claim, write: Callable[[Claim], Awaitable[Claim]], refreshed: Callable[[Claim, Claim], Claim]

@@ -1,0 +1,55 @@
+"""Reservations of allocated claims for pods: binds of pods that share a claim write their reservations together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from extender.cluster import Writer
+from extender.extension.binding_cycle import unchanged
+from extender.model import MAX_RESERVATIONS, Claim, Consumer
+
+# Writes a claim with retries: (the known claim, one write, what a retry writes after a fresh read). Raises BerthError.
+Retried = Callable[[Claim, Callable[[Claim], Awaitable[Claim]], Callable[[Claim, Claim], Claim]], Awaitable[Claim]]
+
+
+@dataclass(slots=True, weakref_slot=True)
+class _Shared:
+    """The state that binds of one claim share: `known` is the claim as last stored, `waiting` the pods by UID."""
+
+    known: Claim
+    waiting: dict[str, Consumer] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SharedClaims:
+    """Adds consumers to `status.reservedFor` of allocated claims.
+
+    Each write outdates the resourceVersion that other binds know, so the binds of a claim write one after the other. A
+    write adds the consumers of all binds that wait at its start: 256 pods need a few writes instead of 256.
+    """
+
+    def __init__(self, writer: Writer, retried: Retried) -> None:
+        self._writer = writer
+        self._retried = retried
+        self._shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
+
+    async def reserve(self, claim: Claim, consumer: Consumer) -> None:
+        """Reserve a claim. Raises BerthError, for instance if its allocation has changed."""
+        shared = self._shared.setdefault(claim.uid, _Shared(claim))
+        shared.waiting[consumer.uid] = consumer
+        try:
+            async with shared.lock:
+                if consumer.uid in shared.waiting:  # no other bind has written it
+                    await self._write(shared, unchanged(claim, shared.known), consumer)
+        finally:
+            shared.waiting.pop(consumer.uid, None)
+
+    async def _write(self, shared: _Shared, known: Claim, first: Consumer) -> None:
+        room = max(MAX_RESERVATIONS - len(known.reserved_for), 1)
+        batch = [first, *(one for one in shared.waiting.values() if one.uid != first.uid)][:room]
+        shared.known = await self._retried(known, lambda claim: self._writer.reserve(claim, batch), unchanged)
+        for one in batch:
+            shared.waiting.pop(one.uid, None)
