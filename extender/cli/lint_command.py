@@ -20,7 +20,7 @@ from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.model import Device, Graph, WireError, counted
-from extender.wire import HypotheticalPod, hypothetical_pods, objects_of_part
+from extender.wire import HypotheticalPod, hypothetical_pods, objects_or_faults
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
@@ -52,11 +52,12 @@ def lint_command(
 ) -> None:
     """Check classes, claims and pods against the schema and slices.
 
-    Exit code 1 if there is an error.
+    Exit code 1 if there is an error, 2 if a file or document cannot be read; the others are checked all the same.
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
-    raw, found = _read(files)
+    raw, found, unreadable = _read(files)
+    lost = bool(found)
     made = [_corrected(obj) for _, obj in raw]
     for (where, obj), (_, forms) in zip(raw, made, strict=True):
         found += [LintFinding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
@@ -69,24 +70,44 @@ def lint_command(
     found += [LintFinding("error", problem.path, problem.problem) for problem in problems]
     with contextlib.suppress(WireError):  # `problems` has the faults of pods and templates already
         found += impossible_topologies(hypothetical_pods([obj for obj, _ in made]), supply)
-    _print(found, output, to_stderr=fix)
-    if fix:
+    if found or not unreadable:
+        _print(found, output, to_stderr=fix)
+    for error in unreadable:
+        typer.echo(f"berth: {error}", err=True)
+    if fix and (unreadable or lost):
+        typer.echo("berth: --fix prints no manifests, because they would lack what it cannot read", err=True)
+    elif fix:
         typer.echo(yaml.safe_dump_all([obj for obj, _ in made], sort_keys=False), nl=False)
+    if unreadable:
+        raise typer.Exit(2)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(1)
 
 
-def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[LintFinding]]:
-    """Return the (place, object) of every document that can be read, and findings for the others."""
+def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[LintFinding], list[WireError]]:
+    """Return (place, object) of every object, findings for what is no object, and errors for what is unreadable."""
     raw: list[tuple[str, Json]] = []
     found: list[LintFinding] = []
+    unreadable: list[WireError] = []
     for path in files:
-        for part in parts(path):
+        before = len(raw) + len(found) + len(unreadable)
+        try:
+            pieces = parts(path)
+        except WireError as error:
+            unreadable.append(error)
+            continue
+        for part in pieces:
             try:
-                raw += [(part.where, obj) for obj in objects_of_part(part)]
+                for item in objects_or_faults(part):
+                    if isinstance(item, WireError):
+                        found.append(LintFinding("error", item.path, item.problem))
+                    else:
+                        raw.append((part.where, item))
             except WireError as error:
-                found.append(LintFinding("error", error.path, error.problem))
-    return raw, found
+                unreadable.append(error)
+        if before == len(raw) + len(found) + len(unreadable):
+            unreadable.append(WireError(name_of(path), "holds no Kubernetes objects"))
+    return raw, found, unreadable
 
 
 def _supply(snapshot: Path) -> list[Json]:

@@ -20,7 +20,7 @@ from extender.wire.fields import Json, get, many, need, quantities, string_list,
 from extender.wire.lenient import lenient_loads
 from extender.wire.manifests import HypotheticalPod, hypothetical_pods
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
-from extender.wire.object_lists import checked, objects_of_part
+from extender.wire.object_lists import checked, objects_of_part, objects_or_faults
 from extender.wire.pod_groups import (
     decode_core_policy,
     decode_leader_worker_set,
@@ -70,6 +70,7 @@ __all__ = [
     "many",
     "need",
     "objects_of_part",
+    "objects_or_faults",
     "one_value",
     "parts_of",
     "quantities",
