@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
@@ -14,8 +14,9 @@ import yaml
 
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
+from extender.cli.lint_finding import LintFinding
+from extender.cli.manifest_checks import check_manifests
 from extender.cli.object_files import Objects, documents, objects_of, parts
-from extender.cli.old_manifests import Correction, corrected
 from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
@@ -24,15 +25,6 @@ from extender.wire import HypotheticalPod, hypothetical_pods, objects_or_faults
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
-
-
-class LintFinding(NamedTuple):
-    """One finding. An error keeps pods from running; a warning may be on purpose."""
-
-    severity: str  # "error" or "warning"
-    where: str  # the object and the field
-    problem: str
-    correction: str = ""
 
 
 def lint_command(
@@ -58,18 +50,16 @@ def lint_command(
     """
     raw, found, unreadable = _read(files)
     lost = bool(found)
-    made = [_corrected(obj) for _, obj in raw]
-    for (where, obj), (_, forms) in zip(raw, made, strict=True):
-        found += [LintFinding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
-    found += _collisions(raw)
+    made, of_objects = check_manifests(raw)
+    found += of_objects
     given = _supply(snapshot) if snapshot is not None else []
     problems: list[WireError] = []
     places = [where for where, _ in raw] + [str(snapshot)] * len(given)
-    supply = objects_of([obj for obj, _ in made] + given, places, problems)
+    supply = objects_of(made + given, places, problems)
     found += findings(supply, dialect_of(as_new))
     found += [LintFinding("error", problem.path, problem.problem) for problem in problems]
     with contextlib.suppress(WireError):  # `problems` has the faults of pods and templates already
-        found += impossible_topologies(hypothetical_pods([obj for obj, _ in made]), supply)
+        found += impossible_topologies(hypothetical_pods(made), supply)
     if found or not unreadable:
         _print(found, output, to_stderr=fix)
     for error in unreadable:
@@ -77,7 +67,7 @@ def lint_command(
     if fix and (unreadable or lost):
         typer.echo("berth: --fix prints no manifests, because they would lack what it cannot read", err=True)
     elif fix:
-        typer.echo(yaml.safe_dump_all([obj for obj, _ in made], sort_keys=False), nl=False)
+        typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
     if unreadable:
         raise typer.Exit(2)
     if any(finding.severity == "error" for finding in found):
@@ -115,35 +105,6 @@ def _supply(snapshot: Path) -> list[Json]:
     if not found:
         raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
     return found
-
-
-def _corrected(obj: Json) -> tuple[Json, list[Correction]]:
-    try:
-        return corrected(obj)
-    except WireError as error:
-        return obj, [Correction("error", error.path.lstrip("."), error.problem, "")]
-
-
-def _name(obj: Json) -> str:
-    metadata = obj.get("metadata") or {}
-    name = metadata.get("name") or metadata.get("generateName") or "without name"
-    return f"{obj.get('kind', 'object without kind')} {name}"
-
-
-def _collisions(raw: list[tuple[str, Json]]) -> Iterator[LintFinding]:
-    """Yield the objects that overwrite another object of the files when they are applied."""
-    seen: dict[tuple[str, str, str], str] = {}
-    for where, obj in raw:
-        metadata = obj.get("metadata") or {}
-        key = (str(obj.get("kind")), str(metadata.get("namespace") or "default"), str(metadata.get("name")))
-        if metadata.get("name") and key in seen:
-            yield LintFinding(
-                "error",
-                f"{where}: {_name(obj)}",
-                f"has the same name as the one in {seen[key]}",
-                "give it another name",
-            )
-        seen[key] = where
 
 
 def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from extender.cli.lint_finding import LintFinding
 from extender.wire import Json, get, many, need
 
 _GROUP = "resource.k8s.io/"
@@ -20,20 +20,10 @@ _NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"'
 _OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)\b(?!\()")
 
 
-class Correction(NamedTuple):
-    """One problem with the fields of an object. `fixed` says whether the corrected object is free of it."""
-
-    severity: str
-    field: str
-    problem: str
-    correction: str
-    fixed: bool = False
-
-
-def corrected(obj: Json) -> tuple[Json, list[Correction]]:
-    """Return (corrected copy of the object, corrections). Raises WireError if a field has a type of no API version."""
+def corrected(obj: Json) -> tuple[Json, list[LintFinding]]:
+    """Return (corrected copy of the object, findings). Raises WireError if a field has a type of no API version."""
     made = copy.deepcopy(obj)
-    found: list[Correction] = []
+    found: list[LintFinding] = []
     kind, version = str(made.get("kind")), str(made.get("apiVersion"))
     if version.startswith(_GROUP) and version != _CURRENT and kind != "DeviceTaintRule":
         found.append(_version(made, version))
@@ -50,23 +40,23 @@ def corrected(obj: Json) -> tuple[Json, list[Correction]]:
     return made, found
 
 
-def _version(made: Json, version: str) -> Correction:
+def _version(made: Json, version: str) -> LintFinding:
     made["apiVersion"] = _CURRENT
-    return Correction(
+    return LintFinding(
         "error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True
     )
 
 
-def _resource_class(made: Json) -> Correction:
+def _resource_class(made: Json) -> LintFinding:
     driver, parameters = get(made, "driverName", str, "", ""), made.get("parametersRef")
     problem = "the API removed ResourceClass (classic DRA)"
     if not driver or parameters:
         correction = "write a DeviceClass with CEL selectors; move the parameters to spec.config"
-        return Correction("error", "kind", problem, correction)
+        return LintFinding("error", "kind", problem, correction)
     made.pop("driverName")
     made["kind"] = "DeviceClass"
     made["spec"] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
-    return Correction("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
+    return LintFinding("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
 
 
 def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
@@ -74,9 +64,9 @@ def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
     return (spec, "spec") if kind == "ResourceClaim" else (get(spec, "spec", dict, "spec", {}), "spec.spec")
 
 
-def _claim(spec: Json, path: str) -> Iterator[Correction]:
+def _claim(spec: Json, path: str) -> Iterator[LintFinding]:
     if "resourceClassName" in spec:
-        yield Correction(
+        yield LintFinding(
             "error",
             f"{path}.resourceClassName",
             "the API removed this field (classic DRA)",
@@ -88,7 +78,7 @@ def _claim(spec: Json, path: str) -> Iterator[Correction]:
     for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
         wrong = [name for name in ("cel", "selectors", "expression") if name in constraint]
         if wrong:
-            yield Correction(
+            yield LintFinding(
                 "error",
                 f"{where}.{wrong[0]}",
                 "a constraint cannot have CEL",
@@ -101,13 +91,13 @@ def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
     return many(obj, key, path, lambda item, where: (item, where))
 
 
-def _request(request: Json, path: str) -> Iterator[Correction]:
+def _request(request: Json, path: str) -> Iterator[LintFinding]:
     outside = [name for name in _EXACT if name in request]
     if outside and "firstAvailable" not in request:
         exactly = request["exactly"] = get(request, "exactly", dict, path, {})
         for name in outside:
             exactly.setdefault(name, request.pop(name))
-        yield Correction(
+        yield LintFinding(
             "error",
             f"{path}.{outside[0]}",
             f"{', '.join(outside)} must be inside `exactly`",
@@ -121,11 +111,11 @@ def _request(request: Json, path: str) -> Iterator[Correction]:
             yield from _expression(get(cel, "expression", str, f"{place}.cel", ""), f"{place}.cel.expression")
 
 
-def _expression(text: str, where: str) -> Iterator[Correction]:
+def _expression(text: str, where: str) -> Iterator[LintFinding]:
     bare = _NO_DOMAIN.search(text)
     if bare:
         kind, name = bare.groups()
-        yield Correction(
+        yield LintFinding(
             "warning",
             where,
             f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
@@ -138,17 +128,17 @@ def _expression(text: str, where: str) -> Iterator[Correction]:
             if old[1] == "quantity"
             else f"delete .{old[1]}: values have their type already"
         )
-        yield Correction("warning", where, f".{old[1]} is how classic DRA read a value", hint)
+        yield LintFinding("warning", where, f".{old[1]} is how classic DRA read a value", hint)
 
 
-def _pod(spec: Json, path: str) -> Iterator[Correction]:
+def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
     claims = _objects(spec, "resourceClaims", path)
     for claim, where in claims:
         source = get(claim, "source", dict, where, {})
         if source:
             claim.pop("source")
             claim.update(source)
-            yield Correction(
+            yield LintFinding(
                 "error",
                 f"{where}.source",
                 "Kubernetes 1.31 removed the field `source`",
@@ -157,19 +147,19 @@ def _pod(spec: Json, path: str) -> Iterator[Correction]:
             )
     names = [need(claim, "name", where) for claim, where in claims]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Correction(
+        yield LintFinding(
             "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each entry another name"
         )
     yield from _used(spec, names, path)
 
 
-def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
+def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
     """Yield the claims of the pod that no container uses, and the claims of containers that the pod lacks."""
     containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
     resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
     used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
     for name in sorted(used - set(names)):
-        yield Correction(
+        yield LintFinding(
             "error",
             f"{path}.containers",
             f"a container uses claim {name!r}, which {path}.resourceClaims does not have",
@@ -183,7 +173,7 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
             container = spec["containers"][0]
             requirements = container["resources"] = container.get("resources") or {}
             requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
-        yield Correction(
+        yield LintFinding(
             "warning",
             f"{path}.containers",
             f"no container uses claim {name!r}: its devices are allocated, but no container can open them",

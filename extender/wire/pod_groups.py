@@ -13,8 +13,8 @@ TOPOLOGY = "berth.dev/group-topology"
 TIMEOUT = "berth.dev/group-timeout"
 TOPOLOGIES = ("required", "preferred", "none")
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
-_LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
 _RANKS = (
@@ -23,7 +23,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-_OWN = (MINIMUM, TOPOLOGY, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
 _MOST_MEMBERS = 100_000
 _MOST_NAME = 253
 _MOST_SECONDS = 86_400
@@ -43,7 +43,11 @@ def may_be_in_gang(pod: Json) -> bool:
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     try:
         labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        return any(key in notes for key in _OWN) or "schedulingGroup" in spec or not _MAY_BE_GANGS.isdisjoint(labels)
+        return (
+            any(key in notes for key in OWN_ANNOTATIONS)
+            or "schedulingGroup" in spec
+            or not _MAY_BE_GANGS.isdisjoint(labels)
+        )
     except (AttributeError, TypeError):
         return True
 
@@ -58,7 +62,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
     if type(labels) is not dict or type(notes) is not dict:
         return None
     named = _name(labels, notes, scheduling_group)
-    own = next((key for key in _OWN if key in notes), None)
+    own = next((key for key in OWN_ANNOTATIONS if key in notes), None)
     namespace = metadata.get("namespace") or ""
     if named is None:
         if own is None:
@@ -74,7 +78,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             _rank(labels, notes, metadata.get("name") or ""),
             _choice(notes),
             _timeout(notes),
-            owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
+            owner=str(labels.get(LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )
     except ValueError as error:
         return Membership(key, problem=str(error))
@@ -83,9 +87,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
 def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) -> tuple[GroupSource, str] | None:
     named: dict[GroupSource, object] = {GroupSource.BERTH: notes.get(GroupSource.BERTH.value), GroupSource.CORE: core}
     named |= {source: labels.get(source.value) for source in _LABELS}
-    if any(
-        key in notes for key in _OWN
-    ):  # other Jobs may be work queues, whose pods have nothing to do with each other
+    if any(key in notes for key in OWN_ANNOTATIONS):  # the pods of other Jobs may have nothing to do with each other
         named |= {source: labels.get(source.value) for source in _JOBS}
     for source, name in named.items():
         if type(name) is str and name:
@@ -99,7 +101,7 @@ def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:
         if source is GroupSource.KUEUE:
             annotation = _KUEUE_TOTAL
         elif source is GroupSource.LEADER_WORKER_SET:
-            annotation = _LWS_SIZE
+            annotation = LWS_SIZE
     text = notes.get(annotation)
     if text is None:
         return 0
