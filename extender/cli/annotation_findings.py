@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from extender.cli.lint_finding import LintFinding, did_you_mean
 from extender.model import DECISION_ANNOTATION, GROUP_ANNOTATION
-from extender.sandbox.examples import EXPECT
 from extender.scheduling import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.wire import OWN_ANNOTATIONS, Json, PodTemplate
 
 _OF_PODS = [*ANNOTATION_READERS, GROUP_ANNOTATION, *OWN_ANNOTATIONS]
+_OF_EXAMPLES = f"{ANNOTATION_PREFIX}expect-"  # what `berth run` compares its decisions with
 
 
 def annotation_findings(obj: Json, templates: list[PodTemplate]) -> Iterator[LintFinding]:
@@ -38,7 +38,7 @@ def _ours(keys: Json) -> list[str]:
 
 def _of_pod(annotations: Json, where: str) -> Iterator[LintFinding]:
     for name in annotations:
-        known = name in _OF_PODS or name == DECISION_ANNOTATION or name.startswith(EXPECT)
+        known = name in _OF_PODS or name == DECISION_ANNOTATION or name.startswith(_OF_EXAMPLES)
         if name.startswith(ANNOTATION_PREFIX) and not known:
             yield LintFinding("error", where, f"Berth knows no annotation {name}", did_you_mean(name, _OF_PODS))
     for read in ANNOTATION_READERS.values():

@@ -20,7 +20,8 @@ from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
 from extender.cli.group_explanation import show_group
-from extender.cli.object_files import documents, policy_of, policy_text
+from extender.cli.manifest_checks import checked_files
+from extender.cli.object_files import policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.model import ObjectKey, WireError, counted, one_line, shown
@@ -70,7 +71,7 @@ def explain_command(
             raise WireError("explain group", "takes no -f, --policy or --narrate")
         _explain_group(_group_name(words[1:]), snapshot, (server, token), what_if, output)
         return
-    objects = [obj for path in file or () for obj in documents(path)]
+    objects = [obj for _, obj in checked_files(file)] if file else []
     name = _pod_name(words or [], has_file=bool(file))
     question: Json = {"objects": objects, **what_if, "narrate": narrate}
     if snapshot is not None:

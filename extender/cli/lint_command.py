@@ -8,20 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 import yaml
 
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
 from extender.cli.lint_finding import LintFinding
-from extender.cli.manifest_checks import check_manifests
-from extender.cli.object_files import Objects, documents, objects_of, parts
+from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
+from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.model import Device, Graph, WireError, counted
-from extender.wire import HypotheticalPod, hypothetical_pods, objects_or_faults
+from extender.wire import HypotheticalPod, hypothetical_pods
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
@@ -48,20 +47,25 @@ def lint_command(
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
-    raw, found, unreadable = _read(files)
+    raw, found, unreadable = read_manifests(files)
     lost = bool(found)
-    made, of_objects = check_manifests(raw)
-    found += of_objects
-    given = _supply(snapshot) if snapshot is not None else []
-    problems: list[WireError] = []
-    places = [where for where, _ in raw] + [str(snapshot)] * len(given)
-    supply = objects_of(made + given, places, problems)
+    checked = check_manifests(raw)
+    found += checked.findings
+    given = [(str(snapshot), obj) for obj in _supply(snapshot)] if snapshot is not None else []
+    problems: dict[int, WireError] = {}
+    supply = objects_of(checked.objects + given, problems)
     found += findings(supply, dialect_of(as_new))
-    found += [LintFinding("error", problem.path, problem.problem) for problem in problems]
-    with contextlib.suppress(WireError):  # `problems` has the faults of pods and templates already
+    # An object with an error is often unreadable because of it.
+    found += [
+        LintFinding("error", problem.path, problem.problem)
+        for position, problem in problems.items()
+        if position not in checked.faulty
+    ]
+    made = [obj for _, obj in checked.objects]
+    with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
         found += impossible_topologies(hypothetical_pods(made), supply)
     if found or not unreadable:
-        _print(found, output, to_stderr=fix)
+        print_findings(found, output, to_stderr=fix)
     for error in unreadable:
         typer.echo(f"berth: {error}", err=True)
     if fix and (unreadable or lost):
@@ -74,51 +78,11 @@ def lint_command(
         raise typer.Exit(1)
 
 
-def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[LintFinding], list[WireError]]:
-    """Return (place, object) of every object, findings for what is no object, and errors for what is unreadable."""
-    raw: list[tuple[str, Json]] = []
-    found: list[LintFinding] = []
-    unreadable: list[WireError] = []
-    for path in files:
-        before = len(raw) + len(found) + len(unreadable)
-        try:
-            pieces = parts(path)
-        except WireError as error:
-            unreadable.append(error)
-            continue
-        for part in pieces:
-            try:
-                for item in objects_or_faults(part):
-                    if isinstance(item, WireError):
-                        found.append(LintFinding("error", item.path, item.problem))
-                    else:
-                        raw.append((part.where, item))
-            except WireError as error:
-                unreadable.append(error)
-        if before == len(raw) + len(found) + len(unreadable):
-            unreadable.append(WireError(name_of(path), "holds no Kubernetes objects"))
-    return raw, found, unreadable
-
-
 def _supply(snapshot: Path) -> list[Json]:
     found = [obj for obj in documents(snapshot) if obj.get("kind") in _SUPPLY]
     if not found:
         raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
     return found
-
-
-def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
-    for finding in found:
-        line = (
-            orjson.dumps(finding._asdict()).decode()
-            if output == "json"
-            else f"{finding.severity}: {finding.where}: {finding.problem}"
-        )
-        typer.echo(line, err=to_stderr)
-        if finding.correction and output == "table":
-            typer.echo(f"  correction: {finding.correction}", err=to_stderr)
-    if output == "table":
-        typer.echo(counted(len(found), "finding"), err=to_stderr)
 
 
 def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:
