@@ -14,6 +14,7 @@ import yaml
 
 from extender.agent.agent_slice import slice_body
 from extender.cli.main import commands
+from extender.cluster import load_credentials
 from extender.files import read_file
 from extender.model import WireError
 from extender.sockets import listen_on
@@ -149,11 +150,43 @@ def test_an_error_is_one_line_that_names_option_and_value(line: str, files: dict
 
 
 @pytest.mark.parametrize("command", ["snapshot", "doctor", "serve", "console"])
-def test_outside_a_pod_the_option_for_credentials_is_named(command: str) -> None:
-    code, _, stderr = berth([command], {"KUBERNETES_SERVICE_HOST": ""})
+def test_outside_a_pod_the_option_for_credentials_is_named(command: str, tmp_path: Path) -> None:
+    code, _, stderr = berth([command], {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": "", "HOME": str(tmp_path)})
     assert code == 2
     assert stderr.startswith("berth: cannot read credentials from the pod's service account: ")
-    assert stderr.endswith("; outside a pod, give --kubeconfig FILE")
+    assert stderr.endswith("; outside a pod, give --kubeconfig FILE or set KUBECONFIG")
+
+
+@pytest.mark.parametrize("line", ["snapshot", "doctor", "serve", "console", "agent --node n", "fabric node-1"])
+def test_every_command_reads_the_kubeconfig_that_kubectl_would(line: str, tmp_path: Path) -> None:
+    home = {"KUBECONFIG": "", "HOME": str(tmp_path)}
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("a: [")
+    (tmp_path / "other").write_text("b: [")
+    words, problem = line.split(), "is not YAML or JSON"
+    code, _, stderr = berth(words, home)
+    assert (code, problem in stderr) == (2, True)
+    assert stderr.startswith(f"berth: {tmp_path}/.kube/config: ")
+    code, _, stderr = berth(words, {**home, "KUBECONFIG": f"/nowhere:{tmp_path}/other"})
+    assert (code, problem in stderr) == (2, True)
+    assert stderr.startswith(f"berth: {tmp_path}/other: ")
+    code, _, stderr = berth(words, {**home, "KUBECONFIG": "/nowhere"})
+    assert (code, stderr) == (2, "berth: $KUBECONFIG: names no file that exists: '/nowhere'")
+    code, _, stderr = berth([*words, "--kubeconfig", "/nowhere"], {**home, "KUBECONFIG": f"{tmp_path}/other"})
+    assert (code, stderr) == (2, "berth: /nowhere: does not exist")
+
+
+def test_files_of_kubeconfig_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {
+        "a": {"contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}], "current-context": "c"},
+        "b": {"clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:9"}}],
+              "users": [{"name": "u", "user": {"token": "t"}}]},
+    }  # fmt: skip
+    for name, content in parts.items():
+        (tmp_path / name).write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/a:{tmp_path}/b")
+    found = load_credentials(None)
+    assert (found.url, found.token()) == ("http://127.0.0.1:9", "Bearer t")
 
 
 @pytest.mark.parametrize("content", SECRETS)

@@ -208,6 +208,10 @@ parametersRef: {apiGroup: g, kind: DeviceClassParameters, name: p}
     "text that must be a number": (
         claim("exactly: {deviceClassName: gpu.nvidia.com, count: 'two'}", "v1") + POD, "must be an integer, is 'two'"
     ),
+    "a name with dots": (
+        claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace("{name: gpu", "{name: mig-1g.5gb"),
+        "the name 'mig-1g.5gb' must be a DNS label",
+    ),
     "no source at all": (
         claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + POD.replace(", resourceClaimTemplateName: gpu", ""),
         "needs exactly one of resourceClaimName and resourceClaimTemplateName",

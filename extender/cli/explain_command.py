@@ -20,6 +20,7 @@ from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
 from extender.cli.group_explanation import show_group
+from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
@@ -109,9 +110,7 @@ def _explain_group(
 
 
 def snapshot_command(
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print the objects that Berth watches, as one JSON list.
 

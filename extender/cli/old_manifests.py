@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 
 from extender.cli.lint_finding import LintFinding
@@ -21,6 +22,7 @@ _REMOVED = {  # kinds of older versions, with what to do
     "ResourceClassParameters": "write the selectors into a DeviceClass",
     "PodSchedulingContext": "delete it: the scheduler chooses the devices itself",
 }
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")  # fields of a claim before 1.31
 
 
@@ -215,6 +217,10 @@ def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
                 "name one of them",
             )
     names = [need(claim, "name", where) for claim, where in claims]
+    for name in names:
+        if not _LABEL.fullmatch(name):
+            problem = f"the name {name!r} must be a DNS label: lower-case letters, digits and '-', at most 63"
+            yield LintFinding("error", f"{path}.resourceClaims", problem, "rename it, also in the containers")
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield LintFinding(
             "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each entry another name"
