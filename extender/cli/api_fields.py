@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import kubernetes
 from kubernetes.client import models
@@ -26,7 +26,7 @@ _GROUPS = {
     "scheduling.k8s.io": "Scheduling",
 }
 _LIST, _MAP = re.compile(r"List\[(.+)\]"), re.compile(r"Dict\[str, (.+)\]")
-_NAMES = {"str": "a string", "int": "an integer", "bool": "a boolean"}
+_NAMES = {"int": "an integer", "bool": "a boolean"}
 _TYPES: dict[str, type] = {"int": int, "bool": bool}
 # Other maps and strings hold amounts, which may be numbers.
 _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
@@ -91,30 +91,45 @@ def _hint(name: str, types: Mapping[str, str]) -> str:
     return found or (f"known here: {', '.join(sorted(types))}" if len(types) <= _FEW else "")
 
 
+class _Type(NamedTuple):
+    """A type of the client: "list" or "map" of other types, "model", or "scalar"."""
+
+    form: str
+    inner: str = ""
+    model: Any = None
+
+
+@cache
+def _type_of(kind: str) -> _Type:
+    for form, pattern in (("list", _LIST), ("map", _MAP)):
+        found = pattern.fullmatch(kind)
+        if found is not None:
+            return _Type(form, found[1])
+    model = getattr(models, kind, None) if kind[:1].isupper() else None
+    return _Type("scalar") if model is None else _Type("model", model=model)
+
+
 def _value(value: Any, kind: str, path: str) -> Iterator[LintFinding]:
-    items, entries = _LIST.fullmatch(kind), _MAP.fullmatch(kind)
-    model = getattr(models, kind, None) if kind.isidentifier() else None
-    if items is not None and isinstance(value, list):
+    form, inner, model = _type_of(kind)
+    if form == "list" and type(value) is list:
         for position, item in enumerate(value):
-            yield from _value(item, items[1], f"{path}[{position}]")
-    elif entries is not None and isinstance(value, dict):
+            yield from _value(item, inner, f"{path}[{position}]")
+    elif form == "map" and type(value) is dict:
         for key, item in value.items():
-            yield from _value(item, entries[1], f"{path}[{key}]")
-    elif model is not None and isinstance(value, dict):
+            yield from _value(item, inner, f"{path}[{key}]")
+    elif form == "model" and type(value) is dict:
         yield from _of_model(value, model, path)
-    elif wanted := _wanted(value, kind, items, entries, model):
+    elif wanted := _wanted(value, kind, form):
         advice = f'write "{str(value).lower() if isinstance(value, bool) else value}"' if kind == "text" else ""
         yield LintFinding("error", path, f"must be {wanted}, is {shown(value)}", advice)
 
 
-def _wanted(value: Any, kind: str, items: object, entries: object, model: object) -> str:
+def _wanted(value: Any, kind: str, form: str) -> str:
     """What the value must be; '' if it is that."""
-    if items is not None:
-        return "a list"
-    if entries is not None or model is not None:
-        return "an object"
+    if form != "scalar":
+        return "a list" if form == "list" else "an object"
     if kind == "text":
-        return "" if isinstance(value, str) else "a string"
+        return "" if type(value) is str else "a string"
     if kind == "str":
-        return "a string" if isinstance(value, dict | list) else ""
+        return "a string" if type(value) in (dict, list) else ""
     return "" if kind not in _TYPES or type(value) is _TYPES[kind] else _NAMES[kind]

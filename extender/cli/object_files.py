@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,11 +70,6 @@ class Objects:
             troubled=trouble,
         )
         return ByTopology(node_info, Policy())
-
-
-def load_objects(paths: Iterable[Path]) -> Objects:
-    """Read and decode files of one or more documents. Raises WireError that names file and document."""
-    return objects_of([(f"{path}, document {i}", obj) for path in paths for i, obj in enumerate(documents(path), 1)])
 
 
 def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> Objects:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator
+
+import orjson
 
 from extender.cli.lint_finding import LintFinding
 from extender.cli.old_expressions import corrected_expression
@@ -31,7 +32,7 @@ def corrected(obj: Json, published: frozenset[str] = frozenset()) -> tuple[Json,
 
     `published` has the attributes, with domain, that slices in the same files publish.
     """
-    made = copy.deepcopy(obj)
+    made: Json = orjson.loads(orjson.dumps(obj))  # much faster than copy.deepcopy
     found: list[LintFinding] = []
     kind, version = str(made.get("kind")), str(made.get("apiVersion") or "")
     group = version.partition("/")[0]

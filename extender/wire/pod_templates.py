@@ -24,7 +24,7 @@ class PodTemplate(NamedTuple):
 def pod_templates(obj: Json) -> list[PodTemplate]:
     """The templates of an object of any kind. A Pod is its own. Raises WireError if a field has the wrong type.
 
-    A template of a kind that Berth does not know is a field with `spec.containers`.
+    A template in a custom resource is any field with `spec.containers`.
     """
     kind = str(obj.get("kind"))
     if kind == "Pod":
@@ -44,7 +44,8 @@ def pod_templates(obj: Json) -> list[PodTemplate]:
         return list(many(spec, "replicatedJobs", "spec", lambda one, path: _replicated_job(one, path, name)))
     if kind == "LeaderWorkerSet":
         return _leader_worker_set(spec, name)
-    return _found(obj)
+    group = str(obj.get("apiVersion") or "").rpartition("/")[0]
+    return _found(obj) if "." in group and group != "resource.k8s.io" else []
 
 
 def _one(spec: Json, path: str, labels: Json, pods: int | None) -> list[PodTemplate]:
