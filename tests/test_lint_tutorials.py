@@ -10,7 +10,7 @@ import yaml
 from extender.sandbox import carried_machines
 from extender.sandbox.machines import gpu_slice, node_object
 from tests.commands import berth
-from tests.tutorials import CORRECTED, REFUSED
+from tests.tutorials import CORRECTED, POD, REFUSED, claim
 
 H100 = carried_machines()["h100-pcie-8-bridged"]
 
@@ -88,3 +88,19 @@ def test_what_a_driver_publishes_as_an_attribute_is_one(tmp_path: Path) -> None:
     text = text.replace("        selectors", "          deviceClassName: g\n          selectors")
     code, out, _ = berth(["lint", written(tmp_path, f"{text}\n---\n{yaml.safe_dump(slice_)}")])
     assert code == 0, out
+
+
+def test_devices_of_older_slices_are_selected(tmp_path: Path) -> None:
+    path = written(tmp_path, CORRECTED["slice of v1alpha3"])
+    code, out, _ = berth(["select", 'device.capacity["gpu.example.com"].memory == quantity("80Gi")', "-f", path])
+    assert (code, "matches 1 of 1 device" in out) == (0, True), out
+
+
+def test_explain_of_files_leads_with_the_gang(tmp_path: Path, cluster: str) -> None:
+    notes = "{name: pod1, annotations: {berth.dev/group: g, berth.dev/group-min: '2'}}"
+    pod = POD.replace("{name: pod1}", notes)
+    text = claim("exactly: {deviceClassName: gpu.nvidia.com}", "v1") + pod + pod.replace("pod1", "pod2")
+    code, out, err = berth(["explain", "-f", written(tmp_path, text), "--snapshot", cluster])
+    assert (code, err) == (0, "")
+    assert out.startswith("group default/g is a gang: at least 2 pods are placed together, or none.")
+    assert "pod default/pod1 fits" in out

@@ -40,24 +40,44 @@ class _Member(NamedTuple):
 
 def gang_findings(objects: list[tuple[str, Json]]) -> Iterator[LintFinding]:
     """Yield what is wrong with the groups of these (place, object) pairs."""
+    found: list[LintFinding] = []
+    groups, policies = _groups(objects, found)
+    yield from found
+    for key, members in groups.items():
+        yield from _of_group(key, members, policies.get(members[0].membership.policy_key))
+
+
+def gangs_of(objects: list[tuple[str, Json]]) -> dict[str, int]:
+    """The gangs that pods of these (place, object) pairs name, with their minimum."""
+    groups, policies = _groups(objects, [])
+    minima = {
+        str(key): max(minimum_of(one.membership, policies.get(one.membership.policy_key)) for one in members)
+        for key, members in groups.items()
+    }
+    return {key: minimum for key, minimum in minima.items() if minimum}
+
+
+def _groups(
+    objects: list[tuple[str, Json]], found: list[LintFinding]
+) -> tuple[dict[GroupKey, list[_Member]], dict[GroupKey, GroupPolicy]]:
+    """The members of each group, and what the groups' objects say. Adds what is not readable to `found`."""
     policies: dict[GroupKey, GroupPolicy] = {}
     groups: dict[GroupKey, list[_Member]] = {}
     for place, obj in objects:
         try:
             policies |= _policy(obj)
         except WireError as error:
-            yield LintFinding("error", f"{place}, {error.path}", error.problem)
+            found.append(LintFinding("error", f"{place}, {error.path}", error.problem))
         members: list[_Member] = []
         with suppress(WireError):  # other checks name the wrong fields of pods
             members += _members(place, obj)
         for member in members:
             if member.membership.problem:
                 problem = member.membership.problem.removeprefix("pod annotation ")
-                yield LintFinding("error", f"{member.place}, {member.field}", problem)
+                found.append(LintFinding("error", f"{member.place}, {member.field}", problem))
             else:
                 groups.setdefault(member.membership.key, []).append(member)
-    for key, found in groups.items():
-        yield from _of_group(key, found, policies.get(found[0].membership.policy_key))
+    return groups, policies
 
 
 def _policy(obj: Json) -> dict[GroupKey, GroupPolicy]:

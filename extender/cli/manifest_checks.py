@@ -137,11 +137,12 @@ def _published(obj: Json) -> Iterator[str]:
     """The attributes that a slice publishes, as domain/name."""
     spec = obj.get("spec") if obj.get("kind") == "ResourceSlice" else None
     devices = spec.get("devices") if isinstance(spec, dict) else None
+    driver = spec.get("driver") if isinstance(spec, dict) else None
     for device in devices if isinstance(devices, list) else ():
         basic = device.get("basic", device) if isinstance(device, dict) else None
         attributes = basic.get("attributes") if isinstance(basic, dict) else None
         for name in attributes if isinstance(attributes, dict) else ():
-            yield name if "/" in name else f"{spec['driver']}/{name}" if isinstance(spec, dict) else name
+            yield name if "/" in name else f"{driver}/{name}"
 
 
 def _name(obj: Json) -> str:
