@@ -19,8 +19,10 @@ from extender.cli.lint_finding import LintFinding
 from extender.cli.object_files import parts
 from extender.cli.old_manifests import corrected
 from extender.files import name_of
-from extender.model import WireError, counted
+from extender.model import WireError, counted, one_line
 from extender.wire import Json, objects_or_faults, pod_templates
+
+_LINE_BYTES = 4096
 
 
 class Manifests(NamedTuple):
@@ -68,11 +70,11 @@ def print_findings(found: list[LintFinding], output: str, *, to_stderr: bool) ->
         line = (
             orjson.dumps(finding._asdict()).decode()
             if output == "json"
-            else f"{finding.severity}: {finding.where}: {finding.problem}"
+            else one_line(f"{finding.severity}: {finding.where}: {finding.problem}", _LINE_BYTES)
         )
         typer.echo(line, err=to_stderr)
         if finding.correction and output == "table":
-            typer.echo(f"  correction: {finding.correction}", err=to_stderr)
+            typer.echo(one_line(f"  correction: {finding.correction}", _LINE_BYTES), err=to_stderr)
     if output == "table":
         typer.echo(counted(len(found), "finding"), err=to_stderr)
 

@@ -180,16 +180,12 @@ def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
 def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
     outside = [name for name in _EXACT if name in request]
     if outside and "firstAvailable" not in request:
-        exactly = request["exactly"] = get(request, "exactly", dict, path, {})
-        for name in outside:
-            exactly.setdefault(name, request.pop(name))
-        yield LintFinding(
-            "error",
-            f"{path}.{outside[0]}",
-            f"{', '.join(outside)} must be inside `exactly`",
-            f"move them into {path}.exactly",
-            True,
-        )
+        problem, correction = f"{', '.join(outside)} must be inside `exactly`", f"move them into {path}.exactly"
+        exactly = get(request, "exactly", dict, path, {})
+        is_clear = exactly.keys().isdisjoint(outside)
+        if is_clear:
+            request["exactly"] = {**{name: request.pop(name) for name in outside}, **exactly}
+        yield LintFinding("error", f"{path}.{outside[0]}", problem, correction, is_clear)
     exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
     for option, where in (exact, *_objects(request, "firstAvailable", path)):
         for selector, place in _objects(option, "selectors", where):
