@@ -13,8 +13,8 @@ TOPOLOGY = "berth.dev/group-topology"
 TIMEOUT = "berth.dev/group-timeout"
 TOPOLOGIES = ("required", "preferred", "none")
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
-LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+_LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+_LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
 _RANKS = (
@@ -78,7 +78,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
             _rank(labels, notes, metadata.get("name") or ""),
             _choice(notes),
             _timeout(notes),
-            owner=str(labels.get(LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
+            owner=str(labels.get(_LWS_NAME) or "") if source is GroupSource.LEADER_WORKER_SET else name,
         )
     except ValueError as error:
         return Membership(key, problem=str(error))
@@ -101,7 +101,7 @@ def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:
         if source is GroupSource.KUEUE:
             annotation = _KUEUE_TOTAL
         elif source is GroupSource.LEADER_WORKER_SET:
-            annotation = LWS_SIZE
+            annotation = _LWS_SIZE
     text = notes.get(annotation)
     if text is None:
         return 0
@@ -173,6 +173,11 @@ def decode_leader_worker_set(obj: Json) -> GroupPolicy:
     template = get(spec, "leaderWorkerTemplate", dict, "spec", {})
     size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
     return GroupPolicy(size, sequential=get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady")
+
+
+def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
+    """The labels and annotations by which pods of one replica of a LeaderWorkerSet name their group."""
+    return {GroupSource.LEADER_WORKER_SET.value: name, _LWS_NAME: name}, {_LWS_SIZE: str(size)}
 
 
 def _bounded(count: int) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from extender.model import GroupSource
 from extender.wire.fields import Json, get, many
-from extender.wire.pod_groups import LWS_NAME, LWS_SIZE
+from extender.wire.pod_groups import leader_worker_set_marks
 
 _MOST_TEMPLATES = 1000  # of one object; a JobSet has a few
 
@@ -88,8 +88,7 @@ def _leader_worker_set(spec: Json, name: str) -> list[PodTemplate]:
     """The templates of one replica: each replica is a group of its own."""
     inner, path = get(spec, "leaderWorkerTemplate", dict, "spec", {}), "spec.leaderWorkerTemplate"
     size = get(inner, "size", int, path, 1)
-    labels: Json = {GroupSource.LEADER_WORKER_SET.value: name, LWS_NAME: name}
-    notes: Json = {LWS_SIZE: str(size)}
+    labels, notes = leader_worker_set_marks(name, size)
     roles = {"leader": 1, "worker": max(size - 1, 0)} if inner.get("leaderTemplate") else {"worker": size}
     return [
         _template(
