@@ -85,6 +85,10 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
         [*TWO, pod("c", {**GANG, MIN: "3"})], 1,
         ["the pods of group g disagree about their minimum (berth.dev/group-min): default/a has 2, default/c has 3"],
     ),
+    "no pods in a JobSet": (
+        [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJob=[replicated("lead", 1, {})])], 1,
+        ["JobSet w, spec: has no pod template with containers"],
+    ),
     "disagreement of a JobSet": (
         [workload("JobSet", "jobset.x-k8s.io/v1alpha2", replicatedJobs=[
             replicated("lead", 1, {MIN: "3"}), replicated("work", 1, {MIN: "2"}, parallelism=2)])], 1,

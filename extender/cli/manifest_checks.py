@@ -23,6 +23,7 @@ from extender.model import WireError, counted, one_line
 from extender.wire import Json, objects_or_faults, pod_templates
 
 _LINE_BYTES = 4096
+_CUSTOM = ("JobSet", "LeaderWorkerSet")  # workloads without a schema here
 
 
 class Manifests(NamedTuple):
@@ -132,6 +133,10 @@ def _of_object(obj: Json, published: frozenset[str]) -> tuple[Json, list[LintFin
     told = tuple(finding.where for finding in found if not finding.fixed)
     found += [finding for finding in field_findings(made, templates) if finding.where not in told]
     found += annotation_findings(made, templates)
+    if made.get("kind") in _CUSTOM and not any((one.pod.get("spec") or {}).get("containers") for one in templates):
+        found.append(
+            LintFinding("error", "spec", "has no pod template with containers", "check the names of its fields")
+        )
     return made, found
 
 
