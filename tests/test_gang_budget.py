@@ -34,11 +34,6 @@ class Gangs(Fleet):
             self.cache.apply_pod(member.uid, member)
         return found
 
-    @property
-    def has_time(self) -> bool:
-        """Whether the namespace `hostile` has evaluation time left."""
-        return self.filter_service.throttle.has_tokens("hostile", self.policy.evaluation_seconds)
-
     def reasons(self, pods: list[Pod]) -> Iterator[str]:
         for pod in pods:
             yield from set(self.gangs.filter(pod, self.names).failed.values())
@@ -58,11 +53,15 @@ def test_a_gang_with_costly_claims_costs_one_budget_for_all_its_members() -> Non
 
 def test_no_gang_is_planned_while_its_namespace_has_no_time_left() -> None:
     fleet = Gangs(nodes=60)
-    others = (fleet.gang(f"g{i}", 20) for i in range(100))
-    assert any(next(fleet.reasons(members)) and not fleet.has_time for members in others)
-    known = fleet.filter_service.remembered()["rankings"]
-    assert next(fleet.reasons(fleet.gang("late", 20))) == unfinished("late")
-    assert fleet.filter_service.remembered()["rankings"] == known
+    throttle, seconds = fleet.filter_service.throttle, fleet.policy.evaluation_seconds
+    long = throttle.budget("hostile", seconds, seconds)
+    fleet.clock.now += 1.0
+    throttle.charge("hostile", long, seconds)
+    assert set(fleet.reasons(fleet.gang("g", 20))) == {unfinished("g")}
+    assert not fleet.filter_service.remembered()["rankings"]
+    fleet.clock.now += 20.0
+    assert set(fleet.reasons(fleet.gang("other", 2))) == {unfinished("other")}
+    assert fleet.filter_service.remembered()["rankings"]
 
 
 def test_a_hundred_gangs_of_one_namespace_leave_the_time_to_others() -> None:

@@ -22,7 +22,7 @@ from extender.wire.lenient import MOST_LEVELS
 from tests.eventually import eventually
 from tests.fuzzing import CASES as FOLDER
 from tests.fuzzing import unfolded
-from tests.running_berth import berthing, claim
+from tests.running_berth import Json, berthing, claim
 
 CASES = yaml.safe_load((FOLDER / "unreadable.yaml").read_text())
 
@@ -227,6 +227,28 @@ async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
         await eventually(lambda: found.version == "11")
         assert {"a", "b"} <= {key.name for key in cache.store.claims}
         assert found.relists == 1
+
+
+NAMELESS: list[Any] = [{}, {"metadata": {"namespace": "default"}}, {"metadata": {"name": 7}}]
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in watched_resources(ClusterCache(), lambda: 0.0)])
+@pytest.mark.parametrize("odd", NAMELESS, ids=repr)
+async def test_an_object_without_a_name_is_named_as_unreadable_until_the_next_list(odd: Json, kind: str) -> None:
+    """It comes on the watch, and once in a list."""
+    server = Server(orjson.dumps(odd))
+    watched = next(one for one in watched_resources(ClusterCache(), lambda: 0.0) if one.name == kind)
+    async with reflecting(server, watched) as found:
+        await eventually(lambda: found.listed)
+        server.page = b'{"metadata": {"resourceVersion": "10"}, "items": []}'
+        server.tell("ERROR", b'{"code": 410, "message": "too old"}')
+        await eventually(lambda: found.relists == 2)
+        assert not found.unreadable
+        server.tell("ADDED", orjson.dumps(odd))
+        await eventually(lambda: found.unreadable)
+        server.tell("ERROR", b'{"code": 410, "message": "too old"}')
+        await eventually(lambda: found.relists == 3)
+        assert not found.unreadable
 
 
 async def test_readiness_and_metrics_name_what_cannot_be_read() -> None:

@@ -55,13 +55,14 @@ class EvaluationThrottle:
     def charge(self, namespace: str, budget: CallBudget, most: float) -> None:
         """Take the time of an exhausted budget from the namespace's bucket.
 
-        Finished work costs no tokens: its result is remembered, so it is not done again. Otherwise a namespace with
-        many different claims would be slowed down when Berth starts.
+        Work that ends within a full call costs no tokens: its result is remembered, so it is not done again. Otherwise
+        a namespace with many different claims would be slowed down when Berth starts. The planner of gangs checks its
+        budget only before evaluations, so a plan may take longer, and is repeated while the gang waits.
         """
-        if not budget.exhausted:
-            return
-        self.exhausted += 1
         now = self._clock()
+        if not budget.exhausted and now - budget.began <= most:
+            return
+        self.exhausted += budget.exhausted
         self._buckets[namespace] = _Bucket(self._tokens(namespace, most) - (now - budget.began), now)
 
     def _tokens(self, namespace: str, most: float) -> float:

@@ -72,19 +72,21 @@ class GangPlanning:
         gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent, at once if the namespace has no evaluation time left.
         """
-        collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
-        with self._filter_service.evaluation(gang.key.namespace) as context:
-            context.budget.check()
-            return self._planned(gang, _Attempt(pod, names, others, before, context, collected, limited))
-
-    def _planned(self, gang: Gang, attempt: _Attempt) -> PlannedGang | Reason:
-        kept = attempt.settled
+        if not self._filter_service.has_time(gang.key.namespace):
+            raise CallBudgetSpent
+        kept = before.settled if before is not None else frozenset()
         members = self._members(gang, kept) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
             return members
         different = disagreement(gang.key, members.pods)
         if different:
             return Reason(Code.INVALID, (different,))
+        collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
+        with self._filter_service.evaluation(gang.key.namespace) as context:
+            return self._planned(gang, members, _Attempt(pod, names, others, before, context, collected, limited))
+
+    def _planned(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason:
+        kept = attempt.settled
         sizes = plan_sizes(gang, members, len(kept))
         found = self._largest(gang, members, sizes, attempt)
         if isinstance(found, GangShortage) and attempt.limited:
