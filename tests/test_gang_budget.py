@@ -26,10 +26,14 @@ class Gangs(Fleet):
         bound = BoundMembers(self.cache, no_bound_members, self.clock)
         self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, NoSink(), self.clock)
 
-    def gang(self, name: str, size: int, namespace: str = "hostile") -> list[Pod]:
-        """Members whose claims all differ and are costly."""
-        key = GroupKey(namespace, GroupSource.BERTH, name)
-        found = [replace(self.hostile(), membership=Membership(key, size, rank)) for rank in range(size)]
+    def gang(self, name: str, size: int) -> list[Pod]:
+        """Members in the namespace `hostile` whose claims all differ and are costly."""
+        return self.joined(name, [self.hostile() for _ in range(size)])
+
+    def joined(self, name: str, pods: list[Pod]) -> list[Pod]:
+        """The pods as a gang."""
+        key = GroupKey(pods[0].key.namespace, GroupSource.BERTH, name)
+        found = [replace(pod, membership=Membership(key, len(pods), rank)) for rank, pod in enumerate(pods)]
         for member in found:
             self.cache.apply_pod(member.uid, member)
         return found

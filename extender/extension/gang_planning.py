@@ -156,12 +156,13 @@ class GangPlanning:
         if attempt.collected is not None:
             problem = _without_kept(problem, attempt.collected, attempt.settled)
         found = self._solve(problem, attempt)
-        occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
-        if isinstance(found, GangPlan) and not occupied.isdisjoint(node for node, _ in found.placements.values()):
+        wanted = {node for node, _ in found.placements.values()} if isinstance(found, GangPlan) else set[str]()
+        conflict = next((other for other in others if not wanted.isdisjoint(other.planned.nodes)), None)
+        if isinstance(found, GangPlan) and conflict is not None:
+            occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
             apart = self._solve(_avoiding(problem, occupied), attempt)
             if not isinstance(apart, GangPlan) or apart.level != found.level:
-                name = next(other.key.name for other in others if not occupied.isdisjoint(other.planned.nodes))
-                return Reason(Code.GANG_WAITS, (name,))
+                return Reason(Code.GANG_WAITS, (str(conflict.key),))
             found = apart
         if isinstance(found, GangShortage):
             return found
