@@ -133,16 +133,12 @@ class Phase(NamedTuple):
     longest_hostile_ms: float
     longest_livez_ms: float
     serve_cpu: float  # seconds of CPU for each second of the phase
+    console_cpu: float
     api_cpu: float
 
     @property
     def rate(self) -> float:
         return self.bound / self.seconds
-
-    @property
-    def bound_per_cpu(self) -> float:
-        """Normal pods bound for each second of CPU of serve."""
-        return self.bound / self.seconds / self.serve_cpu
 
 
 class Scheduler:
@@ -200,8 +196,8 @@ class Scheduler:
             reply.read()
         return time.monotonic() - start
 
-    def _cpu(self) -> tuple[float, float]:
-        return cpu_seconds(self.berth.process.pid), cpu_seconds(self.api_pid)
+    def _cpu(self) -> list[float]:
+        return [cpu_seconds(pid) for pid in (self.berth.process.pid, self.berth.console.pid, self.api_pid)]
 
 
 def _mixed(good: Sequence[Json], bad: Sequence[Json]) -> Iterator[Json]:
@@ -237,7 +233,7 @@ def _print(phase: Phase) -> None:
         f"  {phase.rate:6.1f} normal pods a second, longest filter {phase.longest_ms:.0f} ms; "
         f"{phase.hostile_filters} hostile filters took {phase.hostile_seconds:.2f} s, longest "
         f"{phase.longest_hostile_ms:.0f} ms; longest /livez {phase.longest_livez_ms:.0f} ms; "
-        f"CPU serve {phase.serve_cpu:.2f}, API server {phase.api_cpu:.2f}",
+        f"CPU serve {phase.serve_cpu:.2f}, console {phase.console_cpu:.2f}, API server {phase.api_cpu:.2f}",
         flush=True,
     )
 
@@ -259,8 +255,7 @@ def main() -> None:
         pairs = list(zip(phases[::2], phases[1::2], strict=True))
         each = 1e3 * sum(p.hostile_seconds for p in phases) / max(1, sum(p.hostile_filters for p in phases))
         print(
-            f"{name}: normal pods keep {_spread([beside.rate / alone.rate for alone, beside in pairs])} of their rate, "
-            f"{_spread([beside.bound_per_cpu / alone.bound_per_cpu for alone, beside in pairs])} by serve's CPU; "
+            f"{name}: normal pods keep {_spread([beside.rate / alone.rate for alone, beside in pairs])} of their rate; "
             f"a hostile filter request takes {each:.1f} ms on average",
             flush=True,
         )
