@@ -55,12 +55,12 @@ class EvaluationThrottle:
     def charge(self, namespace: str, budget: CallBudget, most: float) -> None:
         """Take the time of an exhausted budget from the namespace's bucket.
 
-        Work that ends within a full call costs no tokens: its result is remembered, so it is not done again. Otherwise
-        a namespace with many different claims would be slowed down when Berth starts. The planner of gangs checks its
-        budget only before evaluations, so a plan may take longer, and is repeated while the gang waits.
+        Finished work costs no tokens: its result is remembered, so it is not done again. Otherwise a namespace with
+        many different claims would be slowed down when Berth starts. The exception is work that takes longer than a
+        full bucket: the planner of gangs checks its budget only before evaluations, and repeats a plan that failed.
         """
         now = self._clock()
-        if not budget.exhausted and now - budget.began <= most:
+        if not budget.exhausted and now - budget.began <= self._limits.burst * most:
             return
         self.exhausted += budget.exhausted
         self._buckets[namespace] = _Bucket(self._tokens(namespace, most) - (now - budget.began), now)
