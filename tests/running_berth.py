@@ -125,17 +125,25 @@ def _hidden(change: Any) -> bool:
     return change.resource == "pods" and (all(bound) or (change.old is None and bound[0]))
 
 
+def patient(policy: Policy | None = None) -> Policy:
+    """The policy with the largest budget of a call, unless it sets one: on a busy machine the default may be short."""
+    policy = policy or Policy()
+    if "evaluation_seconds" in policy.model_fields_set:
+        return policy
+    return Policy.model_validate({**policy.model_dump(exclude_unset=True), "evaluation_seconds": 2})
+
+
 @asynccontextmanager
 async def berthing(
     nodes: dict[str, str], policy: Policy | None = None, bookmark_seconds: float = 0.5
 ) -> AsyncIterator[Berthing]:
-    """nodes: name to machine."""
+    """nodes: name to machine. The policy is made `patient`."""
     cluster = Cluster(bookmark_seconds=bookmark_seconds)
     for name, machine in nodes.items():
         cluster.add_node(name, carried_machines()[machine])
     async with (
         cluster.serving() as api,
-        both(api, policy) as (app, console),
+        both(api, patient(policy)) as (app, console),
         listening(AtOneAddress(app, console), "127.0.0.1", 0) as url,
     ):
         await eventually(lambda: not app.service.informers.not_ready, lambda: app.service.informers.not_ready)

@@ -11,7 +11,7 @@ from extender.policy import Policy
 from extender.sandbox import carried_machines
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.running_berth import Berthing, berthing, claim, patient, pod
 from tests.test_gangs import NO_ROOM, bind_all, delete, member, planned, reasons
 
 RACK = "topology.kubernetes.io/rack"
@@ -262,7 +262,7 @@ async def test_a_rejection_from_before_the_plan_does_not_end_the_plan() -> None:
             member(b, f"other-{i}", "other", 2, gpus=4)
         await b.settled()
         assert await reasons(b, "other-0") == {KEPT}
-        b.app.service.use_policy(Policy())
+        b.app.service.use_policy(patient())
         await planned_in_the_end(b, "other-0")
         said = {"type": "PodScheduled", "status": "False", "message": f"0/2 nodes are available: 2 {KEPT}."}
         change = {"status": {"conditions": [said]}}
@@ -321,7 +321,7 @@ async def test_a_new_policy_ends_collecting() -> None:
         assert await reasons(b, names[0]) == {NO_ROOM}
         await collecting(b)
         assert await ask_alone(b, "small") == {"a0": "matching devices are in use for request gpu", "a1": KEPT}
-        b.app.service.use_policy(Policy())
+        b.app.service.use_policy(patient())
         await eventually(lambda: not kept(b), "the policy is in force")
         assert await ask_alone(b, "small") == ["a1"]
 
