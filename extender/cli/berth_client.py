@@ -166,6 +166,7 @@ class ExplanationReply(BaseModel):
     attempts: list[AttemptReply] = []
     decision: DecisionReply | None = None
     gang: str = ""
+    alone: str = ""
 
 
 class GroupMemberReply(BaseModel):
@@ -220,6 +221,8 @@ class GroupReply(BaseModel):
     cut_short: str
     holders: list[HolderReply]
     more_holders: int
+    held_in: str
+    remembered_since: str = ""
 
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:

@@ -30,7 +30,7 @@ def show_group(found: Json, rows: int) -> None:
         (one["node"], str(one["devices"]), ", ".join(one["pods"] or one["claims"]), one["state"], one["group"])
         for one in found["holders"]
     ]
-    title = "holders of devices in the domain with the most room"
+    title = f"holders of devices {found['held_in']}"
     _table(console, title, ("node", "devices", "pods", "state", "group"), holders, rows, found["more_holders"])
 
 
@@ -43,7 +43,10 @@ def _facts(found: Json) -> str:
     if found["topology_label"]:
         facts.append(f"one value of {found['topology_label']}")
     if found["since"] and found["outcome"] != "planned":
-        facts.append(f"first attempt {found['since']}")
+        since = "first attempt" if found["outcome"] == "waiting" else "first attempt since all pods existed"
+        facts.append(f"{since} {found['since']}")
+        if found.get("remembered_since"):
+            facts.append(f"attempts are remembered since {found['remembered_since']}")
     return "; ".join(facts)
 
 

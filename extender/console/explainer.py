@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
 from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.console.group_explainer import GroupExplainer
 from extender.diagnosis import (
     Explanation,
-    PlannerCaches,
+    GangExplanation,
     Scenario,
     apply_scenario,
     explain,
-    explain_gang,
-    groups_named,
     no_devices,
     without_own_holds,
 )
@@ -31,6 +31,8 @@ from extender.model import (
     CallBudget,
     CallBudgetSpent,
     Claim,
+    GroupKey,
+    Membership,
     ObjectKey,
     Pod,
     PoolKey,
@@ -41,11 +43,9 @@ from extender.model import (
 from extender.policy import Policy
 from extender.scheduling import (
     Evaluator,
-    GangMemory,
     PodRequirements,
     RankingCache,
     Skip,
-    gang_minimum,
     requirements_of,
 )
 from extender.wire import decode_pod
@@ -53,7 +53,7 @@ from extender.wire import decode_pod
 Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
-_MEMORY_BYTES = 4 << 20  # of evaluations for gangs
+_NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})
 _WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
 
 
@@ -61,12 +61,18 @@ class UnknownPod(BerthError):
     """No pod of this name waits, and the history has no decision about it."""
 
 
-class UnknownGroup(BerthError):
-    """No pod that waits names a group of this name, and no claim has devices for one."""
-
-
 class TooManyQuestions(BerthError):
     """So many questions wait for their explanation that no other may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Why a waiting pod is not placed, in one sentence: about its group if it is placed with its group."""
+
+    outcome: str
+    sentence: str
+    nearest: str  # the cheapest change that would help; '' if none is known
+    group: GroupKey | None = None  # with which the pod is placed; None if it is placed alone
 
 
 class Explainer:
@@ -84,11 +90,13 @@ class Explainer:
         policy: ActivePolicy,
         read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None,
         *,
+        held_at: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
         rankings_bytes: int = _RANKINGS_BYTES,
         waiting: int = _WAITING,
     ) -> None:
+        """`held_at` has the time of each hold by the UID of its claim, as RFC 3339."""
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
@@ -97,7 +105,7 @@ class Explainer:
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(rankings_bytes)
-        self._planner_caches = PlannerCaches(self._rankings, GangMemory(_MEMORY_BYTES))
+        self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
         self._most_waiting = waiting
         self._waiting = 0
         self._turn = asyncio.Lock()
@@ -140,52 +148,91 @@ class Explainer:
     ) -> Json | None:
         """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
 
-        `work_seconds` limits the work; by default it is the limit of the explainer.
+        A pod that is placed with its group gets the outcome of the group, and `alone` says what is true of the pod
+        alone. `work_seconds` limits the work; by default it is the limit of the explainer.
         """
-        entry, pods = self._history.newest(key), self._cache.store.pods
-        pod = pods.get(entry.uid) if entry is not None else None
-        pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
+        entry, pod = self._history.newest(key), self._waiting_pod(key)
         if pod is not None:
-            found = self.hypothetical(pod, (), scenario or Scenario(), policy, narrated, work_seconds=work_seconds)
-            told = {"remembered_since": self._history.since, "gang": self._gang_of(pod)}
-            return {**found, **told, **(self._record(entry) if entry else {})}
+            found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
+            return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
         if entry is None or entry.decision is None:
             return None
-        return {"pod": str(key), "outcome": "bound", "remembered_since": self._history.since, **self._record(entry)}
+        told = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
+        return {"pod": str(key), "outcome": "bound", **told, **self._record(entry)}
 
-    def _gang_of(self, pod: Pod) -> str:
-        """The gang of a pod as namespace/name; '' if it is in none."""
-        membership = pod.membership
-        if membership is None or not gang_minimum(membership, self._cache.snapshot()):
-            return ""
-        return str(membership.key)
+    def brief(self, key: ObjectKey, work_seconds: float) -> Brief | None:
+        """Why a pod waits, in brief; None if it does not wait."""
+        pod = self._waiting_pod(key)
+        if pod is None:
+            return None
+        group = self._groups.of_member(pod, Scenario(), None, work_seconds)
+        if group is not None and pod.membership is not None:
+            nearest = next((_of_group(group, miss.sentence) for miss in group.misses), "")
+            if group.outcome == "waiting":
+                nearest = group.sentence
+            return Brief(group.outcome, group.sentence, nearest, pod.membership.key)
+        found = self.hypothetical(pod, (), Scenario(), None, work_seconds=work_seconds)
+        return Brief(found["outcome"], found["sentence"], next(iter(found["misses"]), ""))
+
+    def group_of(self, uid: str) -> GroupKey | None:
+        """The group that a waiting pod names; None if it names none or does not wait."""
+        pod = self._cache.store.pods.get(uid)
+        return pod.membership.key if pod is not None and pod.membership is not None else None
+
+    def _waiting_pod(self, key: ObjectKey) -> Pod | None:
+        entry, pods = self._history.newest(key), self._cache.store.pods
+        pod = pods.get(entry.uid) if entry is not None else None
+        return pod or next((pod for pod in pods.values() if pod.key == key), None)
+
+    def _of_waiting(
+        self, pod: Pod, scenario: Scenario, policy: Policy | None, narrated: str, work_seconds: float | None
+    ) -> Json:
+        """The explanation of a waiting pod; that of its group comes first if the pod is placed with it."""
+        seconds, began = self._work_seconds if work_seconds is None else work_seconds, self._clock()
+        group = self._groups.of_member(pod, scenario, policy, seconds)
+        left = seconds - (self._clock() - began)
+        alone = self.hypothetical(pod, (), scenario, policy, narrated, work_seconds=left)
+        if group is None:
+            membership = pod.membership
+            return {**alone, "gang": str(membership.key) if membership is not None and membership.key.name else ""}
+        return {
+            **alone,
+            "outcome": group.outcome,
+            "sentence": f"pod {pod.key} waits with its group: {group.sentence}",
+            "misses": [_of_group(group, miss.sentence) for miss in group.misses],
+            "gang": group.group,
+            "alone": alone["sentence"],
+        }
 
     async def group(self, key: ObjectKey, scenario: Scenario | None = None) -> list[Json]:
         """Explain the groups of this name: more than one if their pods name them in different ways.
 
         Raises UnknownGroup or TooManyQuestions.
         """
+        bound_members = await self._bound_members(key)
         async with self._in_turn():
-            return self.known_groups(key, scenario or Scenario())
+            return self.known_groups(key, scenario or Scenario(), bound_members)
 
-    def known_groups(self, key: ObjectKey, scenario: Scenario) -> list[Json]:
+    def known_groups(
+        self, key: ObjectKey, scenario: Scenario, bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS
+    ) -> list[Json]:
         """Explain the groups of this name as if the scenario were real. They share the work limit.
 
-        Raises UnknownGroup.
+        `bound_members` is what a bound pod of each group says, for groups of which no pod waits. Raises UnknownGroup.
         """
-        snapshot = self._cache.snapshot()
-        groups = groups_named(snapshot, key.namespace, key.name)
-        if not groups:
-            raise UnknownGroup(f"no pod that waits, and no claim with devices, belongs to a group {one_line(str(key))}")
-        changed = apply_scenario(snapshot, (), scenario)
-        caches = self._planner_caches if changed is snapshot else PlannerCaches(RankingCache(), GangMemory())
-        budget = CallBudget(self._work_seconds, sys.maxsize, self._clock)
-        budget.mark_progress()
-        context, found = self._evaluator.evaluation_context(changed, budget), []
-        for group, pods in groups.items():
-            known = {pod.uid: tuple(entry.attempts) for pod in pods if (entry := self._history.entry(pod.uid))}
-            explanation = explain_gang(group, pods, changed, self._policy.policy, context, caches, known)
-            found.append({**to_json(explanation), "remembered_since": self._history.since})
+        groups = self._groups.named(key, scenario, self._work_seconds, bound_members)
+        return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
+
+    async def _bound_members(self, key: ObjectKey) -> dict[GroupKey, Membership]:
+        """What a bound pod says about each group of this name of which no pod waits: the cache has only its claims."""
+        found = {}
+        for group, pod in self._groups.without_waiting_pod(key).items():
+            try:
+                membership = decode_pod(await self._read_pod(pod)).membership if self._read_pod is not None else None
+            except (ClusterError, WireError):
+                continue
+            if membership is not None and membership.key == group:
+                found[group] = membership
         return found
 
     async def _read(self, key: ObjectKey) -> Json:
@@ -296,6 +343,10 @@ class Explainer:
 def _unfinished(pod: Pod, why: str) -> Json:
     found: Json = to_json(Explanation(str(pod.key), "unfinished", f"pod {pod.key}: {why}"))
     return found
+
+
+def _of_group(group: GangExplanation, miss: str) -> str:
+    return f"group {group.group} {miss}"
 
 
 def to_json(found: Any) -> Any:

@@ -110,9 +110,15 @@ class FleetOverview:
         self._find_unrecorded()
         waiting = self._unschedulable()[:_PENDING]
         todo = [entry for entry in waiting if self._nearest.get(entry.uid, (0, ""))[0] != entry.version]
-        for entry in todo[:_EXPLAINED]:
-            found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
-            self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
+        for _ in range(_EXPLAINED):
+            if not todo:
+                return
+            found = self._explainer.brief(todo[0].pod, _WORK_SECONDS)
+            group = found.group if found is not None else None
+            same = {entry.uid for entry in todo[1:] if group and self._explainer.group_of(entry.uid) == group}
+            for entry in (todo[0], *(entry for entry in todo[1:] if entry.uid in same)):
+                self._nearest[entry.uid] = entry.version, found.nearest if found is not None else ""
+            todo = [entry for entry in todo[1:] if entry.uid not in same]
             self._refreshes += 1
 
     def _find_unrecorded(self) -> None:
@@ -154,7 +160,7 @@ def _pending(entry: PodHistory, nearest: str) -> Json:
     reasons = [f"{text} on {counted(count, 'node')}" for text, count in last.reasons] if last is not None else []
     return {
         "pod": str(entry.pod),
-        "since": entry.attempts[0].at if last else "",
+        "since": entry.first_at,
         "sentence": "; ".join(reasons),
         "nearest": nearest,
     }

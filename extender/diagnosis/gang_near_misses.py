@@ -13,7 +13,7 @@ from itertools import chain
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
 from extender.diagnosis.gang_releases import GangReleases
 from extender.model import CallBudgetSpent
-from extender.scheduling import GangPlan, GangShortage, PodRequirements
+from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
 
 _FOUND = 5  # the cheapest near misses, in one explanation
 _SIZES = 3  # smaller minimums that are tried
@@ -27,12 +27,16 @@ class GangNearMisses:
     cut_short: str  # why more changes were not tried; '' if all were
 
 
-def gang_near_misses(question: GangQuestion, shortage: GangShortage) -> GangNearMisses:
-    """The near misses of a gang. `shortage` is the result of a plan for its minimum. Never raises CallBudgetSpent."""
+def gang_near_misses(question: GangQuestion, shortage: GangShortage, *, by_end: bool = True) -> GangNearMisses:
+    """The near misses of a gang. `shortage` is the result of a plan for its minimum. Never raises CallBudgetSpent.
+
+    `by_end`: whether the end of other pods is tried.
+    """
     releases = GangReleases(question, shortage)
     found, cut_short = list[GangNearMiss](), ""
     try:
-        for one in chain(_by_constraint(question), _by_minimum(question, shortage), releases.near_misses()):
+        ends = releases.near_misses() if by_end else ()
+        for one in chain(_by_constraint(question), _by_minimum(question, shortage), ends):
             found.append(one)
         cut_short = releases.cut_short
     except CallBudgetSpent:
@@ -41,16 +45,17 @@ def gang_near_misses(question: GangQuestion, shortage: GangShortage) -> GangNear
     return GangNearMisses(tuple(ordered[:_FOUND]), cut_short)
 
 
-def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
-    """The gang without its own constraints on the domain."""
-    problem = question.problem(question.gang.missing)
-    changes = []
+def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
+    """The gang without one of its own constraints on the domain, and how to say so."""
     if problem.topology == "required":
-        changes.append((replace(problem, topology="preferred"), "with topology preferred instead of required"))
+        yield replace(problem, topology="preferred"), "with topology preferred instead of required"
     if problem.topology_label:
         wanted = f"without the constraint to one value of {problem.topology_label}"
-        changes.append((replace(problem, topology_label=""), wanted))
-    for changed, wanted in changes:
+        yield replace(problem, topology_label=""), wanted
+
+
+def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
+    for changed, wanted in less_constrained(question.problem(question.gang.missing)):
         found = question.plan(changed)
         if isinstance(found, GangPlan):
             yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}")
