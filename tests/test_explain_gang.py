@@ -117,7 +117,7 @@ def test_a_group_of_which_no_pod_waits_is_explained_by_what_a_bound_pod_says() -
     found = explained(world, bound_member=said)
     assert (found.outcome, found.minimum, found.topology, found.missing) == ("runs", 2, "none", 0)
     assert found.sentence == (
-        "group default/job runs: 2 pods with devices bound across the cluster, of at least 2; no pod waits"
+        "group default/job runs: 2 pods with devices bound across the cluster; its minimum is 2, and no pod waits"
     )
     found = explained(world, bound_member=replace(said, minimum=3))
     assert (found.outcome, found.minimum, found.missing) == ("waiting", 3, 1)

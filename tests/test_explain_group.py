@@ -181,7 +181,7 @@ async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
         await eventually(runs, "the watch shows the bound pods")
         found = await explained(b)
         assert found["sentence"] == (
-            "group default/job runs: 3 pods with devices bound across the cluster, of at least 3; no pod waits"
+            "group default/job runs: 3 pods with devices bound across the cluster; its minimum is 3, and no pod waits"
         )
         assert found["minimum"] == 3
         assert {one["node"] for one in found["members"]} == set(NODES)

@@ -215,6 +215,7 @@ class GroupReply(BaseModel):
     topology: str
     topology_label: str
     since: str
+    since_event: str
     members: list[GroupMemberReply]
     plan: list[PlannedMemberReply]
     misses: list[GroupMissReply]

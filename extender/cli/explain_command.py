@@ -202,8 +202,8 @@ def _show(found: Json, output: Output) -> None:
     if found.get("gang"):
         console.print(f"all about its group: berth explain group {escape(found['gang'])}")
     if found.get("alone"):
-        more = "" if output == "wide" else " (--output wide: the nodes for this pod alone)"
-        console.print(f"without its group: {escape(found['alone'])}{more}")
+        more = "" if output == "wide" else " (its nodes: --output wide)"
+        console.print(f"if it were in no group: {escape(found['alone'])}{more}")
     if not found.get("alone") or output == "wide":
         _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
     for line in found.get("narration", ()):

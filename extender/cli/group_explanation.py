@@ -43,10 +43,9 @@ def _facts(found: Json) -> str:
     if found["topology_label"]:
         facts.append(f"one value of {found['topology_label']}")
     if found["since"] and found["outcome"] != "planned":
-        since = "first attempt" if found["outcome"] == "waiting" else "first attempt since all pods existed"
-        facts.append(f"{since} {found['since']}")
-        if found.get("remembered_since"):
-            facts.append(f"attempts are remembered since {found['remembered_since']}")
+        start = found.get("remembered_since")
+        remembered = f" (attempts are remembered since {start})" if start else ""
+        facts.append(f"{found['since_event']} {found['since']}{remembered}")
     return "; ".join(facts)
 
 

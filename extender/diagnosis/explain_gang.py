@@ -97,7 +97,7 @@ def explain_gang(
         gang.topology,
         gang.topology_label,
         (*_bound(key, snapshot), *_members(gang, pods, snapshot, history)),
-        _since(gang, history),
+        *_since(gang, history),
     )
     problem = _problem(gang, pods, snapshot)
     if problem:
@@ -202,8 +202,8 @@ def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot,
     found = _in_domain(found, [member.node for member in members], snapshot, policy)
     if not found.missing:
         place = where(found.level, found.domain)
-        text = f"group {key} runs: {counted(len(members), 'pod')} with devices bound {place}, of at least {minimum}"
-        return replace(found, outcome="runs", sentence=f"{text}; no pod waits")
+        text = f"group {key} runs: {counted(len(members), 'pod')} with devices bound {place}; its minimum is {minimum}"
+        return replace(found, outcome="runs", sentence=f"{text}, and no pod waits")
     text = f"group {key} has {len(members)} of at least {minimum} pods bound, and no pod waits"
     why = "the others do not exist, have ended, or need no devices"
     return replace(found, outcome="waiting", sentence=f"{text}: {why}")
@@ -261,11 +261,12 @@ def _reason(pod: Pod, known: Sequence[Attempt]) -> str:
     return reasons or pod.unschedulable
 
 
-def _since(gang: Gang, history: GangHistory) -> str:
-    """The first attempt since all pods existed, or the first attempt while they do not."""
-    known = [history.of(pod.uid) for pod in gang.waiting]
-    times = [one.complete_at if gang.is_complete else one.first_at for one in known]
-    return min(filter(None, times), default="")
+def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
+    """The first attempt since all pods existed, or the first attempt while they do not; and which of both it is."""
+    known, is_complete = [history.of(pod.uid) for pod in gang.waiting], bool(gang.minimum) and gang.is_complete
+    times = [one.complete_at if is_complete else one.first_at for one in known]
+    since = min(filter(None, times), default="")
+    return since, "first attempt since all pods existed" if is_complete else "first attempt"
 
 
 def _incomplete(gang: Gang, pods: Sequence[Pod]) -> str:
@@ -338,7 +339,7 @@ def _planned(
     place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
     text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {_some(nodes)}{place}"
     text += f", since {since}" if since else ""
-    return replace(found, outcome="planned", sentence=text, plan=tuple(plan), since=since)
+    return replace(found, outcome="planned", sentence=text, plan=tuple(plan), since=since, since_event="planned")
 
 
 def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot: Snapshot) -> GangExplanation:

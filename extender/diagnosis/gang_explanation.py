@@ -74,8 +74,8 @@ class GangExplanation:
     topology: str = ""
     topology_label: str = ""
     members: tuple[ExplainedMember, ...] = ()
-    # RFC 3339: the plan that serve holds; else the first attempt since all pods existed, or the first of all attempts.
-    since: str = ""
+    since: str = ""  # RFC 3339; '' if no record shows it
+    since_event: str = ""  # what was at that time: 'planned', 'first attempt since all pods existed' or 'first attempt'
     level: str = ""  # the domain of the plan or of the bound members, or the one with the most room
     domain: str = ""
     room: int = 0  # members that fit there
