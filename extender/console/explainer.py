@@ -170,7 +170,8 @@ class Explainer:
             nearest = next((_of_group(group, miss.sentence) for miss in group.misses), "")
             if group.outcome == "waiting":
                 nearest = group.sentence
-            return Brief(group.outcome, group.sentence, nearest, pod.membership.key)
+            key_of_group = pod.membership.key
+            return Brief(group.outcome, group.sentence, nearest, key_of_group if key_of_group.name else None)
         found = self.hypothetical(pod, (), Scenario(), None, work_seconds=work_seconds)
         return Brief(found["outcome"], found["sentence"], next(iter(found["misses"]), ""))
 
@@ -192,15 +193,15 @@ class Explainer:
         group = self._groups.of_member(pod, scenario, policy, seconds)
         left = seconds - (self._clock() - began)
         alone = self.hypothetical(pod, (), scenario, policy, narrated, work_seconds=left)
+        named = _group_named_by(pod)
         if group is None:
-            membership = pod.membership
-            return {**alone, "gang": str(membership.key) if membership is not None and membership.key.name else ""}
+            return {**alone, "gang": named}
         return {
             **alone,
             "outcome": group.outcome,
-            "sentence": f"pod {pod.key} waits with its group: {group.sentence}",
+            "sentence": f"pod {pod.key} waits with its group: {group.sentence}" if named else group.sentence,
             "misses": [_of_group(group, miss.sentence) for miss in group.misses],
-            "gang": group.group,
+            "gang": named,
             "alone": alone["sentence"],
         }
 
@@ -256,7 +257,8 @@ class Explainer:
             outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
         else:
             raise unknown
-        return {"pod": str(key), "outcome": outcome, "sentence": sentence, "remembered_since": self._history.since}
+        told = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
+        return {"pod": str(key), "outcome": outcome, "sentence": sentence, **told}
 
     async def hypothetical_all(
         self,
@@ -343,6 +345,12 @@ class Explainer:
 def _unfinished(pod: Pod, why: str) -> Json:
     found: Json = to_json(Explanation(str(pod.key), "unfinished", f"pod {pod.key}: {why}"))
     return found
+
+
+def _group_named_by(pod: Pod) -> str:
+    """The group as namespace/name; '' without one."""
+    membership = pod.membership
+    return str(membership.key) if membership is not None and membership.key.name else ""
 
 
 def _of_group(group: GangExplanation, miss: str) -> str:

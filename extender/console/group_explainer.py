@@ -96,7 +96,8 @@ class GroupExplainer:
         if membership is None or not pod.is_waiting or pod.scheduler != SCHEDULER:
             return None
         snapshot = self._cache.snapshot()
-        pods = [other for other in snapshot.pods.values() if _is_in(other, membership.key)]
+        has_name = bool(membership.key.name)  # else an annotation about a group is all that the pod has
+        pods = [other for other in snapshot.pods.values() if _is_in(other, membership.key)] if has_name else [pod]
         changed = apply_scenario(snapshot, (), scenario)
         caches = self._caches if changed is snapshot and policy is None else _new_caches()
         context, chosen = self._context(changed, seconds), policy or self._policy.policy

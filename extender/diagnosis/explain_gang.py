@@ -124,7 +124,8 @@ def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     """Why no plan is made, whatever devices are free; '' without such a reason."""
     for pod in sorted(pods, key=lambda pod: (not _counts(pod), pod.key)):
         if pod.membership is not None and pod.membership.problem:
-            return f"group {gang.key} is rejected: pod {pod.key}: {pod.membership.problem}"
+            group = f"group {gang.key} is rejected: " if gang.key.name else ""
+            return f"{group}pod {pod.key}: {pod.membership.problem}"
     memberships = [pod.membership for pod in gang.waiting if pod.membership is not None]
     if any(gang_minimum(membership, snapshot) for membership in memberships):
         different = disagreement(gang.key, gang.waiting)
