@@ -340,6 +340,23 @@ def test_every_change_makes_a_random_gang_fit(seed: int) -> None:
         assert where(after.level, after.domain) in miss.sentence or "minimum" in miss.sentence
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_the_room_in_the_empty_fleet_is_that_of_a_random_cluster_without_other_pods(seed: int) -> None:
+    made = RandomWorld(seed)
+    found, empty = explained(made.build()), made.build()
+    snapshot = empty.cache.snapshot()
+    for claim_key, one in dict(snapshot.claims).items():
+        if one.allocation is not None:
+            empty.cache.apply_claim(claim_key, None)
+    for reservation in list(snapshot.reservations.values()):
+        empty.cache.release(reservation.pod_uid)
+    after = explained(empty)
+    assert found.outcome == "fits" or found.room_if_empty == (
+        after.room if after.outcome == "refused" else found.missing
+    )
+    assert ("does not fit in this fleet" in found.sentence) == (after.outcome == "refused")
+
+
 def test_a_member_returns_to_the_domain_of_those_that_run() -> None:
     """The other rack has room, but two members run in this one."""
     world = GangWorld()

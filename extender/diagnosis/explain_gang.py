@@ -162,7 +162,7 @@ def _explain(
     refusal = gang_refusal(question, result)
     return replace(
         found,
-        outcome="gave-up" if result.gave_up else "refused",
+        outcome="gave-up" if result.gave_up and not refusal.never else "refused",
         sentence=refusal.sentence,
         level=result.level,
         domain=result.domain,

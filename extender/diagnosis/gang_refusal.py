@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from extender.diagnosis.device_holders import Holder, uses_by_node
-from extender.diagnosis.gang_near_misses import GangNearMisses, gang_near_misses, less_constrained
+from extender.diagnosis.gang_near_misses import GangNearMisses, less_constrained
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.model import CallBudgetSpent, Code, counted
 from extender.scheduling import EmptiedFleet, GangPlan, GangShortage, no_room
@@ -25,19 +25,24 @@ class GangRefusal:
     holders: tuple[Holder, ...] = ()
     more_holders: int = 0
     held_in: str = ""
+    never: bool = False  # whether the gang does not fit even if all other pods end
 
 
 def gang_refusal(question: GangQuestion, shortage: GangShortage) -> GangRefusal:
     """Why the gang has no plan. `shortage` is the result of a plan for its minimum. Never raises CallBudgetSpent."""
+    near = GangNearMisses(shortage)
+    near.try_own_changes(question)
     fleet, on_empty = _on_empty_fleet(question)
     if fleet is not None:
         question = replace(question, usable=fleet.usable)
     never = on_empty if isinstance(on_empty, GangShortage) else None
-    near = gang_near_misses(question, shortage, by_end=never is None)
-    sentence = "; ".join(_parts(question, shortage, near, fleet, never))
+    if never is None:
+        near.try_ends(question)
+    misses = near.cheapest()
+    sentence = "; ".join(_parts(question, shortage, misses, fleet, never))
     room_if_empty = shortage.members if isinstance(on_empty, GangPlan) else never.room if never is not None else None
-    found = GangRefusal(sentence, near.found, near.cut_short, room_if_empty)
-    return found if never is not None else _with_holders(found, question, shortage)
+    found = GangRefusal(sentence, misses, near.cut_short, room_if_empty, never=never is not None)
+    return found if found.never else _with_holders(found, question, shortage)
 
 
 def _on_empty_fleet(question: GangQuestion) -> tuple[EmptiedFleet | None, GangPlan | GangShortage | None]:
@@ -55,14 +60,14 @@ def _on_empty_fleet(question: GangQuestion) -> tuple[EmptiedFleet | None, GangPl
 def _parts(
     question: GangQuestion,
     shortage: GangShortage,
-    near: GangNearMisses,
+    misses: Sequence[GangNearMiss],
     fleet: EmptiedFleet | None,
     never: GangShortage | None,
 ) -> Iterator[str]:
     """The sentence. `never` is the shortage in the empty fleet; None if the gang fits there, or if that is unknown."""
     key, reason = question.gang.key, no_room(question.gang, question.snapshot, question.policy)
     room = f"{where(shortage.level, shortage.domain)}, for {shortage.room}" if shortage.room else ""
-    if shortage.gave_up:
+    if shortage.gave_up and never is None:
         text = "the planner gave up, because its claims allow too many combinations: a plan may exist"
         yield f"group {key}: {text}"
     elif reason.code is Code.GANG_NO_DOMAIN:
@@ -73,12 +78,12 @@ def _parts(
         yield f"group {key} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
     if room and (never is None or never.room != shortage.room or reason.code is Code.GANG_NO_DOMAIN):
         yield f"the most room is now {room}"
-    elif not room and not shortage.gave_up:
+    elif not room and (never is not None or not shortage.gave_up):
         yield "now no node has room even for one of them"
     if fleet is not None and reason.code is not Code.GANG_NO_DOMAIN:
         yield from _without_label(question, fleet)
-    if near.found:
-        yield f"it {near.found[0].sentence}"
+    if misses:
+        yield f"it {misses[0].sentence}"
     elif never is not None and fleet is not None:
         yield from _once_empty(question, fleet)
 
