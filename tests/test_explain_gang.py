@@ -147,6 +147,7 @@ def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
     world.cache.apply_pod("vllm-1", decode_pod(obj))
     (group,) = groups_named(world.cache.snapshot(), "default", "vllm-1")
     assert str(group) == "default/vllm-1"
+    assert [*groups_named(world.cache.snapshot(), "default", "vllm")] == [group], "by the name of the LeaderWorkerSet"
     found = explained(world, name="vllm-1")
     assert found.sentence == (
         "group default/vllm-1 is no gang: LeaderWorkerSet vllm is not known, so each pod is placed alone"

@@ -17,7 +17,7 @@ from extender.scheduling import Attempt
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, member, planned, reasons
+from tests.test_gangs import NODES, bind_all, member, planned
 
 Json = dict[str, Any]
 
@@ -107,26 +107,12 @@ async def test_an_annotation_that_is_invalid_is_the_reason_of_all_members() -> N
         assert "pod annotation berth.dev/group-min: the pod names no group" in found["sentence"]
 
 
-async def test_each_member_gets_an_event_that_leads_to_the_group() -> None:
-    async with berthing(NODES) as b:
-        for i in range(4):
-            member(b, f"p{i}", minimum=4)
-        await b.settled()
-        for i in range(4):
-            await reasons(b, f"p{i}")
-        events = b.cluster.store
-        await eventually(lambda: len(events.all("events")) == 4, "an Event on each member")
-        assert {event["regarding"]["name"] for event in events.all("events")} == {f"p{i}" for i in range(4)}
-        (note,) = {event["note"] for event in events.all("events")}
-        assert note.startswith("group default/job does not fit in this fleet: ")
-        assert note.endswith("; see berth explain group default/job")
-
-
 class Counting(Explainer):
-    """Counts its explanations."""
+    """Counts its explanations. The clock stands still, so the work limit ends none."""
 
     def __init__(self, b: Berthing) -> None:
-        super().__init__(b.console.cache, b.console.cluster.evaluator, DecisionHistory(), ActivePolicy(Policy()))
+        cache, evaluator = b.console.cache, b.console.cluster.evaluator
+        super().__init__(cache, evaluator, DecisionHistory(), ActivePolicy(Policy()), clock=lambda: 0.0)
         self.count = 0
 
     def brief(self, *args: Any, **options: Any) -> Brief | None:
@@ -145,17 +131,18 @@ async def refused_gang(b: Berthing) -> DecisionHistory:
     return history
 
 
-async def test_a_gang_is_explained_once_for_the_list_of_waiting_pods() -> None:
+async def test_a_gang_is_one_row_of_the_list_of_waiting_pods_and_is_explained_once() -> None:
     async with berthing(NODES) as b:
         history, counting = await refused_gang(b), Counting(b)
         overview = FleetOverview(b.console.cache, history, counting, lambda: 5.0)
         news = await anext(overview.updates())
-        nearest = {entry["nearest"] for entry in news["pending"]}
-        assert nearest == {"group default/job fits with a minimum of 3 instead of 20 members"}
+        (row,) = news["pending"]
+        assert (row["pods"], news["waiting"]) == (20, 20)
+        assert row["nearest"] == "group default/job fits with a minimum of 3 instead of 20 members"
         assert counting.count == 1
 
 
-async def test_a_gang_is_explained_once_for_the_events_of_all_queued_members() -> None:
+async def test_all_queued_members_get_an_event_about_the_gang_which_is_explained_once() -> None:
     async with berthing(NODES) as b:
         history, counting = await refused_gang(b), Counting(b)
         recorder = EventRecorder(counting, history, Writer(b.console.client), lambda: 0.0)
@@ -166,3 +153,8 @@ async def test_a_gang_is_explained_once_for_the_events_of_all_queued_members() -
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert counting.count == 1
+        events = b.cluster.store.all("events")
+        assert {event["regarding"]["name"] for event in events} == {f"p{i}" for i in range(20)}
+        (note,) = {event["note"] for event in events}
+        assert note.startswith("group default/job does not fit in this fleet: ")
+        assert note.endswith("; see berth explain group default/job")

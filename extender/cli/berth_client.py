@@ -36,10 +36,11 @@ class NodeReply(BaseModel):
 
 
 class WaitingPodReply(BaseModel):
-    """A pod that waits, with the reason."""
+    """A pod that waits, with the reason, and the number of pods of its group with the same reason."""
 
     pod: str
     sentence: str
+    pods: int = 1
 
 
 class DecidedPodReply(BaseModel):

@@ -71,7 +71,7 @@ class Brief:
 
     outcome: str
     sentence: str
-    nearest: str  # the cheapest change that would help; '' if none is known
+    nearest: str  # the cheapest change that would help; if none is known, the sentence about the group, or ''
     group: GroupKey | None = None  # with which the pod is placed; None if it is placed alone
 
 
@@ -167,9 +167,8 @@ class Explainer:
             return None
         group = self._groups.of_member(pod, Scenario(), None, work_seconds)
         if group is not None and pod.membership is not None:
-            nearest = next((_of_group(group, miss.sentence) for miss in group.misses), "")
-            if group.outcome == "waiting":
-                nearest = group.sentence
+            known = group.sentence if group.outcome != "unfinished" else ""
+            nearest = next((_of_group(group, miss.sentence) for miss in group.misses), known)
             key_of_group = pod.membership.key
             return Brief(group.outcome, group.sentence, nearest, key_of_group if key_of_group.name else None)
         found = self.hypothetical(pod, (), Scenario(), None, work_seconds=work_seconds)

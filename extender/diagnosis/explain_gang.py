@@ -56,12 +56,17 @@ class PlannerCaches:
 
 
 def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
-    """The groups of this name, with those of their pods that the cache has: they have no node yet."""
+    """The groups of this name, with those of their pods that the cache has: they have no node yet.
+
+    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
+    """
     keys = [GroupKey(namespace, source, name) for source in GroupSource]
     found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
     for pod in snapshot.pods.values():
         membership = pod.membership
-        if membership is not None and (membership.key.namespace, membership.key.name) == (namespace, name):
+        if membership is None or membership.key.namespace != namespace:
+            continue
+        if name in (membership.key.name, membership.owner):
             found.setdefault(membership.key, []).append(pod)
     return found
 

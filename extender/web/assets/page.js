@@ -158,17 +158,17 @@ function showTotals() {
   );
 }
 
-function card(title, text, open) {
-  const content = [el("strong", { textContent: title }), el("small", { textContent: text })];
-  return el("li", {}, el("button", { type: "button", onclick: open }, ...content));
-}
+const card = (title, text, open) => el("li", {}, el("button", { type: "button", onclick: open },
+  el("strong", { textContent: title }), el("small", { textContent: text })));
 
 const note = (text) => el("li", { className: "empty", textContent: text });
 
 function showLists() {
   const why = (pod) => [pod.sentence, pod.nearest].filter(Boolean).join(" — ");
-  const waiting = fleet.pending.map((pod) => card(pod.pod, why(pod), () => openPod(pod.pod)));
-  if (fleet.waiting > waiting.length) waiting.push(note(`and ${fleet.waiting - waiting.length} more`));
+  const title = (pod) => pod.pods > 1 ? `${pod.pod} and ${pod.pods - 1} more of its group` : pod.pod;
+  const waiting = fleet.pending.map((pod) => card(title(pod), why(pod), () => openPod(pod.pod)));
+  const left = fleet.waiting - fleet.pending.reduce((sum, pod) => sum + pod.pods, 0);
+  if (left > 0) waiting.push(note(`and ${left} more`));
   $("waiting").replaceChildren(...(waiting.length ? waiting : [note("No pod waits for devices.")]));
   const decided = fleet.decisions.map((d) => card(d.pod, decision(d), () => openPod(d.pod)));
   $("decisions").replaceChildren(...(decided.length ? decided : [note("No decisions yet.")]));
