@@ -111,19 +111,19 @@ def test_a_group_of_which_no_pod_waits_is_explained_by_what_a_bound_pod_says() -
         occupy(world, name, node, 0, 8, group="job")
     found = explained(world)
     assert (found.outcome, found.source, found.bound, found.minimum) == ("bound", "berth.dev/group", 2, 0)
-    have = "group default/job has 2 pods with devices bound, and no pod waits"
+    have = "group default/job has 2 pods bound, and no pod waits"
     assert found.sentence == f"{have}; its minimum is not known here"
     said = Membership(GroupKey("default", GroupSource.BERTH, "job"), 2, topology="none")
     found = explained(world, bound_member=said)
     assert (found.outcome, found.minimum, found.topology, found.missing) == ("runs", 2, "none", 0)
     assert found.sentence == (
-        "group default/job runs: 2 pods with devices bound across the cluster; its minimum is 2, and no pod waits"
+        "group default/job runs: 2 pods bound across the cluster; its minimum is 2, and no pod waits"
     )
     found = explained(world, bound_member=replace(said, minimum=3))
     assert (found.outcome, found.minimum, found.missing) == ("waiting", 3, 1)
     assert found.sentence == (
         "group default/job has 2 of at least 3 pods bound, and no pod waits: "
-        "the others do not exist, have ended, or need no devices"
+        "the others do not exist, have ended, or are bound without devices"
     )
     assert explained(world, bound_member=replace(said, minimum=0)).outcome == "no-gang"
 

@@ -10,6 +10,7 @@ import orjson
 
 from extender.cli.cluster_dump import take_dump
 from extender.entry.console_process import application
+from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.process_worlds import free_port, write_kubeconfig
@@ -121,6 +122,29 @@ async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: 
         }
 
 
+async def test_bound_members_without_devices_are_read(tmp_path: Path) -> None:
+    """Only such a pod is bound. The console's cache has neither the pod nor a claim of it."""
+    cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "3"}
+    cluster.apply(pod("leader", annotations=notes, nodeName="n1"))
+    for name in ("p0", "p1"):
+        cluster.apply(claim(name, 4))
+        cluster.apply(pod(name, name, annotations=notes))
+    async with cluster.serving() as api, console(api, free_port(), free_port()) as people:
+
+        async def both_wait() -> bool:
+            reply = await people.get(PATH)
+            return reply.status_code == 200 and len(reply.json()[0]["members"]) >= 2
+
+        await eventually(both_wait, "the console sees the members")
+        (found,) = (await people.get(PATH)).json()
+        assert (found["outcome"], found["bound"], found["missing"]) == ("fits", 1, 2)
+        assert {one["state"] for one in found["members"]} == {"bound", "waiting"}
+        assert (await people.get("/v1/explain/default/p0")).json()["outcome"] == "fits"
+        cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "leader"))
+        (found,) = (await people.get(PATH)).json()
+        assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
+
+
 async def test_the_command(tmp_path: Path) -> None:
     async with berthing(NODES) as b:
         for i in range(4):
@@ -181,7 +205,7 @@ async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
         await eventually(runs, "the watch shows the bound pods")
         found = await explained(b)
         assert found["sentence"] == (
-            "group default/job runs: 3 pods with devices bound across the cluster; its minimum is 3, and no pod waits"
+            "group default/job runs: 3 pods bound across the cluster; its minimum is 3, and no pod waits"
         )
         assert found["minimum"] == 3
         assert {one["node"] for one in found["members"]} == set(NODES)

@@ -105,6 +105,7 @@ class Console:
             self.history,
             self.policy,
             writer.read_pod,
+            read_bound=None if self.cluster.shared else writer.read_bound_members,
             held_at=self.hold_times.by_claim,
             clock=clock,
         )

@@ -14,6 +14,7 @@ from typing import Any
 from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
+from extender.console.bound_member_reader import BoundMemberReader, ReadBound
 from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.group_explainer import GroupExplainer
 from extender.diagnosis import (
@@ -22,6 +23,7 @@ from extender.diagnosis import (
     Scenario,
     apply_scenario,
     explain,
+    groups_named,
     no_devices,
     without_own_holds,
 )
@@ -90,13 +92,14 @@ class Explainer:
         policy: ActivePolicy,
         read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None,
         *,
+        read_bound: ReadBound | None = None,
         held_at: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
         rankings_bytes: int = _RANKINGS_BYTES,
         waiting: int = _WAITING,
     ) -> None:
-        """`held_at` has the time of each hold by the UID of its claim, as RFC 3339."""
+        """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339."""
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
@@ -105,6 +108,7 @@ class Explainer:
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(rankings_bytes)
+        self._bound_members = BoundMemberReader(cache, read_pod, read_bound)
         self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
         self._most_waiting = waiting
         self._waiting = 0
@@ -134,7 +138,11 @@ class Explainer:
         Raises UnknownPod or TooManyQuestions.
         """
         async with self._in_turn():
-            found = self.known(key, scenario, policy, narrated)
+            pod = self._waiting_pod(key)
+            membership = pod.membership if pod is not None else None
+            groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
+            async with self._bound_members.known(groups):
+                found = self.known(key, scenario, policy, narrated)
         return found or await self._read(key)
 
     def known(
@@ -209,9 +217,10 @@ class Explainer:
 
         Raises UnknownGroup or TooManyQuestions.
         """
-        bound_members = await self._bound_members(key)
         async with self._in_turn():
-            return self.known_groups(key, scenario or Scenario(), bound_members)
+            groups = groups_named(self._cache.snapshot(), key.namespace, key.name)
+            async with self._bound_members.known(groups) as said:
+                return self.known_groups(key, scenario or Scenario(), said)
 
     def known_groups(
         self, key: ObjectKey, scenario: Scenario, bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS
@@ -222,18 +231,6 @@ class Explainer:
         """
         groups = self._groups.named(key, scenario, self._work_seconds, bound_members)
         return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
-
-    async def _bound_members(self, key: ObjectKey) -> dict[GroupKey, Membership]:
-        """What a bound pod says about each group of this name of which no pod waits: the cache has only its claims."""
-        found = {}
-        for group, pod in self._groups.without_waiting_pod(key).items():
-            try:
-                membership = decode_pod(await self._read_pod(pod)).membership if self._read_pod is not None else None
-            except (ClusterError, WireError):
-                continue
-            if membership is not None and membership.key == group:
-                found[group] = membership
-        return found
 
     async def _read(self, key: ObjectKey) -> Json:
         """Explain a pod that neither cache nor history has, from its object: a bound pod without devices, or the

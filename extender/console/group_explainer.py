@@ -111,16 +111,6 @@ class GroupExplainer:
                 return f"{pod.namespace}/{name_on_claims(claim.group)}"
         return ""
 
-    def without_waiting_pod(self, key: ObjectKey) -> dict[GroupKey, ObjectKey]:
-        """The groups of this name of which no pod waits, each with a bound pod."""
-        snapshot, found = self._cache.snapshot(), dict[GroupKey, ObjectKey]()
-        for group, pods in groups_named(snapshot, key.namespace, key.name).items():
-            claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(group))
-            names = [consumer.name for claim in claims for consumer in claim.reserved_for]
-            if names and not pods:
-                found[group] = ObjectKey(key.namespace, min(names))
-        return found
-
     def _context(self, snapshot: Snapshot, seconds: float) -> EvaluationContext:
         budget = CallBudget(seconds, sys.maxsize, self._clock)
         budget.mark_progress()

@@ -44,6 +44,7 @@ from extender.scheduling import (
     plan_sizes,
 )
 
+_UNSEEN = "the others do not exist, have ended, or are bound without devices"
 _POD_GROUPS = (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS)
 
 
@@ -116,7 +117,7 @@ def explain_gang(
     if held:
         return _planned(found, gang, held, history, snapshot, policy)
     if not gang.is_complete:
-        return replace(found, sentence=_incomplete(gang, pods))
+        return replace(found, sentence=_incomplete(gang, pods, snapshot))
     return _explain(found, gang, snapshot, policy, context, caches)
 
 
@@ -187,7 +188,7 @@ def _explain(
 def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot, policy: Policy) -> GangExplanation:
     """The explanation of a group of which no pod waits."""
     members = _bound(key, snapshot)
-    have = f"group {key} has {counted(len(members), 'pod')} with devices bound, and no pod waits"
+    have = f"group {key} has {counted(len(members), 'pod')} bound, and no pod waits"
     found = GangExplanation(str(key), key.source.value, "bound", have, bound=len(members), members=members)
     if membership is None:
         return replace(found, sentence=f"{have}; its minimum is not known here")
@@ -208,11 +209,16 @@ def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot,
     found = _in_domain(found, [member.node for member in members], snapshot, policy)
     if not found.missing:
         place = where(found.level, found.domain)
-        text = f"group {key} runs: {counted(len(members), 'pod')} with devices bound {place}; its minimum is {minimum}"
+        text = f"group {key} runs: {counted(len(members), 'pod')} bound {place}; its minimum is {minimum}"
         return replace(found, outcome="runs", sentence=f"{text}, and no pod waits")
     text = f"group {key} has {len(members)} of at least {minimum} pods bound, and no pod waits"
-    why = "the others do not exist, have ended, or need no devices"
+    why = "the others do not exist or have ended" if _knows_all_bound(key, snapshot) else _UNSEEN
     return replace(found, outcome="waiting", sentence=f"{text}: {why}")
+
+
+def _knows_all_bound(key: GroupKey, snapshot: Snapshot) -> bool:
+    """Whether bound members without devices were read, too. Claims do not show them."""
+    return key in snapshot.bound_members
 
 
 def _membership_by_object(key: GroupKey, snapshot: Snapshot) -> Membership | None:
@@ -275,13 +281,15 @@ def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
     return since, "first attempt since all pods existed" if is_complete else "first attempt"
 
 
-def _incomplete(gang: Gang, pods: Sequence[Pod]) -> str:
+def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
     exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
     text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
     gated = sum(pod.gated and not pod.deleting for pod in pods)
     foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
     text += f", and {gated} more with scheduling gates" if gated else ""
-    return text + (f", and {foreign} more of another scheduler than {SCHEDULER}" if foreign else "")
+    text += f", and {foreign} more of another scheduler than {SCHEDULER}" if foreign else ""
+    is_unsure = gang.placed and not _knows_all_bound(gang.key, snapshot)
+    return text + (" (bound pods without devices are not counted)" if is_unsure else "")
 
 
 def _unready(found: GangExplanation, member: UnreadyMember) -> GangExplanation:
