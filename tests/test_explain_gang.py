@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from extender.diagnosis import GangHistory, MemberHistory, groups_named
-from extender.model import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.model import Code, GroupKey, GroupPolicy, GroupSource, Membership, Reason
 from extender.scheduling import Attempt
 from extender.wire import decode_pod
 from tests.explained_gangs import apply, explained, hold, members, occupy, racks
@@ -29,6 +29,21 @@ def test_a_gang_that_fits_has_a_plan() -> None:
     ]
     assert found.sentence.startswith(f"group default/job fits: 2 pods in {CLIQUE}=clique-a")
     assert [(one.pod, one.state) for one in found.members] == [("default/p0", "waiting"), ("default/p1", "waiting")]
+
+
+def test_a_gang_that_fits_says_what_the_last_answer_was() -> None:
+    """The plan knows nothing of CPU: kube-scheduler may reject each plan."""
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2)
+    why = str(Reason(Code.GANG_REFUSED, ("job",)))
+    answers = {
+        "p0": [Attempt("2026-11-23T10:00:00Z", 1, 2), Attempt("2026-11-23T10:05:00Z", 0, 2, ((why, 2),))],
+        "p1": [Attempt("2026-11-23T10:01:00Z", 1, 2)],
+    }
+    found = explained(world, history=GangHistory({uid: MemberHistory(one) for uid, one in answers.items()}))
+    assert found.outcome == "fits"
+    assert found.sentence.endswith(f"; its last answer, at 2026-11-23T10:05:00Z, was: {why}")
 
 
 def test_members_that_are_missing_gated_and_refused() -> None:

@@ -118,7 +118,8 @@ def explain_gang(
         return _planned(found, gang, held, history, snapshot, policy)
     if not gang.is_complete:
         return replace(found, sentence=_incomplete(gang, pods, snapshot))
-    return _explain(found, gang, snapshot, policy, context, caches)
+    found = _explain(found, gang, snapshot, policy, context, caches)
+    return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
 
 
 def _counts(pod: Pod) -> bool:
@@ -373,6 +374,15 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
         room=len(placed),
         plan=tuple(placed),
     )
+
+
+def _last_answer(gang: Gang, history: GangHistory) -> str:
+    """The newest answer to a waiting member, if it was a rejection: what kube-scheduler lacks is not in the plan."""
+    last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
+    newest = max(last, key=lambda attempt: attempt.at, default=None)
+    if newest is None or newest.fitting or not newest.reasons:
+        return ""
+    return f"; its last answer, at {newest.at}, was: {newest.reasons[0][0]}"
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:
