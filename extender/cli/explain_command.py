@@ -20,7 +20,7 @@ from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
 from extender.cli.gang_findings import gangs_of
-from extender.cli.group_explanation import show_group
+from extender.cli.group_explanation import show_group, show_sentence
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
@@ -196,7 +196,10 @@ def _show(found: Json, output: Output) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
-    console.print(f"[bold]{escape(sentence)}[/]")
+    if found.get("alone"):
+        show_sentence(console, sentence)
+    else:
+        console.print(f"[bold]{escape(sentence)}[/]")
     for miss in found.get("misses", ())[1:]:
         console.print(f"  or: {escape(miss)}")
     if found.get("gang"):

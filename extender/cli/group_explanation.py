@@ -13,10 +13,18 @@ from rich.table import Table
 Json = dict[str, Any]
 
 
+def show_sentence(console: Console, sentence: str) -> None:
+    """Print the sentence about a group, each part of it on a line of its own."""
+    first, *rest = sentence.split("; ")
+    console.print(f"[bold]{escape(first)}[/]")
+    for part in rest:
+        console.print(f"  {escape(part)}")
+
+
 def show_group(found: Json, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(f"[bold]{escape(found['sentence'])}[/]")
+    show_sentence(console, found["sentence"])
     for miss in found["misses"][1:]:
         console.print(f"  or: it {escape(miss['sentence'])}")
     if found["cut_short"]:
