@@ -199,7 +199,7 @@ async def test_a_restarted_console_says_since_when_it_remembers(tmp_path: Path) 
             assert since >= first["remembered_since"]
             assert known["remembered_since"] == since
             assert (await people.get("/v1/explain/default/q")).json()["remembered_since"] == since
-            waiting = {"pod": "default/q", "since": "", "nearest": ""}
+            waiting = {"pod": "default/q", "pods": 1, "since": "", "nearest": ""}
             fleet = (await people.get("/v1/fleet")).json()
             assert fleet["waiting"] == 1
             assert fleet["pending"] == [{**waiting, "sentence": f"no filter request is remembered since {since}"}]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from extender.console import DecisionHistory
-from extender.model import ObjectKey
-from extender.records import Attempted, Bound
+from extender.console.hold_times import HoldTimes
+from extender.model import Code, ObjectKey, Reason, ReservationState
+from extender.records import Attempted, Bound, Released, Reserved
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
 
@@ -55,3 +56,34 @@ def test_the_decision_history_counts_objects_and_wide_characters() -> None:
     sizes = {entry.uid: entry.size for entry in history.recent(9)}
     assert sizes["devices"] >= 1000 * 51, "a text of two letters is an object of 51 bytes"
     assert sizes["parts"] >= 10 * 4000, "four bytes per character"
+
+
+def test_the_first_attempt_stays_known_and_so_does_the_first_one_since_the_group_is_complete() -> None:
+    history, told = DecisionHistory(), str(Reason(Code.GANG_INCOMPLETE, ("job", "4")))
+    times = []
+    for minute, reason in enumerate((told, told, *["no room"] * 20, told, *["no room"] * 20)):
+        attempt = Attempt(f"10:{minute:02}", 0, 1, ((reason, 1),))
+        history.record_attempt(Attempted(ObjectKey("x", "p"), "p", attempt))
+        entry = history.entry("p")
+        assert entry is not None
+        times.append((entry.first_at, entry.complete_at))
+    assert {first for first, _ in times} == {"10:00"}
+    complete = [at for _, at in times]
+    assert complete == ["", "", *["10:02"] * 20, "", *["10:23"] * 20], "a group can lose a pod, and be complete again"
+
+
+def test_the_times_of_holds_are_bounded_and_end_with_the_hold() -> None:
+    clock = iter(f"10:{minute:02}" for minute in range(99))
+    times = HoldTimes(lambda: next(clock), limit=3)
+
+    def record(claim: str, state: ReservationState) -> None:
+        times.apply(Reserved(claim, "pod", "node", (), state, 1.0))
+
+    for claim in "abcd":
+        record(claim, ReservationState.HELD)
+    assert dict(times.by_claim) == {"b": "10:01", "c": "10:02", "d": "10:03"}
+    record("b", ReservationState.BINDING)
+    record("c", ReservationState.HELD)
+    times.apply(Released("d"))
+    times.apply(Released("unknown"))
+    assert dict(times.by_claim) == {"b": "10:01", "c": "10:04"}

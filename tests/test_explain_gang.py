@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from extender.diagnosis import groups_named
+from dataclasses import replace
+
+from extender.diagnosis import GangHistory, MemberHistory, groups_named
+from extender.model import Code, GroupKey, GroupPolicy, GroupSource, Membership, Reason
 from extender.scheduling import Attempt
+from extender.wire import decode_pod
 from tests.explained_gangs import apply, explained, hold, members, occupy, racks
 from tests.gang_worlds import CLIQUE, GPU, GangWorld, key
-from tests.running_berth import claim
+from tests.running_berth import claim, pod
 
+LWS = {"group-key": "5ba93c9db0cff93f52b521d7420e43f6eda2784f", "name": "vllm", "group-index": "1"}
 CORE = {"schedulingGroup": {"podGroupName": "job"}}
 
 
@@ -26,6 +31,21 @@ def test_a_gang_that_fits_has_a_plan() -> None:
     assert [(one.pod, one.state) for one in found.members] == [("default/p0", "waiting"), ("default/p1", "waiting")]
 
 
+def test_a_gang_that_fits_says_what_the_last_answer_was() -> None:
+    """The plan knows nothing of CPU: kube-scheduler may reject each plan."""
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    members(world, 2)
+    why = str(Reason(Code.GANG_REFUSED, ("job",)))
+    answers = {
+        "p0": [Attempt("2026-11-23T10:00:00Z", 1, 2), Attempt("2026-11-23T10:05:00Z", 0, 2, ((why, 2),))],
+        "p1": [Attempt("2026-11-23T10:01:00Z", 1, 2)],
+    }
+    found = explained(world, history=GangHistory({uid: MemberHistory(one) for uid, one in answers.items()}))
+    assert found.outcome == "fits"
+    assert found.sentence.endswith(f"; its last answer, at 2026-11-23T10:05:00Z, was: {why}")
+
+
 def test_members_that_are_missing_gated_and_refused() -> None:
     world = GangWorld()
     racks(world, "a1")
@@ -33,19 +53,32 @@ def test_members_that_are_missing_gated_and_refused() -> None:
     notes = {"berth.dev/group": "job", "berth.dev/group-min": "4"}
     apply(world, "g", annotations=notes, schedulingGates=[{"name": "quota"}])
     apply(world, "z", annotations=notes, schedulerName="default-scheduler")
-    history = {"p0": [Attempt("2026-11-23T10:00:00Z", 0, 1, (("waits until all pods of group job exist", 1),))]}
-    found = explained(world, attempts=history)
+    told = "waits until at least 4 pods of group job and their claims exist"
+    attempts = (Attempt("2026-11-23T10:00:00Z", 0, 1, ((told, 1),)),)
+    history = GangHistory({"p0": MemberHistory(attempts, "2026-11-23T09:00:00Z")})
+    found = explained(world, history=history)
     assert found.outcome == "waiting"
     assert found.sentence == (
-        "group default/job waits for 2 pods: 2 of at least 4 exist, and 1 more with scheduling gates"
+        "group default/job waits for 2 pods: 2 of at least 4 exist, and 1 more with scheduling gates, "
+        "and 1 more of another scheduler than berth-scheduler"
     )
     assert [(one.pod, one.state, one.reason, one.since) for one in found.members] == [
-        ("default/p0", "waiting", "waits until all pods of group job exist", "2026-11-23T10:00:00Z"),
+        ("default/p0", "waiting", told, "2026-11-23T09:00:00Z"),
         ("default/p1", "waiting", "", ""),
         ("default/g", "gated", "", ""),
         ("default/z", "not-ours", "", ""),
     ]
-    assert found.since == "2026-11-23T10:00:00Z"
+    assert found.since == "2026-11-23T09:00:00Z"
+
+
+def test_the_first_attempt_is_that_since_all_pods_exist() -> None:
+    world = GangWorld()
+    racks(world, "a1")
+    members(world, 2)
+    early, later, latest = (f"2026-11-23T10:0{minute}:00Z" for minute in range(3))
+    history = GangHistory({"p0": MemberHistory((), early, latest), "p1": MemberHistory((), early, later)})
+    found = explained(world, history=history)
+    assert (found.since, [one.since for one in found.members]) == (later, [early, early])
 
 
 def test_the_explanation_has_the_plan_of_serve_with_its_begin() -> None:
@@ -54,15 +87,12 @@ def test_the_explanation_has_the_plan_of_serve_with_its_begin() -> None:
     members(world, 2)
     for name, node in (("p0", "a1"), ("p1", "a2")):
         hold(world, name, node, 8)
-    refusal, answer = ("no domain has room for all pods of group job together", 2), "2026-11-23T10:05:00Z"
-    history = {
-        "p0": [Attempt("2026-11-23T10:00:00Z", 0, 2, (refusal,)), Attempt(answer, 1, 2)],
-        "p1": [Attempt("2026-11-23T10:06:00Z", 1, 2)],
-    }
-    found = explained(world, attempts=history)
-    assert found.outcome == "planned"
-    assert found.sentence == f"group default/job is planned: 2 pods with devices held on a1, a2, since {answer}"
-    assert found.since == answer
+    begin, later = "2026-11-23T10:05:00Z", "2026-11-23T10:06:00Z"
+    found = explained(world, history=GangHistory(held_at={"p0": later, "p1": begin}))
+    assert (found.outcome, found.level, found.domain, found.since) == ("planned", CLIQUE, "clique-a", begin)
+    place = f"in {CLIQUE}=clique-a"
+    assert found.sentence == f"group default/job is planned: 2 pods with devices held on a1, a2 {place}, since {begin}"
+    assert explained(world).since == ""
     assert [(one.pod, one.node, len(one.devices)) for one in found.plan] == [
         ("default/p0", "a1", 8),
         ("default/p1", "a2", 8),
@@ -84,10 +114,85 @@ def test_a_gang_whose_minimum_runs_and_one_that_is_bound() -> None:
         ("default/p1", "bound", "a2"),
         ("default/p2", "waiting", ""),
     ]
-    world.cache.apply_pod("p2", None)
+    assert found.sentence == (
+        f"group default/job has its minimum of 2 pods bound in {CLIQUE}=clique-a; each other pod is placed alone"
+    )
+
+
+def test_a_group_of_which_no_pod_waits_is_explained_by_what_a_bound_pod_says() -> None:
+    world = GangWorld()
+    racks(world, "a1", "b1")
+    for name, node in (("p0", "a1"), ("p1", "b1")):
+        occupy(world, name, node, 0, 8, group="job")
     found = explained(world)
-    assert (found.outcome, found.source, found.bound) == ("runs", "berth.dev/group", 2)
-    assert found.sentence == "group default/job: 2 pods with devices bound, and no pod waits"
+    assert (found.outcome, found.source, found.bound, found.minimum) == ("bound", "berth.dev/group", 2, 0)
+    have = "group default/job has 2 pods bound, and no pod waits"
+    assert found.sentence == f"{have}; its minimum is not known here"
+    said = Membership(GroupKey("default", GroupSource.BERTH, "job"), 2, topology="none")
+    found = explained(world, bound_member=said)
+    assert (found.outcome, found.minimum, found.topology, found.missing) == ("runs", 2, "none", 0)
+    assert found.sentence == (
+        "group default/job runs: 2 pods bound across the cluster; its minimum is 2, and no pod waits"
+    )
+    found = explained(world, bound_member=replace(said, minimum=3))
+    assert (found.outcome, found.minimum, found.missing) == ("waiting", 3, 1)
+    assert found.sentence == (
+        "group default/job has 2 of at least 3 pods bound, and no pod waits: "
+        "the others do not exist, have ended, or are bound without devices"
+    )
+    assert explained(world, bound_member=replace(said, minimum=0)).outcome == "no-gang"
+
+
+def test_the_object_of_a_group_names_the_minimum_of_bound_pods() -> None:
+    world = GangWorld()
+    racks(world, "a1")
+    occupy(world, "p0", "a1", 0, 8, group=f"{GroupSource.CORE.value}=job")
+    key = GroupKey("default", GroupSource.CORE, "job")
+    assert explained(world).outcome == "bound"
+    world.cache.apply_group_policy(key, GroupPolicy(2))
+    assert (explained(world).outcome, explained(world).minimum) == ("waiting", 2)
+
+
+def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:
+    world = GangWorld()
+    racks(world, "a1")
+    obj = pod("vllm-1", annotations={"leaderworkerset.sigs.k8s.io/size": "3"})
+    obj["metadata"]["labels"] = {f"leaderworkerset.sigs.k8s.io/{name}": text for name, text in LWS.items()}
+    obj["metadata"]["uid"] = "vllm-1"
+    world.cache.apply_pod("vllm-1", decode_pod(obj))
+    (group,) = groups_named(world.cache.snapshot(), "default", "vllm-1")
+    assert str(group) == "default/vllm-1"
+    assert [*groups_named(world.cache.snapshot(), "default", "vllm")] == [group], "by the name of the LeaderWorkerSet"
+    found = explained(world, name="vllm-1")
+    assert found.sentence == (
+        "group default/vllm-1 is no gang: LeaderWorkerSet vllm is not known, so each pod is placed alone"
+    )
+    world.cache.apply_group_policy(group._replace(name="vllm"), GroupPolicy(3, sequential=True))
+    assert "(startupPolicy LeaderReady)" in explained(world, name="vllm-1").sentence
+    world.cache.apply_group_policy(group._replace(name="vllm"), GroupPolicy(3))
+    assert explained(world, name="vllm-1").sentence == "group default/vllm-1 waits for 2 pods: 1 of at least 3 exist"
+
+
+def test_what_makes_a_group_invalid_comes_before_all_else() -> None:
+    world = GangWorld()
+    racks(world, "a1")
+    members(world, 1, minimum=2)
+    apply(world, "p1", annotations={"berth.dev/group": "job", "berth.dev/group-min": "many"})
+    start = "group default/job is rejected: "
+    assert explained(world).sentence == (
+        f"{start}pod default/p1: pod annotation berth.dev/group-min: 'many' is not a number from 1 to 100000"
+    )
+    apply(world, "a0", annotations={"berth.dev/group": "job"})
+    world.cache.apply_pod("p1", None)
+    found = explained(world)
+    assert found.outcome == "blocked"
+    assert found.sentence == (
+        f"{start}the pods of group job disagree about their minimum (berth.dev/group-min): "
+        "default/a0 has none, default/p0 has 2"
+    )
+    world.cache.apply_pod("a0", None)
+    members(world, 1, minimum=401)
+    assert explained(world).sentence == (f"{start}group job has a minimum above 400: Berth binds no more pods together")
 
 
 def test_groups_that_are_no_gang_or_invalid() -> None:

@@ -10,6 +10,7 @@ import orjson
 
 from extender.cli.cluster_dump import take_dump
 from extender.entry.console_process import application
+from extender.sandbox.apiserver.registry import RESOURCES
 from tests.commands import berth_beside
 from tests.eventually import eventually
 from tests.process_worlds import free_port, write_kubeconfig
@@ -42,7 +43,7 @@ async def test_the_life_of_a_gang_as_the_route_tells_it() -> None:
         found = await explained(b)
         assert found["outcome"] == "waiting"
         assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
-        assert found["members"][0]["reason"] == "waits until all pods of group job exist"
+        assert found["members"][0]["reason"] == "waits until at least 3 pods of group job and their claims exist"
         assert found["since"] == found["members"][0]["since"] != ""
 
         member(b, "p2")
@@ -104,11 +105,16 @@ async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: 
         assert fits["since"] == ""
         nodes = {"p0": (await s.filter("p0"))[0]}
         found = await eventually(lambda: gang_explained("planned", 2), "the console has the holds")
-        began = await eventually(lambda: first_attempt(people), "the console has the attempt")
-        assert found["sentence"].startswith("group default/job is planned: 2 pods with devices held on n1, n2")
+        planned_since = found["since"]
+        assert planned_since
+        plan = f"group default/job is planned: 2 pods with devices held on n1, n2, since {planned_since}"
+        assert found["sentence"] == plan
         assert {one["pod"]: one["node"] for one in found["plan"]}["default/p0"] == nodes["p0"]
-        assert (await gang_explained("planned", 2) or {})["since"] == began
+        assert (await people.get("/v1/explain/default/p0")).json()["sentence"] == (
+            f"pod default/p0 waits with its group: {plan}"
+        )
         nodes["p1"] = (await s.filter("p1"))[0]
+        assert (await gang_explained("planned", 2) or {})["since"] == planned_since
         assert set(await asyncio.gather(*(s.bind(name, node) for name, node in nodes.items()))) == {""}
         found = await eventually(lambda: gang_explained("runs", 0), "both are bound")
         assert {(one["pod"], one["state"], one["node"]) for one in found["members"]} == {
@@ -116,9 +122,27 @@ async def test_the_console_tells_serves_plan_and_its_begin_by_records(tmp_path: 
         }
 
 
-async def first_attempt(people: Any) -> str:
-    (found,) = (await people.get(PATH)).json()
-    return str(found["members"][0]["since"])
+async def test_bound_members_without_devices_are_read(tmp_path: Path) -> None:
+    """Only such a pod is bound. The console's cache has neither the pod nor a claim of it."""
+    cluster, notes = sandbox(), {"berth.dev/group": "job", "berth.dev/group-min": "3"}
+    cluster.apply(pod("leader", annotations=notes, nodeName="n1"))
+    for name in ("p0", "p1"):
+        cluster.apply(claim(name, 4))
+        cluster.apply(pod(name, name, annotations=notes))
+    async with cluster.serving() as api, console(api, free_port(), free_port()) as people:
+
+        async def both_wait() -> bool:
+            reply = await people.get(PATH)
+            return reply.status_code == 200 and len(reply.json()[0]["members"]) >= 2
+
+        await eventually(both_wait, "the console sees the members")
+        (found,) = (await people.get(PATH)).json()
+        assert (found["outcome"], found["bound"], found["missing"]) == ("fits", 1, 2)
+        assert {one["state"] for one in found["members"]} == {"bound", "waiting"}
+        assert (await people.get("/v1/explain/default/p0")).json()["outcome"] == "fits"
+        cluster.api.registry.delete(RESOURCES["", "pods"], ("default", "leader"))
+        (found,) = (await people.get(PATH)).json()
+        assert found["sentence"] == "group default/job waits for 1 pod: 2 of at least 3 exist"
 
 
 async def test_the_command(tmp_path: Path) -> None:
@@ -129,7 +153,7 @@ async def test_the_command(tmp_path: Path) -> None:
         url = str(b.client.base_url)
         code, out, err = await berth_beside(["explain", "group", "default/job", "--server", url])
         assert (code, err) == (1, "")
-        assert "group default/job fits nowhere: no domain has room for 4 pods together" in out
+        assert "group default/job does not fit in this fleet: even if all other pods ended, the most room" in out
         assert "named by berth.dev/group; 0 of at least 4 bound; topology none" in out
         assert "default/p3" in out
         code, out, _ = await berth_beside(["explain", "group", "default/job", "--server", url, "--output", "json"])
@@ -146,9 +170,12 @@ async def test_the_command(tmp_path: Path) -> None:
         offline = ["explain", "group", "default/job", "--snapshot", str(picture)]
         code, out, err = await berth_beside(offline)
         assert (code, err) == (1, "")
-        assert "the most room is across the cluster, for 3" in out
+        assert "the most room would be across the cluster, for 3 of 4 pods" in out
         code, out, _ = await berth_beside([*offline, "--without", "n0"])
-        assert "for 2" in out
+        assert "for 2 of 4 pods" in out
+        code, out, _ = await berth_beside(["explain", "pod", "default/p0", "--snapshot", str(picture)])
+        assert code == 1
+        assert "pod default/p0 waits with its group: group default/job does not fit in this fleet" in out
 
 
 async def test_wrong_words_of_the_command() -> None:
@@ -177,7 +204,10 @@ async def test_a_group_that_runs_is_explained_by_its_claims() -> None:
 
         await eventually(runs, "the watch shows the bound pods")
         found = await explained(b)
-        assert found["sentence"] == "group default/job: 3 pods with devices bound, and no pod waits"
+        assert found["sentence"] == (
+            "group default/job runs: 3 pods bound across the cluster; its minimum is 3, and no pod waits"
+        )
+        assert found["minimum"] == 3
         assert {one["node"] for one in found["members"]} == set(NODES)
 
 

@@ -10,7 +10,7 @@ import httpx
 from extender.cache import ClusterCache
 from extender.console import DecisionHistory
 from extender.console.active_policy import ActivePolicy
-from extender.console.explainer import Explainer
+from extender.console.explainer import Brief, Explainer
 from extender.console.fleet_overview import FleetOverview
 from extender.diagnosis import Scenario
 from extender.policy import Policy
@@ -115,9 +115,9 @@ class Counting(Explainer):
         super().__init__(b.console.cache, b.console.cluster.evaluator, DecisionHistory(), ActivePolicy(Policy()))
         self.count = 0
 
-    def known(self, *args: Any, **options: Any) -> dict[str, Any] | None:
+    def brief(self, *args: Any, **options: Any) -> Brief | None:
         self.count += 1
-        return super().known(*args, **options)
+        return super().brief(*args, **options)
 
 
 async def test_all_open_pages_share_the_explanations_of_one_second() -> None:

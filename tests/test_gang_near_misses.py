@@ -9,7 +9,7 @@ import pytest
 from extender.diagnosis.gang_question import where
 from extender.model import CallBudget, GroupPolicy
 from tests.explained_gangs import apply, explained, free, hold, members, occupy, racks, sentences
-from tests.gang_worlds import CLIQUE, RACK, GangWorld, key
+from tests.gang_worlds import CLIQUE, GPU, RACK, GangWorld, key
 from tests.running_berth import claim
 
 CORE = {"schedulingGroup": {"podGroupName": "job"}}
@@ -33,7 +33,7 @@ def test_pods_whose_end_makes_it_fit_are_the_fewest_and_do_make_it_fit() -> None
     )
     assert found.sentence == (
         "group default/job fits nowhere: no domain has room for 2 pods together; "
-        f"the most room is in {CLIQUE}=clique-a, for 1; it {sentences(found)[0]}"
+        f"the most room is now in {CLIQUE}=clique-a, for 1; it {sentences(found)[0]}"
     )
     assert not found.cut_short
     assert [(one.node, one.devices, one.pods, one.state) for one in found.holders] == [
@@ -111,7 +111,11 @@ def test_a_smaller_minimum_that_fits() -> None:
     found = explained(world)
     assert (found.room, found.level, found.domain) == (3, "", "")
     assert sentences(found) == ("fits with a minimum of 3 instead of 5 members",)
-    assert "the most room is across the cluster, for 3" in found.sentence
+    assert found.sentence == (
+        "group default/job does not fit in this fleet: even if all other pods ended, the most room would be across the "
+        "cluster, for 3 of 5 pods; it fits with a minimum of 3 instead of 5 members"
+    )
+    assert found.room_if_empty == 3
     members(world, 5, minimum=3)
     assert explained(world).outcome == "fits"
 
@@ -145,9 +149,98 @@ def test_a_domain_that_no_node_belongs_to() -> None:
     found = explained(world)
     assert found.outcome == "refused"
     assert found.sentence == (
-        f"group default/job fits nowhere: no node has the label {CLIQUE} that group job needs; "
-        "the most room is on node n1, for 1; it fits with topology preferred instead of required, across the cluster"
+        f"group default/job fits nowhere: no node with devices has the label {CLIQUE} that group job needs; "
+        "the most room is now on node n1, for 1; "
+        "it fits with topology preferred instead of required, across the cluster"
     )
+
+
+def test_the_label_is_only_on_nodes_that_the_gang_cannot_use() -> None:
+    """A node without devices, and one whose devices are of another kind."""
+    world = GangWorld()
+    for name in ("n1", "n2"):
+        world.add_node(name, "a100-pcie-8-bridged")
+    world.add_node("cpu", labels={CLIQUE: "c"})
+    members(world, 2, topology="required")
+    missing = f"no node with devices has the label {CLIQUE} that group job needs"
+    assert f"fits nowhere: {missing}" in explained(world).sentence
+    world.add_node("t4", "t4-4", {CLIQUE: "c"})
+    found = explained(world)
+    assert found.sentence == (
+        "group default/job does not fit in this fleet: "
+        "even if all other pods ended, the most room would be on node n1, for 1 of 2 pods; "
+        f"2 of 2 nodes with devices for its pods have no label {CLIQUE}, which it needs; "
+        "it fits with topology preferred instead of required, across the cluster"
+    )
+    assert not found.holders
+
+
+def test_a_gang_that_is_larger_than_the_fleet_names_no_holders() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "b1")
+    occupy(world, "other", "a1", 0, 8)
+    occupy(world, "small", "b1", 0, 1)
+    members(world, 9, gpus=8)
+    found = explained(world)
+    assert (found.outcome, found.room, found.room_if_empty) == ("refused", 1, 3)
+    assert found.sentence == (
+        "group default/job does not fit in this fleet: even if all other pods ended, the most room would be across the "
+        "cluster, for 3 of 9 pods; the most room is now across the cluster, for 1"
+    )
+    assert (found.misses, found.holders, found.held_in) == ((), (), "")
+
+
+def test_a_gang_that_is_larger_than_its_domain_would_fit_elsewhere_only_after_others_end() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2", "b1", "b2")
+    for node in ("a1", "a2", "b1", "b2"):
+        occupy(world, f"on-{node}", node, 0, 8)
+    members(world, 3, topology="required")
+    assert explained(world).sentence == (
+        "group default/job does not fit in this fleet: even if all other pods ended, "
+        f"the most room would be in {CLIQUE}=clique-a, for 2 of 3 pods; now no node has room even for one of them; "
+        "with topology preferred instead of required it would fit, but only after other pods end"
+    )
+
+
+def test_only_holders_of_devices_that_the_gang_could_use_are_named() -> None:
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    world.add_node("t4", "t4-4")
+    occupy(world, "other", "t4", 0, 4)
+    occupy(world, "large", "a1", 0, 8)
+    members(world, 2)
+    found = explained(world)
+    assert [one.pods for one in found.holders] == [("default/large",)]
+    assert found.held_in == "across the cluster"
+
+
+def test_devices_of_a_pool_that_nodes_share_do_not_count_as_never_free() -> None:
+    """They are not released, so the empty fleet proves nothing."""
+    world = GangWorld()
+    racks(world, "a1", "a2")
+    slice_ = {
+        "metadata": {"name": "shared", "uid": "shared"},
+        "spec": {
+            "driver": GPU,
+            "pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1},
+            "allNodes": True,
+            "devices": [{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}],
+        },
+    }
+    world.add_slice(slice_)
+    obj = claim("user", 1)
+    obj["status"] = {
+        "allocation": {
+            "devices": {"results": [{"request": "gpu", "driver": GPU, "pool": "shared", "device": "gpu-0"}]}
+        },
+        "reservedFor": [{"resource": "pods", "name": "user", "uid": "user"}],
+    }
+    world.add_claim(obj)
+    members(world, 17, gpus=1)
+    found = explained(world)
+    assert (found.outcome, found.room, found.room_if_empty) == ("refused", 16, None)
+    assert any("without default/user" in sentence for sentence in sentences(found))
 
 
 def test_what_is_held_for_another_gang() -> None:
@@ -245,6 +338,23 @@ def test_every_change_makes_a_random_gang_fit(seed: int) -> None:
         after = explained(changed)
         assert after.outcome == "fits", miss.sentence
         assert where(after.level, after.domain) in miss.sentence or "minimum" in miss.sentence
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_room_in_the_empty_fleet_is_that_of_a_random_cluster_without_other_pods(seed: int) -> None:
+    made = RandomWorld(seed)
+    found, empty = explained(made.build()), made.build()
+    snapshot = empty.cache.snapshot()
+    for claim_key, one in dict(snapshot.claims).items():
+        if one.allocation is not None:
+            empty.cache.apply_claim(claim_key, None)
+    for reservation in list(snapshot.reservations.values()):
+        empty.cache.release(reservation.pod_uid)
+    after = explained(empty)
+    assert found.outcome == "fits" or found.room_if_empty == (
+        after.room if after.outcome == "refused" else found.missing
+    )
+    assert ("does not fit in this fleet" in found.sentence) == (after.outcome == "refused")
 
 
 def test_a_member_returns_to_the_domain_of_those_that_run() -> None:

@@ -11,7 +11,7 @@ from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
 
 NODES = {f"n{i}": "a100-pcie-8-bridged" for i in range(3)}
-INCOMPLETE = "waits until all pods of group job exist"
+INCOMPLETE = "waits until at least 3 pods of group job and their claims exist"
 NO_ROOM = "no domain has room for all pods of group job together"
 
 

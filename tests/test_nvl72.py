@@ -194,7 +194,7 @@ async def test_an_unknown_domain_is_named(topology: str) -> None:
             assert answer["NodeNames"], "no domain is better than another"
         else:
             reasons = set(answer["FailedAndUnresolvableNodes"].values())
-            assert reasons == {f"no node has the label {CLIQUE} that group train needs"}
+            assert reasons == {f"no node with devices has the label {CLIQUE} that group train needs"}
 
 
 def label(b: Berthing, node: str, domain: str) -> None:

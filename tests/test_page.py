@@ -103,11 +103,16 @@ async def test_a_member_leads_to_its_group(tmp_path: Path) -> None:
         await b.filter("p0")
         await page.until("document.getElementById('waiting').innerText.includes('default/p0')")
         await page.run("openPod('default/p0')")
-        assert "Group default/job" in await opened(page, "default/p0")
+        text = await opened(page, "default/p0")
+        assert "pod default/p0 waits with its group: group default/job fits nowhere" in text
+        assert "IF IT WERE IN NO GROUP" in text.upper()
+        assert "Group default/job" in text
         await page.run("document.querySelector('#detail-body button').click()")
         text = await opened(page, "default/job")
         assert "no domain has room for 2 pods together" in text
         assert f"without default/held (2 devices on {node})" in text
+        assert "first attempt since all pods existed" in text
+        assert "HOLDERS ACROSS THE CLUSTER" in text.upper()
         assert "named by berth.dev/group · 0 of at least 2 bound · topology none" in text
         assert "default/p1" in text
         assert page.errors == []

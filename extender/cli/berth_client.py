@@ -36,10 +36,11 @@ class NodeReply(BaseModel):
 
 
 class WaitingPodReply(BaseModel):
-    """A pod that waits, with the reason."""
+    """A pod that waits, with the reason, and the number of pods of its group with the same reason."""
 
     pod: str
     sentence: str
+    pods: int = 1
 
 
 class DecidedPodReply(BaseModel):
@@ -166,6 +167,7 @@ class ExplanationReply(BaseModel):
     attempts: list[AttemptReply] = []
     decision: DecisionReply | None = None
     gang: str = ""
+    alone: str = ""
 
 
 class GroupMemberReply(BaseModel):
@@ -214,12 +216,15 @@ class GroupReply(BaseModel):
     topology: str
     topology_label: str
     since: str
+    since_event: str
     members: list[GroupMemberReply]
     plan: list[PlannedMemberReply]
     misses: list[GroupMissReply]
     cut_short: str
     holders: list[HolderReply]
     more_holders: int
+    held_in: str
+    remembered_since: str = ""
 
 
 def ask(server: str, token: str, path: str, shape: Any, body: bytes | None = None) -> Any:

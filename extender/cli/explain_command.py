@@ -20,7 +20,7 @@ from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
 from extender.cli.gang_findings import gangs_of
-from extender.cli.group_explanation import show_group
+from extender.cli.group_explanation import show_group, show_sentence
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import policy_of, policy_text
@@ -169,11 +169,10 @@ def _offline(cache: ClusterCache, name: str | None, policy: Policy | None, quest
             explainer.hypothetical(pod, claims, scenario, policy, question["narrate"])
             for pod, claims in hypothetical_pods(question["objects"])
         ]
-    key = explainer.named(name)
-    pod = next((pod for pod in cache.store.pods.values() if pod.key == key), None)
-    if pod is None:
+    found = explainer.known(explainer.named(name), scenario, policy, question["narrate"])
+    if found is None:
         raise UnknownPod(f"pod {one_line(name)} does not wait in this snapshot")
-    return [explainer.hypothetical(pod, (), scenario, policy, question["narrate"])]
+    return [found]
 
 
 def _offline_explainer(cache: ClusterCache) -> Explainer:
@@ -197,19 +196,19 @@ def _show(found: Json, output: Output) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160)
     decision: Json | None = found.get("decision")
     sentence = found["sentence"] if decision is None else _decided(found["pod"], decision)
-    console.print(f"[bold]{escape(sentence)}[/]")
-    if found.get("gang"):
-        console.print(f"its group is placed whole or not at all: berth explain group {escape(found['gang'])}")
+    if found.get("alone"):
+        show_sentence(console, sentence)
+    else:
+        console.print(f"[bold]{escape(sentence)}[/]")
     for miss in found.get("misses", ())[1:]:
         console.print(f"  or: {escape(miss)}")
-    if found.get("best"):
-        console.print(_best(found["best"]))
-    if found.get("groups"):
-        console.print(_groups(found["groups"], _WIDE if output == "wide" else _BRIEF))
-    if found.get("terms"):
-        console.print("selectors, term by term:")
-        for line in found["terms"]:
-            console.print(f"  {escape(line)}")
+    if found.get("gang"):
+        console.print(f"all about its group: berth explain group {escape(found['gang'])}")
+    if found.get("alone"):
+        more = "" if output == "wide" else " (its nodes: --output wide)"
+        console.print(f"if it were in no group: {escape(found['alone'])}{more}")
+    if not found.get("alone") or output == "wide":
+        _show_nodes(console, found, _WIDE if output == "wide" else _BRIEF)
     for line in found.get("narration", ()):
         console.print(f"  {escape(line)}")
     if found.get("change"):
@@ -220,6 +219,18 @@ def _show(found: Json, output: Output) -> None:
         console.print(f"{line}: {escape(reasons)}" if reasons else line)
     if decision is not None and output == "wide":
         console.print(_best([decision["chosen"]]))
+
+
+def _show_nodes(console: Console, found: Json, rows: int) -> None:
+    """Print what is true of the pod alone: the best nodes, the unschedulable ones, and the terms of its selectors."""
+    if found.get("best"):
+        console.print(_best(found["best"]))
+    if found.get("groups"):
+        console.print(_groups(found["groups"], rows))
+    if found.get("terms"):
+        console.print("selectors, term by term:")
+        for line in found["terms"]:
+            console.print(f"  {escape(line)}")
 
 
 def _decided(pod: str, decision: Json) -> str:

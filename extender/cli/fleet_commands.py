@@ -153,7 +153,8 @@ def _top(fleet: Json) -> Group:
     title = counted(fleet["waiting"], "pod waits", "pods wait")
     waiting = Table(title=title, title_justify="left", box=None, show_header=False)
     for pod in fleet["pending"][:_TOP_PODS]:
-        waiting.add_row(escape(pod["pod"]), escape(pod["sentence"]))
+        more = f" and {pod['pods'] - 1} more of its group" if pod.get("pods", 1) > 1 else ""
+        waiting.add_row(escape(f"{pod['pod']}{more}"), escape(pod["sentence"]))
     decided = Table(title="decisions", title_justify="left", box=None, show_header=False)
     for one in fleet["decisions"][:_TOP_DECISIONS]:
         gbps = f"{one['ring_gbps']} of {one['best_gbps']} GB/s" if one["ring_gbps"] else ""

@@ -13,10 +13,18 @@ from rich.table import Table
 Json = dict[str, Any]
 
 
+def show_sentence(console: Console, sentence: str) -> None:
+    """Print the sentence about a group, each part of it on a line of its own."""
+    first, *rest = sentence.split("; ")
+    console.print(f"[bold]{escape(first)}[/]")
+    for part in rest:
+        console.print(f"  {escape(part)}")
+
+
 def show_group(found: Json, rows: int) -> None:
     """Print an explanation with at most so many rows in each table."""
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(f"[bold]{escape(found['sentence'])}[/]")
+    show_sentence(console, found["sentence"])
     for miss in found["misses"][1:]:
         console.print(f"  or: it {escape(miss['sentence'])}")
     if found["cut_short"]:
@@ -30,7 +38,7 @@ def show_group(found: Json, rows: int) -> None:
         (one["node"], str(one["devices"]), ", ".join(one["pods"] or one["claims"]), one["state"], one["group"])
         for one in found["holders"]
     ]
-    title = "holders of devices in the domain with the most room"
+    title = f"holders of devices {found['held_in']}"
     _table(console, title, ("node", "devices", "pods", "state", "group"), holders, rows, found["more_holders"])
 
 
@@ -43,7 +51,9 @@ def _facts(found: Json) -> str:
     if found["topology_label"]:
         facts.append(f"one value of {found['topology_label']}")
     if found["since"] and found["outcome"] != "planned":
-        facts.append(f"first attempt {found['since']}")
+        start = found.get("remembered_since")
+        remembered = f" (attempts are remembered since {start})" if start else ""
+        facts.append(f"{found['since_event']} {found['since']}{remembered}")
     return "; ".join(facts)
 
 

@@ -7,8 +7,9 @@ from extender.console.active_policy import ActivePolicy
 from extender.console.authentication import ReviewResult, TokenReviewer
 from extender.console.console_service import Console, ConsoleCluster
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer, TooManyQuestions, UnknownGroup, UnknownPod, to_json
+from extender.console.explainer import Explainer, TooManyQuestions, UnknownPod, to_json
 from extender.console.fleet_overview import MOST_WATCHERS
+from extender.console.group_explainer import UnknownGroup
 from extender.console.ingest import StaleEpoch
 
 __all__ = [

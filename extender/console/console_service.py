@@ -20,6 +20,7 @@ from extender.console.event_recorder import EventRecorder
 from extender.console.explainer import Explainer
 from extender.console.fleet_overview import FleetOverview
 from extender.console.fleet_sampler import FleetSampler
+from extender.console.hold_times import HoldTimes
 from extender.console.ingest import Ingest
 from extender.console.remote_reservations import RemoteReservations
 from extender.console.shadow_policy import ShadowPolicy
@@ -97,7 +98,17 @@ class Console:
             self.policy.follow(lambda: self.cache.believe_agents_for(self.policy.policy.live_memory_seconds))
         self.policy.use(policy)
         self.history = DecisionHistory(now_rfc3339())
-        self.explainer = Explainer(self.cache, evaluator, self.history, self.policy, writer.read_pod, clock=clock)
+        self.hold_times = HoldTimes(now_rfc3339)
+        self.explainer = Explainer(
+            self.cache,
+            evaluator,
+            self.history,
+            self.policy,
+            writer.read_pod,
+            read_bound=None if self.cluster.shared else writer.read_bound_members,
+            held_at=self.hold_times.by_claim,
+            clock=clock,
+        )
         self.overview = FleetOverview(self.cache, self.history, self.explainer, clock)
         self.event_recorder = EventRecorder(self.explainer, self.history, writer, clock)
         self.auditor = Auditor(self.cache, client, writer, lambda: not self.informers.not_ready)
@@ -143,6 +154,7 @@ class Console:
                 self.history.record_decision(record)
                 self.shadow.bound(record)
             case Reserved() | Released():
+                self.hold_times.apply(record)
                 if not self.cluster.shared:
                     self.reservations.apply(epoch, record)
 

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from extender.model import ObjectKey, counted
+from extender.model import Code, ObjectKey, counted
 from extender.records import Attempted, Bound
 from extender.scheduling import Attempt, Decision
 
@@ -15,6 +15,7 @@ _BYTES = 8 << 20  # estimated size of all entries
 _ENTRY_BYTES, _ATTEMPT_BYTES, _REASON_BYTES, _DECISION_BYTES = 1024, 256, 160, 2048  # without texts
 _TEXT_BYTES, _PART_BYTES = 80, 128  # of one text without its characters, of one part without its texts
 _ATTEMPTS = 8  # per pod
+_INCOMPLETE = Code.GANG_INCOMPLETE.value.partition("{")[0]  # how the reason of a pod begins whose group is incomplete
 
 
 @dataclass(slots=True)
@@ -24,6 +25,8 @@ class PodHistory:
     pod: ObjectKey
     uid: str
     attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=_ATTEMPTS))
+    first_at: str = ""  # RFC 3339: the first attempt, also if `attempts` does not have it any more
+    complete_at: str = ""  # RFC 3339: the first attempt since all pods of its group existed
     decision: Decision | None = None
     version: int = 0  # of the decision history when this entry last changed
     size: int = _ENTRY_BYTES  # estimated bytes
@@ -37,6 +40,9 @@ class PodHistory:
         """Add an attempt. Returns by how many bytes the entry grew."""
         gone = _attempt_bytes(self.attempts[0]) if len(self.attempts) == _ATTEMPTS else 0
         self.attempts.append(attempt)
+        self.first_at = self.first_at or attempt.at
+        is_incomplete = any(text.startswith(_INCOMPLETE) for text, _ in attempt.reasons)
+        self.complete_at = "" if is_incomplete else self.complete_at or attempt.at
         return self._grow(_attempt_bytes(attempt) - gone)
 
     def set_decision(self, decision: Decision) -> int:

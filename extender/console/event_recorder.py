@@ -1,7 +1,8 @@
 """Writes an Event on a waiting pod when the reasons of its wait change: one sentence that says what would help.
 
 kube-scheduler writes the reasons themselves in its FailedScheduling Event. The event recorder writes one Event per
-change, at most one a minute per pod, and at most five a second in all. Events do not requeue pods.
+change, at most one a minute per pod, and at most five a second in all. Events do not requeue pods. The pods of a gang
+get the sentence about the gang, which is explained once for all of them that are queued.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import structlog
 from cachetools import LRUCache
 
 from extender.cluster import ClusterError, Writer
 from extender.console.decision_history import DecisionHistory
-from extender.console.explainer import Explainer
+from extender.console.explainer import Brief, Explainer
 from extender.model import ObjectKey
 
 _PAUSE_SECONDS = 0.2  # between two Events
@@ -24,7 +24,7 @@ _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
 _REST = 9.0  # pause after an explanation, as a multiple of the time that it took
-Json = dict[str, Any]
+_TELLING = ("refused", "gave-up", "blocked")  # outcomes that say more than kube-scheduler's own Event
 
 
 class EventRecorder:
@@ -87,26 +87,36 @@ class EventRecorder:
                 began = self._clock()
                 found = self._explained(pod)
                 rest = _REST * (self._clock() - began)
-                if found is not None:
-                    await self._record(uid, pod, found)
-                elif uid in self._recorded:  # so that the same reasons can cause an Event later
-                    self._recorded[uid] = "", self._recorded[uid][1]
-                await asyncio.sleep(max(_PAUSE_SECONDS, rest))
+                for other, name in ((uid, pod), *self._take_members(found)):
+                    if found is not None and found.outcome in _TELLING:
+                        await self._record(other, name, found)
+                    elif other in self._recorded:  # so that the same reasons can cause an Event later
+                        self._recorded[other] = "", self._recorded[other][1]
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                await asyncio.sleep(max(0.0, rest - _PAUSE_SECONDS))
             self._queued.clear()
 
-    def _explained(self, pod: ObjectKey) -> Json | None:
-        """Explain a pod; None if it does not wait or fits on a node now."""
+    def _take_members(self, found: Brief | None) -> list[tuple[str, ObjectKey]]:
+        """Take the other pods of an explained gang out of the queue."""
+        group = found.group if found is not None else None
+        taken = [(uid, pod) for uid, pod in self._queue.items() if group and self._explainer.group_of(uid) == group]
+        for uid, _ in taken:
+            del self._queue[uid]
+        return taken
+
+    def _explained(self, pod: ObjectKey) -> Brief | None:
+        """Explain a pod; None if it does not wait."""
         try:
-            found = self._explainer.known(pod, work_seconds=_WORK_SECONDS)
+            return self._explainer.brief(pod, _WORK_SECONDS)
         except Exception:  # noqa: BLE001 - a fault of one pod must not stop the Events of others
             self._log.exception("could not explain a pod", pod=str(pod))
             return None
-        return found if found is not None and found["outcome"] in ("refused", "blocked") else None
 
-    async def _record(self, uid: str, pod: ObjectKey, found: Json) -> None:
-        self._log.info("not placed", pod=str(pod), because=found["sentence"], nodes=found["nodes"])
+    async def _record(self, uid: str, pod: ObjectKey, found: Brief) -> None:
+        note = f"{found.sentence}; see berth explain group {found.group}" if found.group else found.sentence
+        self._log.info("not placed", pod=str(pod), because=note)
         try:
-            await self._writer.create_event("Pod", pod, uid, "NotPlaced", found["sentence"])
+            await self._writer.create_event("Pod", pod, uid, "NotPlaced", note)
             self.events += 1
         except ClusterError as error:
             self._log.warning("could not write an Event", pod=str(pod), problem=str(error))

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from extender.cache import ALL_NODES, ClusterCache
 from extender.cluster import ClusterError
 from extender.console.active_policy import ActivePolicy
+from extender.console.bound_member_reader import BoundMemberReader, ReadBound
 from extender.console.decision_history import DecisionHistory, PodHistory
+from extender.console.group_explainer import GroupExplainer
 from extender.diagnosis import (
     Explanation,
-    PlannerCaches,
+    GangExplanation,
     Scenario,
     apply_scenario,
     explain,
-    explain_gang,
     groups_named,
     no_devices,
     without_own_holds,
@@ -31,6 +33,8 @@ from extender.model import (
     CallBudget,
     CallBudgetSpent,
     Claim,
+    GroupKey,
+    Membership,
     ObjectKey,
     Pod,
     PoolKey,
@@ -41,11 +45,9 @@ from extender.model import (
 from extender.policy import Policy
 from extender.scheduling import (
     Evaluator,
-    GangMemory,
     PodRequirements,
     RankingCache,
     Skip,
-    gang_minimum,
     requirements_of,
 )
 from extender.wire import decode_pod
@@ -53,7 +55,7 @@ from extender.wire import decode_pod
 Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
-_MEMORY_BYTES = 4 << 20  # of evaluations for gangs
+_NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})
 _WAITING = 6  # questions; the last is answered within the 30 s for which `berth explain` waits
 
 
@@ -61,12 +63,18 @@ class UnknownPod(BerthError):
     """No pod of this name waits, and the history has no decision about it."""
 
 
-class UnknownGroup(BerthError):
-    """No pod that waits names a group of this name, and no claim has devices for one."""
-
-
 class TooManyQuestions(BerthError):
     """So many questions wait for their explanation that no other may wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Why a waiting pod is not placed, in one sentence: about its group if it is placed with its group."""
+
+    outcome: str
+    sentence: str
+    nearest: str  # the cheapest change that would help; if none is known, the sentence about the group, or ''
+    group: GroupKey | None = None  # with which the pod is placed; None if it is placed alone
 
 
 class Explainer:
@@ -84,11 +92,14 @@ class Explainer:
         policy: ActivePolicy,
         read_pod: Callable[[ObjectKey], Awaitable[Json]] | None = None,
         *,
+        read_bound: ReadBound | None = None,
+        held_at: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
         rankings_bytes: int = _RANKINGS_BYTES,
         waiting: int = _WAITING,
     ) -> None:
+        """`read_bound` is that of BoundMemberReader. `held_at` has the time of each hold by claim UID, as RFC 3339."""
         self._cache = cache
         self._evaluator = evaluator
         self._history = history
@@ -97,7 +108,8 @@ class Explainer:
         self._clock = clock
         self._work_seconds = work_seconds
         self._rankings = RankingCache(rankings_bytes)
-        self._planner_caches = PlannerCaches(self._rankings, GangMemory(_MEMORY_BYTES))
+        self._bound_members = BoundMemberReader(cache, read_pod, read_bound)
+        self._groups = GroupExplainer(cache, evaluator, history, policy, self._rankings, held_at, clock)
         self._most_waiting = waiting
         self._waiting = 0
         self._turn = asyncio.Lock()
@@ -126,7 +138,11 @@ class Explainer:
         Raises UnknownPod or TooManyQuestions.
         """
         async with self._in_turn():
-            found = self.known(key, scenario, policy, narrated)
+            pod = self._waiting_pod(key)
+            membership = pod.membership if pod is not None else None
+            groups = {membership.key: [pod]} if pod is not None and membership is not None else {}
+            async with self._bound_members.known(groups):
+                found = self.known(key, scenario, policy, narrated)
         return found or await self._read(key)
 
     def known(
@@ -140,25 +156,61 @@ class Explainer:
     ) -> Json | None:
         """Explain a waiting pod, or return the decision of a bound pod from the history; None for any other pod.
 
-        `work_seconds` limits the work; by default it is the limit of the explainer.
+        A pod that is placed with its group gets the outcome of the group, and `alone` says what is true of the pod
+        alone. `work_seconds` limits the work; by default it is the limit of the explainer.
         """
-        entry, pods = self._history.newest(key), self._cache.store.pods
-        pod = pods.get(entry.uid) if entry is not None else None
-        pod = pod or next((pod for pod in pods.values() if pod.key == key), None)
+        entry, pod = self._history.newest(key), self._waiting_pod(key)
         if pod is not None:
-            found = self.hypothetical(pod, (), scenario or Scenario(), policy, narrated, work_seconds=work_seconds)
-            told = {"remembered_since": self._history.since, "gang": self._gang_of(pod)}
-            return {**found, **told, **(self._record(entry) if entry else {})}
+            found = self._of_waiting(pod, scenario or Scenario(), policy, narrated, work_seconds)
+            return {**found, "remembered_since": self._history.since, **(self._record(entry) if entry else {})}
         if entry is None or entry.decision is None:
             return None
-        return {"pod": str(key), "outcome": "bound", "remembered_since": self._history.since, **self._record(entry)}
+        told = {"remembered_since": self._history.since, "gang": self._groups.of_bound(entry.pod, entry.uid)}
+        return {"pod": str(key), "outcome": "bound", **told, **self._record(entry)}
 
-    def _gang_of(self, pod: Pod) -> str:
-        """The gang of a pod as namespace/name; '' if it is in none."""
-        membership = pod.membership
-        if membership is None or not gang_minimum(membership, self._cache.snapshot()):
-            return ""
-        return str(membership.key)
+    def brief(self, key: ObjectKey, work_seconds: float) -> Brief | None:
+        """Why a pod waits, in brief; None if it does not wait."""
+        pod = self._waiting_pod(key)
+        if pod is None:
+            return None
+        group = self._groups.of_member(pod, Scenario(), None, work_seconds)
+        if group is not None and pod.membership is not None:
+            known = group.sentence if group.outcome != "unfinished" else ""
+            nearest = next((_of_group(group, miss.sentence) for miss in group.misses), known)
+            key_of_group = pod.membership.key
+            return Brief(group.outcome, group.sentence, nearest, key_of_group if key_of_group.name else None)
+        found = self.hypothetical(pod, (), Scenario(), None, work_seconds=work_seconds)
+        return Brief(found["outcome"], found["sentence"], next(iter(found["misses"]), ""))
+
+    def group_of(self, uid: str) -> GroupKey | None:
+        """The group that a waiting pod names; None if it names none or does not wait."""
+        pod = self._cache.store.pods.get(uid)
+        return pod.membership.key if pod is not None and pod.membership is not None else None
+
+    def _waiting_pod(self, key: ObjectKey) -> Pod | None:
+        entry, pods = self._history.newest(key), self._cache.store.pods
+        pod = pods.get(entry.uid) if entry is not None else None
+        return pod or next((pod for pod in pods.values() if pod.key == key), None)
+
+    def _of_waiting(
+        self, pod: Pod, scenario: Scenario, policy: Policy | None, narrated: str, work_seconds: float | None
+    ) -> Json:
+        """The explanation of a waiting pod; that of its group comes first if the pod is placed with it."""
+        seconds, began = self._work_seconds if work_seconds is None else work_seconds, self._clock()
+        group = self._groups.of_member(pod, scenario, policy, seconds)
+        left = seconds - (self._clock() - began)
+        alone = self.hypothetical(pod, (), scenario, policy, narrated, work_seconds=left)
+        named = _group_named_by(pod)
+        if group is None:
+            return {**alone, "gang": named}
+        return {
+            **alone,
+            "outcome": group.outcome,
+            "sentence": f"pod {pod.key} waits with its group: {group.sentence}" if named else group.sentence,
+            "misses": [_of_group(group, miss.sentence) for miss in group.misses],
+            "gang": named,
+            "alone": alone["sentence"],
+        }
 
     async def group(self, key: ObjectKey, scenario: Scenario | None = None) -> list[Json]:
         """Explain the groups of this name: more than one if their pods name them in different ways.
@@ -166,27 +218,19 @@ class Explainer:
         Raises UnknownGroup or TooManyQuestions.
         """
         async with self._in_turn():
-            return self.known_groups(key, scenario or Scenario())
+            groups = groups_named(self._cache.snapshot(), key.namespace, key.name)
+            async with self._bound_members.known(groups) as said:
+                return self.known_groups(key, scenario or Scenario(), said)
 
-    def known_groups(self, key: ObjectKey, scenario: Scenario) -> list[Json]:
+    def known_groups(
+        self, key: ObjectKey, scenario: Scenario, bound_members: Mapping[GroupKey, Membership] = _NO_MEMBERS
+    ) -> list[Json]:
         """Explain the groups of this name as if the scenario were real. They share the work limit.
 
-        Raises UnknownGroup.
+        `bound_members` is what a bound pod of each group says, for groups of which no pod waits. Raises UnknownGroup.
         """
-        snapshot = self._cache.snapshot()
-        groups = groups_named(snapshot, key.namespace, key.name)
-        if not groups:
-            raise UnknownGroup(f"no pod that waits, and no claim with devices, belongs to a group {one_line(str(key))}")
-        changed = apply_scenario(snapshot, (), scenario)
-        caches = self._planner_caches if changed is snapshot else PlannerCaches(RankingCache(), GangMemory())
-        budget = CallBudget(self._work_seconds, sys.maxsize, self._clock)
-        budget.mark_progress()
-        context, found = self._evaluator.evaluation_context(changed, budget), []
-        for group, pods in groups.items():
-            known = {pod.uid: tuple(entry.attempts) for pod in pods if (entry := self._history.entry(pod.uid))}
-            explanation = explain_gang(group, pods, changed, self._policy.policy, context, caches, known)
-            found.append({**to_json(explanation), "remembered_since": self._history.since})
-        return found
+        groups = self._groups.named(key, scenario, self._work_seconds, bound_members)
+        return [{**to_json(group), "remembered_since": self._history.since} for group in groups]
 
     async def _read(self, key: ObjectKey) -> Json:
         """Explain a pod that neither cache nor history has, from its object: a bound pod without devices, or the
@@ -209,7 +253,8 @@ class Explainer:
             outcome, sentence = "not-ours", f"{no_devices(pod)}; the pod is bound to node {pod.node_name}"
         else:
             raise unknown
-        return {"pod": str(key), "outcome": outcome, "sentence": sentence, "remembered_since": self._history.since}
+        told = {"remembered_since": self._history.since, "gang": _group_named_by(pod)}
+        return {"pod": str(key), "outcome": outcome, "sentence": sentence, **told}
 
     async def hypothetical_all(
         self,
@@ -296,6 +341,16 @@ class Explainer:
 def _unfinished(pod: Pod, why: str) -> Json:
     found: Json = to_json(Explanation(str(pod.key), "unfinished", f"pod {pod.key}: {why}"))
     return found
+
+
+def _group_named_by(pod: Pod) -> str:
+    """The group as namespace/name; '' without one."""
+    membership = pod.membership
+    return str(membership.key) if membership is not None and membership.key.name else ""
+
+
+def _of_group(group: GangExplanation, miss: str) -> str:
+    return f"group {group.group} {miss}"
 
 
 def to_json(found: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from typing import Any
 
 from cachetools import LRUCache
@@ -21,7 +21,7 @@ _PERIOD_SECONDS = 1.0  # between two updates to a page
 _DECISIONS = 100  # decisions in one update
 _EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
 _WORK_SECONDS = 0.1  # of one explanation
-_PENDING = 50  # waiting pods that are listed; `waiting` counts all
+_PENDING = 50  # rows of waiting pods; `waiting` counts all pods
 MOST_WATCHERS = 64
 _LIFE_SECONDS = 600.0  # of one stream of updates; a client that never reads may take all that a quiet fleet sends
 
@@ -108,11 +108,14 @@ class FleetOverview:
             return
         self._refreshed_at = self._clock()
         self._find_unrecorded()
-        waiting = self._unschedulable()[:_PENDING]
-        todo = [entry for entry in waiting if self._nearest.get(entry.uid, (0, ""))[0] != entry.version]
+        todo = [
+            entry
+            for entry, _ in self._waiting_rows(self._unschedulable())
+            if self._nearest.get(entry.uid, (0, ""))[0] != entry.version
+        ]
         for entry in todo[:_EXPLAINED]:
-            found = self._explainer.known(entry.pod, work_seconds=_WORK_SECONDS) or {}
-            self._nearest[entry.uid] = entry.version, next(iter(found.get("misses") or ()), "")
+            found = self._explainer.brief(entry.pod, _WORK_SECONDS)
+            self._nearest[entry.uid] = entry.version, found.nearest if found is not None else ""
             self._refreshes += 1
 
     def _find_unrecorded(self) -> None:
@@ -129,6 +132,20 @@ class FleetOverview:
     def _unschedulable(self) -> list[PodHistory]:
         return self._history.unschedulable(self._cache.store.pods)
 
+    def _waiting_rows(self, waiting: Iterable[PodHistory]) -> list[tuple[PodHistory, int]]:
+        """At most _PENDING of these pods. Pods of one group with one reason are one row: the first pod, and how many.
+
+        So a large gang leaves room for others.
+        """
+        rows: dict[Hashable, tuple[PodHistory, int]] = {}
+        for entry in waiting:
+            group = self._explainer.group_of(entry.uid)
+            key = (group, entry.attempts[-1].reasons) if group is not None else entry.uid
+            first, pods = rows.get(key, (entry, 0))
+            if pods or len(rows) < _PENDING:
+                rows[key] = first, pods + 1
+        return list(rows.values())
+
     def _row(self, node_info: NodeInfo) -> Json:
         known = self._rows.get(node_info.node.name)
         if known is None or known[0] is not node_info:
@@ -139,22 +156,26 @@ class FleetOverview:
         recent = self._history.recent(_DECISIONS, since)
         decided = [_decision(entry) for entry in recent if entry.decision is not None]
         waiting = self._unschedulable()
-        pending = [_pending(entry, self._nearest.get(entry.uid, (0, ""))[1]) for entry in waiting[:_PENDING]]
+        pending = [
+            _pending(entry, pods, self._nearest.get(entry.uid, (0, ""))[1])
+            for entry, pods in self._waiting_rows(waiting)
+        ]
         start = f" since {self._history.since}" if self._history.since else ""
         sentence = f"no filter request is remembered{start}"
         pending += [
-            {"pod": str(pod), "since": "", "sentence": sentence, "nearest": ""}
+            {"pod": str(pod), "pods": 1, "since": "", "sentence": sentence, "nearest": ""}
             for pod in self._unrecorded[: _PENDING - len(pending)]
         ]
         return {"pending": pending, "waiting": len(waiting) + len(self._unrecorded), "decisions": decided}
 
 
-def _pending(entry: PodHistory, nearest: str) -> Json:
+def _pending(entry: PodHistory, pods: int, nearest: str) -> Json:
     last = entry.attempts[-1] if entry.attempts else None
     reasons = [f"{text} on {counted(count, 'node')}" for text, count in last.reasons] if last is not None else []
     return {
         "pod": str(entry.pod),
-        "since": entry.attempts[0].at if last else "",
+        "pods": pods,
+        "since": entry.first_at,
         "sentence": "; ".join(reasons),
         "nearest": nearest,
     }

@@ -6,13 +6,9 @@ without a console does not import this package. This package has no I/O, clock o
 
 from extender.diagnosis.consistency import KINDS, Finding, check_consistency
 from extender.diagnosis.explain import Explanation, explain, no_devices
-from extender.diagnosis.explain_gang import (
-    GangExplanation,
-    PlannerCaches,
-    explain_gang,
-    groups_named,
-)
+from extender.diagnosis.explain_gang import PlannerCaches, explain_gang, groups_named
 from extender.diagnosis.fleet_stats import FleetStats, fleet_stats
+from extender.diagnosis.gang_explanation import GangExplanation, GangHistory, MemberHistory
 from extender.diagnosis.near_misses import claims_on
 from extender.diagnosis.node_rows import claim_rows, node_detail, row, totals
 from extender.diagnosis.scenario import Scenario, apply_scenario, devices_of, without_own_holds
@@ -23,6 +19,8 @@ __all__ = [
     "Finding",
     "FleetStats",
     "GangExplanation",
+    "GangHistory",
+    "MemberHistory",
     "PlannerCaches",
     "Scenario",
     "apply_scenario",

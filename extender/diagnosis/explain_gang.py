@@ -6,12 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from extender.allocation import Snapshot
-from extender.diagnosis.device_holders import Holder, uses_by_node
-from extender.diagnosis.gang_near_misses import gang_near_misses
-from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.model import SCHEDULER, CallBudgetSpent, Code, GroupKey, GroupSource, Pod
+from extender.diagnosis.gang_explanation import ExplainedMember, GangExplanation, GangHistory, PlannedMember
+from extender.diagnosis.gang_question import GangQuestion, where
+from extender.diagnosis.gang_refusal import gang_refusal
+from extender.model import (
+    SCHEDULER,
+    CallBudgetSpent,
+    Code,
+    GroupKey,
+    GroupSource,
+    Membership,
+    Pod,
+    Reason,
+    Reservation,
+    counted,
+)
 from extender.policy import Policy
 from extender.scheduling import (
+    MOST_TOGETHER,
+    NODE,
     Attempt,
     EvaluationContext,
     Gang,
@@ -24,69 +37,15 @@ from extender.scheduling import (
     UnreadyMember,
     disagreement,
     gang_members,
+    gang_minimum,
     gang_of,
     held_results,
-    no_room,
     placed_members,
     plan_sizes,
 )
 
-_HOLDERS = 12  # in one explanation
-Attempts = Mapping[str, Sequence[Attempt]]
-"""The remembered attempts by UID of the pod, the oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedMember:
-    """A pod of the group. `state` is 'bound', 'held', 'binding', 'waiting', 'gated', 'deleted' or 'not-ours'.
-
-    `reason` and `since` (RFC 3339) are those of the attempts that are remembered; '' without any.
-    """
-
-    pod: str
-    state: str
-    node: str = ""  # on which it is bound or has devices
-    reason: str = ""
-    since: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedMember:
-    """Where a member would be placed now, or has devices held."""
-
-    pod: str
-    node: str
-    devices: tuple[str, ...]  # driver/pool/device
-
-
-@dataclass(frozen=True, slots=True)
-class GangExplanation:
-    """The explanation of a group.
-
-    `outcome` is 'no-gang' (no minimum), 'runs' (the minimum is bound), 'planned' (serve holds devices), 'waiting' (for
-    pods or claims), 'blocked' (a member is invalid), 'fits', 'refused' (no domain has room), 'gave-up' (whether one
-    has room is not known), or 'unfinished' (the budget of the call ended).
-    """
-
-    group: str
-    source: str  # the field, label or annotation by which its pods name it
-    outcome: str
-    sentence: str
-    minimum: int = 0
-    bound: int = 0
-    missing: int = 0  # members that must still be bound
-    topology: str = ""
-    topology_label: str = ""
-    members: tuple[ExplainedMember, ...] = ()
-    since: str = ""  # RFC 3339: the plan, or else the first attempt that is remembered
-    level: str = ""  # the domain of the plan, or the one with the most room
-    domain: str = ""
-    room: int = 0  # members that fit there
-    plan: tuple[PlannedMember, ...] = ()
-    misses: tuple[GangNearMiss, ...] = ()  # changes that would make it fit, the cheapest first
-    cut_short: str = ""  # why not all changes were tried
-    holders: tuple[Holder, ...] = ()  # of devices in the domain with the most room, the most devices first
-    more_holders: int = 0
+_UNSEEN = "the others do not exist, have ended, or are bound without devices"
+_POD_GROUPS = (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +57,17 @@ class PlannerCaches:
 
 
 def groups_named(snapshot: Snapshot, namespace: str, name: str) -> dict[GroupKey, list[Pod]]:
-    """The groups of this name, with those of their pods that the cache has: they have no node yet."""
+    """The groups of this name, with those of their pods that the cache has: they have no node yet.
+
+    The name of a LeaderWorkerSet stands for all its groups of which a pod waits.
+    """
     keys = [GroupKey(namespace, source, name) for source in GroupSource]
     found: dict[GroupKey, list[Pod]] = {key: [] for key in keys if snapshot.claims_of_group(key)}
     for pod in snapshot.pods.values():
         membership = pod.membership
-        if membership is not None and (membership.key.namespace, membership.key.name) == (namespace, name):
+        if membership is None or membership.key.namespace != namespace:
+            continue
+        if name in (membership.key.name, membership.owner):
             found.setdefault(membership.key, []).append(pod)
     return found
 
@@ -115,16 +79,19 @@ def explain_gang(
     policy: Policy,
     context: EvaluationContext,
     caches: PlannerCaches,
-    attempts: Attempts,
+    history: GangHistory,
+    bound_member: Membership | None = None,
 ) -> GangExplanation:
-    """The explanation of a group. `pods` are those without a node, as `groups_named` gives them."""
+    """The explanation of a group. `pods` are those without a node, as `groups_named` gives them.
+
+    `bound_member` is what a bound pod says about the group; it is used if no pod waits.
+    """
     if not pods:
-        return _all_bound(key, snapshot)
-    asking = min(pods, key=lambda pod: (not pod.is_waiting, pod.scheduler != SCHEDULER, pod.key))
+        return _all_bound(key, bound_member or _membership_by_object(key, snapshot), snapshot, policy)
+    asking = min(pods, key=lambda pod: (not _counts(pod), pod.key))
     assert asking.membership is not None
     gang = gang_of(asking, asking.membership, snapshot)
-    waiting = tuple(pod for pod in gang.waiting if pod.is_waiting)
-    gang = replace(gang, waiting=waiting)
+    gang = replace(gang, waiting=tuple(pod for pod in gang.waiting if _counts(pod)))
     found = GangExplanation(
         str(key),
         key.source.value,
@@ -135,26 +102,45 @@ def explain_gang(
         gang.missing,
         gang.topology,
         gang.topology_label,
-        (*_bound(key, snapshot), *_members(gang, pods, snapshot, attempts)),
-        _first_attempt(waiting, attempts),
+        (*_bound(key, snapshot), *_members(gang, pods, snapshot, history)),
+        *_since(gang, history),
     )
-    if asking.membership.problem:
-        return replace(found, outcome="blocked", sentence=f"group {key} is refused: {asking.membership.problem}")
+    problem = _problem(gang, pods, snapshot)
+    if problem:
+        return replace(found, outcome="blocked", sentence=problem)
     if not gang.minimum:
-        text = f"group {key} is no gang: its minimum is not known or below 2, so each pod is placed alone"
+        text = f"group {key} is no gang: {_why_no_gang(asking.membership, snapshot)}, so each pod is placed alone"
         return replace(found, outcome="no-gang", sentence=text)
-    different = disagreement(key, gang.waiting)
-    if different:
-        return replace(found, outcome="blocked", sentence=different)
     if not gang.missing:
-        text = f"group {key} has its minimum of {_pods(gang.minimum)} bound; each other pod is placed alone"
-        return replace(found, outcome="runs", sentence=text)
-    held = _held(waiting, snapshot)
+        return _runs(found, gang, snapshot, policy)
+    held = _held(gang.waiting, snapshot)
     if held:
-        return _planned(found, waiting, held, attempts)
+        return _planned(found, gang, held, history, snapshot, policy)
     if not gang.is_complete:
-        return replace(found, sentence=_incomplete(gang, pods))
-    return _explain(found, gang, snapshot, policy, context, caches)
+        return replace(found, sentence=_incomplete(gang, pods, snapshot))
+    found = _explain(found, gang, snapshot, policy, context, caches)
+    return replace(found, sentence=found.sentence + _last_answer(gang, history)) if found.outcome == "fits" else found
+
+
+def _counts(pod: Pod) -> bool:
+    """Whether the pod counts as a member that waits."""
+    return pod.is_waiting and pod.scheduler == SCHEDULER
+
+
+def _problem(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
+    """Why no plan is made, whatever devices are free; '' without such a reason."""
+    for pod in sorted(pods, key=lambda pod: (not _counts(pod), pod.key)):
+        if pod.membership is not None and pod.membership.problem:
+            group = f"group {gang.key} is rejected: " if gang.key.name else ""
+            return f"{group}pod {pod.key}: {pod.membership.problem}"
+    memberships = [pod.membership for pod in gang.waiting if pod.membership is not None]
+    if any(gang_minimum(membership, snapshot) for membership in memberships):
+        different = disagreement(gang.key, gang.waiting)
+        if different:
+            return f"group {gang.key} is rejected: {different}"
+    if gang.minimum > MOST_TOGETHER:
+        return f"group {gang.key} is rejected: {Reason(Code.GANG_TOO_LARGE, (gang.key.name, str(MOST_TOGETHER)))}"
+    return ""
 
 
 def _explain(
@@ -177,19 +163,81 @@ def _explain(
             if isinstance(result, GangPlan):
                 return _fits(found, members.first(size), result, snapshot)
         assert isinstance(result, GangShortage)
-        return _without_room(found, question, result)
     except CallBudgetSpent:
         text = f"group {gang.key}: the work limit of an explanation ended the plan: ask again"
         return replace(found, outcome="unfinished", sentence=text)
+    refusal = gang_refusal(question, result)
+    return replace(
+        found,
+        outcome="gave-up" if result.gave_up and not refusal.never else "refused",
+        sentence=refusal.sentence,
+        level=result.level,
+        domain=result.domain,
+        room=result.room,
+        room_if_empty=refusal.room_if_empty,
+        misses=refusal.misses,
+        cut_short=refusal.cut_short,
+        holders=refusal.holders,
+        more_holders=refusal.more_holders,
+        held_in=refusal.held_in,
+    )
 
 
 # -- members -------------------------------------------------------------------------------------------------------
 
 
-def _all_bound(key: GroupKey, snapshot: Snapshot) -> GangExplanation:
+def _all_bound(key: GroupKey, membership: Membership | None, snapshot: Snapshot, policy: Policy) -> GangExplanation:
+    """The explanation of a group of which no pod waits."""
     members = _bound(key, snapshot)
-    sentence = f"group {key}: {_pods(len(members))} with devices bound, and no pod waits"
-    return GangExplanation(str(key), key.source.value, "runs", sentence, bound=len(members), members=members)
+    have = f"group {key} has {counted(len(members), 'pod')} bound, and no pod waits"
+    found = GangExplanation(str(key), key.source.value, "bound", have, bound=len(members), members=members)
+    if membership is None:
+        return replace(found, sentence=f"{have}; its minimum is not known here")
+    object_policy = snapshot.group_policies.get(membership.policy_key)
+    label = object_policy.topology_label if object_policy is not None else ""
+    minimum = gang_minimum(membership, snapshot)
+    found = replace(
+        found,
+        minimum=minimum,
+        missing=max(minimum - len(members), 0),
+        topology=membership.topology,
+        topology_label=label,
+    )
+    if not minimum:
+        return replace(
+            found, outcome="no-gang", sentence=f"{have}; it is no gang: {_why_no_gang(membership, snapshot)}"
+        )
+    found = _in_domain(found, [member.node for member in members], snapshot, policy)
+    if not found.missing:
+        place = where(found.level, found.domain)
+        text = f"group {key} runs: {counted(len(members), 'pod')} bound {place}; its minimum is {minimum}"
+        return replace(found, outcome="runs", sentence=f"{text}, and no pod waits")
+    text = f"group {key} has {len(members)} of at least {minimum} pods bound, and no pod waits"
+    why = "the others do not exist or have ended" if _knows_all_bound(key, snapshot) else _UNSEEN
+    return replace(found, outcome="waiting", sentence=f"{text}: {why}")
+
+
+def _knows_all_bound(key: GroupKey, snapshot: Snapshot) -> bool:
+    """Whether bound members without devices were read, too. Claims do not show them."""
+    return key in snapshot.bound_members
+
+
+def _membership_by_object(key: GroupKey, snapshot: Snapshot) -> Membership | None:
+    """The membership of a pod without annotations, if the object of the group is known."""
+    owner = key.name.rpartition("-")[0] if key.source is GroupSource.LEADER_WORKER_SET else key.name
+    membership = Membership(key, owner=owner)
+    return membership if membership.policy_key in snapshot.group_policies else None
+
+
+def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
+    policy, source = snapshot.group_policies.get(membership.policy_key), membership.key.source
+    if source is GroupSource.LEADER_WORKER_SET and policy is None:
+        return f"LeaderWorkerSet {membership.owner} is not known"
+    if source is GroupSource.LEADER_WORKER_SET and policy is not None and policy.sequential:
+        return f"LeaderWorkerSet {membership.owner} starts the workers after the leader (startupPolicy LeaderReady)"
+    if source in _POD_GROUPS and policy is None and not membership.minimum:
+        return f"PodGroup {membership.owner} is not known"
+    return "its minimum is not known or below 2"
 
 
 def _bound(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
@@ -204,18 +252,18 @@ def _bound(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:
     return tuple(sorted(found, key=lambda member: member.pod))
 
 
-def _members(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot, attempts: Attempts) -> Iterable[ExplainedMember]:
+def _members(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot, history: GangHistory) -> Iterable[ExplainedMember]:
     """The pods without a node, in rank order, and then those that do not count."""
     held = {r.pod_uid: r for r in snapshot.reservations.values()}
-    counted = {pod.uid for pod in gang.waiting}
-    others = sorted((pod for pod in pods if pod.uid not in counted), key=lambda pod: pod.key)
+    counting = {pod.uid for pod in gang.waiting}
+    others = sorted((pod for pod in pods if pod.uid not in counting), key=lambda pod: pod.key)
     for pod in (*gang.waiting, *others):
-        known, reservation = attempts.get(pod.uid, ()), held.get(pod.uid)
+        known, reservation = history.of(pod.uid), held.get(pod.uid)
         state = reservation.state.value if reservation is not None else "waiting"
-        if pod.uid not in counted:
+        if pod.uid not in counting:
             state = "deleted" if pod.deleting else "gated" if pod.gated else "not-ours"
         node = reservation.node if reservation is not None else ""
-        yield ExplainedMember(str(pod.key), state, node, _reason(pod, known), known[0].at if known else "")
+        yield ExplainedMember(str(pod.key), state, node, _reason(pod, known.attempts), known.first_at)
 
 
 def _reason(pod: Pod, known: Sequence[Attempt]) -> str:
@@ -226,15 +274,23 @@ def _reason(pod: Pod, known: Sequence[Attempt]) -> str:
     return reasons or pod.unschedulable
 
 
-def _first_attempt(pods: Iterable[Pod], attempts: Attempts) -> str:
-    return min((known[0].at for pod in pods if (known := attempts.get(pod.uid))), default="")
+def _since(gang: Gang, history: GangHistory) -> tuple[str, str]:
+    """The first attempt since all pods existed, or the first attempt while they do not; and which of both it is."""
+    known, is_complete = [history.of(pod.uid) for pod in gang.waiting], bool(gang.minimum) and gang.is_complete
+    times = [one.complete_at if is_complete else one.first_at for one in known]
+    since = min(filter(None, times), default="")
+    return since, "first attempt since all pods existed" if is_complete else "first attempt"
 
 
-def _incomplete(gang: Gang, pods: Sequence[Pod]) -> str:
-    exist = len(gang.waiting) + gang.placed.total()
-    text = f"group {gang.key} waits for {_pods(gang.minimum - exist)}: {exist} of at least {gang.minimum} exist"
-    gated = sum(pod.gated for pod in pods)
-    return f"{text}, and {gated} more with scheduling gates" if gated else text
+def _incomplete(gang: Gang, pods: Sequence[Pod], snapshot: Snapshot) -> str:
+    exist, minimum = len(gang.waiting) + gang.placed.total(), gang.minimum
+    text = f"group {gang.key} waits for {counted(minimum - exist, 'pod')}: {exist} of at least {minimum} exist"
+    gated = sum(pod.gated and not pod.deleting for pod in pods)
+    foreign = sum(pod.scheduler != SCHEDULER for pod in pods)
+    text += f", and {gated} more with scheduling gates" if gated else ""
+    text += f", and {foreign} more of another scheduler than {SCHEDULER}" if foreign else ""
+    is_unsure = gang.placed and not _knows_all_bound(gang.key, snapshot)
+    return text + (" (bound pods without devices are not counted)" if is_unsure else "")
 
 
 def _unready(found: GangExplanation, member: UnreadyMember) -> GangExplanation:
@@ -247,36 +303,58 @@ def _unready(found: GangExplanation, member: UnreadyMember) -> GangExplanation:
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 
-def _held(pods: Iterable[Pod], snapshot: Snapshot) -> dict[str, PlannedMember]:
-    """The members whose claims serve has reserved, by UID. A reservation that an allocation replaced is gone."""
-    names, found = {pod.uid: str(pod.key) for pod in pods}, dict[str, PlannedMember]()
-    for reservation in snapshot.reservations.values():
-        name = names.get(reservation.pod_uid)
-        if name is not None:
-            before = found.get(reservation.pod_uid)
-            devices = tuple(str(result.device) for result in reservation.results)
-            found[reservation.pod_uid] = PlannedMember(
-                name, reservation.node, (*(before.devices if before is not None else ()), *devices)
-            )
+def _runs(found: GangExplanation, gang: Gang, snapshot: Snapshot, policy: Policy) -> GangExplanation:
+    found = _in_domain(found, gang.placed, snapshot, policy)
+    place = where(found.level, found.domain)
+    text = f"group {found.group} has its minimum of {counted(gang.minimum, 'pod')} bound {place}"
+    return replace(found, outcome="runs", sentence=f"{text}; each other pod is placed alone")
+
+
+def _in_domain(found: GangExplanation, nodes: Iterable[str], snapshot: Snapshot, policy: Policy) -> GangExplanation:
+    """With the tightest domain that all these nodes are in."""
+    names = sorted(set(nodes))
+    if len(names) == 1:
+        return replace(found, level=NODE, domain=names[0])
+    labels = [snapshot.node_infos[name].node.labels for name in names if name in snapshot.node_infos]
+    for level in policy.group_levels:
+        values = {of_node.get(level) for of_node in labels}
+        value = next(iter(values), None)
+        if len(values) == 1 and value is not None:
+            return replace(found, level=level, domain=value)
+    return found
+
+
+def _held(pods: Iterable[Pod], snapshot: Snapshot) -> dict[str, list[tuple[str, Reservation]]]:
+    """The reservations of members, by UID, with their claims' UIDs. One that an allocation replaced is gone."""
+    uids, found = {pod.uid for pod in pods}, dict[str, list[tuple[str, Reservation]]]()
+    for claim_uid, reservation in snapshot.reservations.items():
+        if reservation.pod_uid in uids:
+            found.setdefault(reservation.pod_uid, []).append((claim_uid, reservation))
     return found
 
 
 def _planned(
-    found: GangExplanation, pods: Sequence[Pod], held: Mapping[str, PlannedMember], attempts: Attempts
+    found: GangExplanation,
+    gang: Gang,
+    held: Mapping[str, Sequence[tuple[str, Reservation]]],
+    history: GangHistory,
+    snapshot: Snapshot,
+    policy: Policy,
 ) -> GangExplanation:
-    plan = tuple(held[pod.uid] for pod in pods if pod.uid in held)
-    since = _planned_since(held, attempts)
-    nodes = _some(sorted({member.node for member in plan}))
-    text = f"group {found.group} is planned: {_pods(len(plan))} with devices held on {nodes}"
+    plan = []
+    for pod in gang.waiting:
+        own = [reservation for _, reservation in held.get(pod.uid, ())]
+        if own:
+            devices = tuple(str(result.device) for reservation in own for result in reservation.results)
+            plan.append(PlannedMember(str(pod.key), own[0].node, devices))
+    times = (history.held_at.get(claim_uid, "") for own in held.values() for claim_uid, _ in own)
+    since = min(filter(None, times), default="")
+    nodes = sorted({member.node for member in plan})
+    found = _in_domain(found, [*nodes, *gang.placed], snapshot, policy)
+    place = f" {where(found.level, found.domain)}" if found.level and found.level != NODE else ""
+    text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {_some(nodes)}{place}"
     text += f", since {since}" if since else ""
-    return replace(found, outcome="planned", sentence=text, plan=plan, since=since or found.since)
-
-
-def _planned_since(uids: Iterable[str], attempts: Attempts) -> str:
-    """When the first member got its node; '' if no attempt shows that. A plan begins after the last refusal."""
-    last = [known[-1] for uid in uids if (known := attempts.get(uid))]
-    refused = max((attempt.at for attempt in last if not attempt.fitting), default="")
-    return min((attempt.at for attempt in last if attempt.fitting and attempt.at >= refused), default="")
+    return replace(found, outcome="planned", sentence=text, plan=tuple(plan), since=since, since_event="planned")
 
 
 def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot: Snapshot) -> GangExplanation:
@@ -286,7 +364,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
             node, placement = plan.placements[pod.uid]
             devices = tuple(str(result.device) for result in held_results(snapshot.node_infos[node], placement))
             placed.append(PlannedMember(str(pod.key), node, devices))
-    text = f"group {found.group} fits: {_pods(len(placed))} {where(plan.level, plan.domain)}"
+    text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
     return replace(
         found,
         outcome="fits",
@@ -298,50 +376,13 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
     )
 
 
-def _without_room(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
-    near = gang_near_misses(question, shortage)
-    reason = no_room(question.gang, question.snapshot, question.policy)
-    if shortage.gave_up:
-        text = f"group {found.group}: the planner gave up, because its claims allow too many combinations"
-        text += ": a plan may exist"
-    elif reason.code is Code.GANG_NO_DOMAIN:
-        text = f"group {found.group} fits nowhere: {reason}"
-    else:
-        text = f"group {found.group} fits nowhere: no domain has room for {_pods(shortage.members)} together"
-    if shortage.room:
-        text += f"; the most room is {where(shortage.level, shortage.domain)}, for {shortage.room}"
-    if near.found:
-        text += f"; it {near.found[0].sentence}"
-    found = replace(
-        found,
-        outcome="gave-up" if shortage.gave_up else "refused",
-        sentence=text,
-        level=shortage.level,
-        domain=shortage.domain,
-        room=shortage.room,
-        misses=near.found,
-        cut_short=near.cut_short,
-    )
-    return _with_holders(found, question, shortage)
-
-
-def _with_holders(found: GangExplanation, question: GangQuestion, shortage: GangShortage) -> GangExplanation:
-    """Without the holders if the budget ends first."""
-    snapshot, budget = question.snapshot, question.context.budget
-    try:
-        domains = widest_domains(question, shortage)
-        own = {pod.uid for pod in question.gang.waiting}
-        node_infos = (snapshot.node_infos[name] for domain in domains[:1] for name in domain.nodes)
-        uses = uses_by_node(node_infos, snapshot, question.gang.key, own, budget)
-    except CallBudgetSpent:
-        return found
-    holders = [use.holder for uses_there in uses.values() for use in uses_there]
-    holders.sort(key=lambda one: (-one.devices, one.node, one.pods, one.claims))
-    return replace(found, holders=tuple(holders[:_HOLDERS]), more_holders=max(len(holders) - _HOLDERS, 0))
-
-
-def _pods(count: int) -> str:
-    return f"{count} {'pod' if count == 1 else 'pods'}"
+def _last_answer(gang: Gang, history: GangHistory) -> str:
+    """The newest answer to a waiting member, if it was a rejection: what kube-scheduler lacks is not in the plan."""
+    last = [known[-1] for pod in gang.waiting if (known := history.of(pod.uid).attempts)]
+    newest = max(last, key=lambda attempt: attempt.at, default=None)
+    if newest is None or newest.fitting or not newest.reasons:
+        return ""
+    return f"; its last answer, at {newest.at}, was: {newest.reasons[0][0]}"
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

@@ -7,50 +7,62 @@ change, and only changes with a plan are named. They are few, and not all that e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where
 from extender.diagnosis.gang_releases import GangReleases
 from extender.model import CallBudgetSpent
-from extender.scheduling import GangPlan, GangShortage, PodRequirements
+from extender.scheduling import GangPlan, GangProblem, GangShortage, PodRequirements
 
 _FOUND = 5  # the cheapest near misses, in one explanation
 _SIZES = 3  # smaller minimums that are tried
 
 
-@dataclass(frozen=True, slots=True)
 class GangNearMisses:
-    """The near misses, the cheapest first."""
+    """Near misses of a gang. `shortage` is the result of a plan for its minimum. No method raises CallBudgetSpent.
 
-    found: tuple[GangNearMiss, ...]
-    cut_short: str  # why more changes were not tried; '' if all were
+    `cut_short` says why not all changes were tried; '' if all were.
+    """
+
+    def __init__(self, shortage: GangShortage) -> None:
+        self._shortage = shortage
+        self._found: list[GangNearMiss] = []
+        self.cut_short = ""
+
+    def cheapest(self) -> tuple[GangNearMiss, ...]:
+        """The near misses found so far, the cheapest first; of equal ones, the gang's own changes first."""
+        return tuple(sorted(self._found, key=lambda one: (one.pods, one.devices))[:_FOUND])
+
+    def try_own_changes(self, question: GangQuestion) -> None:
+        """Try the gang without its own constraints, and with a smaller minimum."""
+        self._collect(chain(_by_constraint(question), _by_minimum(question, self._shortage)))
+
+    def try_ends(self, question: GangQuestion) -> None:
+        """Try the end of other pods."""
+        releases = GangReleases(question, self._shortage)
+        self._collect(releases.near_misses())
+        self.cut_short = self.cut_short or releases.cut_short
+
+    def _collect(self, near_misses: Iterator[GangNearMiss]) -> None:
+        try:
+            for one in near_misses:
+                self._found.append(one)
+        except CallBudgetSpent:
+            self.cut_short = "the work limit of an explanation ended the search for changes: ask again"
 
 
-def gang_near_misses(question: GangQuestion, shortage: GangShortage) -> GangNearMisses:
-    """The near misses of a gang. `shortage` is the result of a plan for its minimum. Never raises CallBudgetSpent."""
-    releases = GangReleases(question, shortage)
-    found, cut_short = list[GangNearMiss](), ""
-    try:
-        for one in chain(_by_constraint(question), _by_minimum(question, shortage), releases.near_misses()):
-            found.append(one)
-        cut_short = releases.cut_short
-    except CallBudgetSpent:
-        cut_short = "the work limit of an explanation ended the search for changes: ask again"
-    ordered = sorted(found, key=lambda one: (one.pods, one.devices))  # of equal ones, the gang's own changes first
-    return GangNearMisses(tuple(ordered[:_FOUND]), cut_short)
+def less_constrained(problem: GangProblem) -> Iterator[tuple[GangProblem, str]]:
+    """The gang without one of its own constraints on the domain, and how to say so."""
+    if problem.topology == "required":
+        yield replace(problem, topology="preferred"), "with topology preferred instead of required"
+    if problem.topology_label:
+        wanted = f"without the constraint to one value of {problem.topology_label}"
+        yield replace(problem, topology_label=""), wanted
 
 
 def _by_constraint(question: GangQuestion) -> Iterator[GangNearMiss]:
-    """The gang without its own constraints on the domain."""
-    problem = question.problem(question.gang.missing)
-    changes = []
-    if problem.topology == "required":
-        changes.append((replace(problem, topology="preferred"), "with topology preferred instead of required"))
-    if problem.topology_label:
-        wanted = f"without the constraint to one value of {problem.topology_label}"
-        changes.append((replace(problem, topology_label=""), wanted))
-    for changed, wanted in changes:
+    for changed, wanted in less_constrained(question.problem(question.gang.missing)):
         found = question.plan(changed)
         if isinstance(found, GangPlan):
             yield GangNearMiss(0, 0, f"fits {wanted}, {where(found.level, found.domain)}")

@@ -29,7 +29,10 @@ from extender.scheduling import (
 
 @dataclass(frozen=True, slots=True)
 class GangQuestion:
-    """A gang without room, and what the planner needs. `rankings` and `memory` follow the snapshot."""
+    """A gang without room, and what the planner needs. `rankings` and `memory` follow the snapshot.
+
+    `usable` are the nodes that a member could use if all other workloads ended; None if they are not known.
+    """
 
     gang: Gang
     members: GangMembers
@@ -38,6 +41,7 @@ class GangQuestion:
     context: EvaluationContext
     rankings: RankingCache
     memory: GangMemory
+    usable: frozenset[str] | None = None
 
     def problem(self, size: int) -> GangProblem:
         """The problem of the first members, so many pods."""
@@ -68,14 +72,18 @@ def where(level: str, domain: str) -> str:
 
 
 def widest_domains(question: GangQuestion, shortage: GangShortage) -> list[Domain]:
-    """The widest domains that may hold the gang: the one with the most room, then those with the most free devices."""
+    """The widest domains that may hold the gang: the one with the most room, then those with the most free devices.
+
+    Only with their usable nodes. Raises CallBudgetSpent.
+    """
     node_infos = question.snapshot.node_infos
+    usable = node_infos.keys() if question.usable is None else node_infos.keys() & question.usable
     problem = question.problem(question.gang.missing)
-    levels = Domains(problem, question.snapshot, node_infos)
+    levels = Domains(problem, question.snapshot, usable)
     widest: Sequence[Domain] = ()
     for level in levels.wider():
         widest = level
-    widest = widest or levels.single(node_infos)
+    widest = widest or levels.single(usable)
 
     def order(domain: Domain) -> tuple[bool, int, object]:
         question.context.budget.check()

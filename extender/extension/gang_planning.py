@@ -75,7 +75,7 @@ class GangPlanning:
         if not self._filter_service.has_time(gang.key.namespace):
             raise CallBudgetSpent
         kept = before.settled if before is not None else frozenset()
-        members = self._members(gang, kept) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
+        members = self._members(gang, kept) if gang.is_complete else _incomplete(gang)
         if isinstance(members, Reason):
             return members
         different = disagreement(gang.key, members.pods)
@@ -148,7 +148,7 @@ class GangPlanning:
         if not isinstance(found, UnreadyMember):
             return found
         if isinstance(found.why, Pending):
-            return Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
+            return _incomplete(gang)
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
     def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason | GangShortage:
@@ -190,6 +190,10 @@ class GangPlanning:
         """Raises CallBudgetSpent."""
         rankings = self._filter_service.rankings
         return plan_gang(problem, self._cache.snapshot(), attempt.context, rankings, self._memory)
+
+
+def _incomplete(gang: Gang) -> Reason:
+    return Reason(Code.GANG_INCOMPLETE, (gang.key.name, str(gang.minimum)))
 
 
 def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:

@@ -104,7 +104,7 @@ class GangScheduler:
         if minimum > MOST_TOGETHER:
             return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
         if is_incomplete(membership, minimum, snapshot):
-            return self._incomplete(pod, membership, names)
+            return self._incomplete(pod, membership, minimum, names)
         if len(placed_members(key, snapshot)) >= minimum:
             return None
         waiting = self.waiting.get(key)
@@ -116,12 +116,12 @@ class GangScheduler:
             return self._rejected(pod, names, waiting.reason)
         return self._plan(pod, membership, names)
 
-    def _incomplete(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult:
+    def _incomplete(self, pod: Pod, membership: Membership, minimum: int, names: Sequence[str]) -> FilterResult:
         """Too few members exist. Some may be bound without a claim that shows it, so they are read now and then."""
         key = membership.key
         if self._bound_members.want(key):
             self.rescheduled.set()
-        return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name,)))
+        return self._wait(key, pod, names, Reason(Code.GANG_INCOMPLETE, (key.name, str(minimum))))
 
     def _waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for the end of another gang's plan."""

@@ -65,7 +65,7 @@ from extender.model.device import (
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
 from extender.model.node_selector import NodeSelector, Requirement, Term, lacks_label_or_has, only_node
 from extender.model.plurals import counted
-from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership
+from extender.model.pod_group import GroupKey, GroupPolicy, GroupSource, Membership, name_on_claims
 from extender.model.quantity import (
     BINARY_SI,
     MAX_INT64,
@@ -175,6 +175,7 @@ __all__ = [
     "lacks_label_or_has",
     "lowest",
     "members",
+    "name_on_claims",
     "newest_slices",
     "one_line",
     "only_node",

@@ -43,6 +43,12 @@ class GroupKey(NamedTuple):
         return self.name if self.source is GroupSource.BERTH else f"{self.source.value}={self.name}"
 
 
+def name_on_claims(text: str) -> str:
+    """The name of the group that GroupKey.on_claims gave."""
+    prefix = next((f"{source.value}=" for source in GroupSource if text.startswith(f"{source.value}=")), "")
+    return text.removeprefix(prefix)
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
     """What a pod says about its group. The minimum may also stand on the group's object, see GroupPolicy."""

@@ -43,9 +43,9 @@ class Code(Enum):
     NODE_UNKNOWN = "node is not known yet"
     EXTENDED_STALE = "the extended-resource claim of an earlier attempt is being removed"
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
-    GANG_INCOMPLETE = "waits until all pods of group {0} exist"
+    GANG_INCOMPLETE = "waits until at least {1} pods of group {0} and their claims exist"
     GANG_NO_ROOM = "no domain has room for all pods of group {0} together"
-    GANG_NO_DOMAIN = "no node has the label {1} that group {0} needs"
+    GANG_NO_DOMAIN = "no node with devices has the label {1} that group {0} needs"
     GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
     GANG_UNFINISHED = "planning group {0} takes longer than one call: Berth continues it when the pod is retried"
     GANG_TOO_LARGE = "group {0} has a minimum above {1}: Berth binds no more pods together"
@@ -86,9 +86,9 @@ DESCRIPTIONS = {
     Code.CLAIM_FULL: "A claim can be reserved for at most 256 pods, and this claim has reached that limit.",
     Code.NODE_UNKNOWN: "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
-    Code.GANG_INCOMPLETE: "Fewer pods of the group exist than its minimum. They are requeued when the last appears.",
+    Code.GANG_INCOMPLETE: "Fewer exist. They are requeued when the last appears. `berth explain` says how many exist.",
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
-    Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that no node has. See `group_levels`.",
+    Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that only nodes without devices have, or none.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",
     Code.GANG_UNFINISHED: "The call used up `evaluation_seconds`. After a few seconds Berth requeues the pods.",
     Code.GANG_TOO_LARGE: "Each bind of the minimum waits for the others, and keeps a connection meanwhile.",

@@ -8,6 +8,7 @@ from extender.scheduling.collected_domain import CollectedDomain
 from extender.scheduling.decision import Attempt, Decision, ScoredNode, runner_up_text, scored_node
 from extender.scheduling.domains import NODE, Domain, Domains, natural
 from extender.scheduling.emptied_domains import EmptiedDomains, domains_by_room
+from extender.scheduling.emptied_fleet import EmptiedFleet
 from extender.scheduling.equivalence_key import ignores_identity
 from extender.scheduling.evaluate import EvaluationContext, FilterStatus, Unschedulable, evaluate, problem_for
 from extender.scheduling.evaluator import Evaluator
@@ -64,6 +65,7 @@ __all__ = [
     "Domain",
     "Domains",
     "EmptiedDomains",
+    "EmptiedFleet",
     "EvaluationContext",
     "Evaluator",
     "FilterStatus",

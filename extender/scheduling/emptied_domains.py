@@ -47,6 +47,28 @@ def _free(node_info: NodeInfo) -> int:
     return (node_info.inventory.reachable & ~node_info.busy).bit_count()
 
 
+class EmptyNodes:
+    """Nodes without the workloads of others. Nodes that are equal once they are empty share one state."""
+
+    def __init__(self) -> None:
+        self._states: dict[Hashable, NodeState] = {}
+
+    def of(self, node_info: NodeInfo, kept: Sequence[Result]) -> NodeInfo:
+        """The node on which only the devices `kept`, and those of pools that other nodes share, are in use."""
+        found, state = with_own_pools_released(node_info, kept), None if kept else _empty_state(node_info)
+        return replace(found, state=self._states.setdefault(state, found.state)) if state is not None else found
+
+
+def own_devices(own_claims: Mapping[ObjectKey, str], snapshot: Snapshot) -> dict[str, list[Result]]:
+    """The devices of a gang, by node. `own_claims` are the claims of its pods with their nodes."""
+    found: dict[str, list[Result]] = {}
+    for key, node in own_claims.items():
+        claim = snapshot.claims.get(key)
+        if claim is not None and claim.allocation is not None:
+            found.setdefault(node, []).extend(claim.allocation.results)
+    return found
+
+
 class EmptiedDomains:
     """Plans one gang on domains in which only the devices of the gang itself are in use.
 
@@ -62,7 +84,7 @@ class EmptiedDomains:
         self._evaluation = evaluation
         self._rankings = RankingCache()
         self._memory = GangMemory()
-        self._states: dict[Hashable, NodeState] = {}
+        self._empty_nodes = EmptyNodes()
         self._too_small: set[Hashable] = set()
         self._versions = count()
 
@@ -72,7 +94,7 @@ class EmptiedDomains:
         The last value has the nodes of the domain that some member could use, and is empty if it cannot hold the gang.
         """
         snapshot = newest()
-        kept = self._kept(snapshot)
+        kept = own_devices(self._own_claims, snapshot)
         known = [name for name in domain.nodes if name in snapshot.node_infos]
         kind = frozenset(Counter(self._kind(snapshot.node_infos[name], kept) for name in known).items())
         if kind in self._too_small:
@@ -83,7 +105,7 @@ class EmptiedDomains:
             snapshot = newest()
             for name in known[start : start + _STEP]:
                 if name in snapshot.node_infos:
-                    emptied[name] = self._emptied(snapshot.node_infos[name], kept.get(name, ()))
+                    emptied[name] = self._empty_nodes.of(snapshot.node_infos[name], kept.get(name, ()))
             yield None
         for _ in range(_TRIES):
             found = self._planned(hypothetical_snapshot(newest(), emptied, next(self._versions)))
@@ -113,23 +135,10 @@ class EmptiedDomains:
         """The number of units of each class that may use the node, whatever devices it has."""
         return tuple(class_.allowed_on(node_info.node) for class_ in self._classes)
 
-    def _kept(self, snapshot: Snapshot) -> dict[str, list[Result]]:
-        """The devices of the gang itself, by node."""
-        found: dict[str, list[Result]] = {}
-        for key, node in self._own_claims.items():
-            claim = snapshot.claims.get(key)
-            if claim is not None and claim.allocation is not None:
-                found.setdefault(node, []).extend(claim.allocation.results)
-        return found
-
     def _kind(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:
         """Nodes of one kind have equal room once they are empty."""
         state = None if node_info.node.name in kept else _empty_state(node_info)
         return state or node_info.node.name, self._allowed(node_info), node_info.node.allocatable
-
-    def _emptied(self, node_info: NodeInfo, kept: Sequence[Result]) -> NodeInfo:
-        found, state = with_own_pools_released(node_info, kept), None if kept else _empty_state(node_info)
-        return replace(found, state=self._states.setdefault(state, found.state)) if state is not None else found
 
 
 def _empty_state(node_info: NodeInfo) -> Hashable | None:

@@ -34,6 +34,11 @@ class Gang:
         """How many members must still be bound, so that the minimum runs."""
         return max(self.minimum - self.placed.total(), 0)
 
+    def required_label(self, levels: Sequence[str]) -> str:
+        """The label of which all members must have one value; '' if they need not. `levels` are those of the policy."""
+        nearest = next(iter(levels), "") if self.topology == "required" else ""
+        return self.topology_label or nearest
+
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
     """How many members of the group must run together; 0 if the group is no gang."""

@@ -103,10 +103,9 @@ def gang_problem(
 
 
 def no_room(gang: Gang, snapshot: Snapshot, policy: Policy) -> Reason:
-    """Why the planner found no plan without giving up: no node has the label of the domain, or no domain has room."""
-    label = gang.topology_label
-    if not label and gang.topology == "required":
-        label = next(iter(policy.group_levels), "")
-    if label and not snapshot.nodes_by_label(label):
+    """Why the planner found no plan without giving up: no domain has room, or no node with devices has its label."""
+    label, node_infos = gang.required_label(policy.group_levels), snapshot.node_infos
+    labelled = (name for names in snapshot.nodes_by_label(label).values() for name in names if name in node_infos)
+    if label and not any(node_infos[name].inventory.places for name in labelled):
         return Reason(Code.GANG_NO_DOMAIN, (gang.key.name, label))
     return Reason(Code.GANG_NO_ROOM, (gang.key.name,))

@@ -15,6 +15,7 @@ TOPOLOGIES = ("required", "preferred", "none")
 _KUEUE_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 _LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+_LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 _JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 # Labels and annotations that have the pod's index in its group; the first that a pod has counts.
 _RANKS = (
@@ -91,8 +92,18 @@ def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) 
         named |= {source: labels.get(source.value) for source in _JOBS}
     for source, name in named.items():
         if type(name) is str and name:
-            return source, name[:_MOST_NAME]
+            return source, (_leader(labels) if source is GroupSource.LEADER_WORKER_SET else "") or name[:_MOST_NAME]
     return None
+
+
+def _leader(labels: Mapping[str, object]) -> str:
+    """The name of the group's leader pod, which users know: the group key is a hash of it. '' if the labels lack it.
+
+    With the group identity Hash, the index is that hash, and the result begins with the name of the LeaderWorkerSet.
+    """
+    owner, index = labels.get(_LWS_NAME), labels.get(_LWS_GROUP)
+    is_known = type(owner) is str and type(index) is str and owner and index
+    return f"{owner}-{index}"[:_MOST_NAME] if is_known else ""
 
 
 def _minimum(source: GroupSource, notes: Mapping[str, object]) -> int:

@@ -158,17 +158,17 @@ function showTotals() {
   );
 }
 
-function card(title, text, open) {
-  const content = [el("strong", { textContent: title }), el("small", { textContent: text })];
-  return el("li", {}, el("button", { type: "button", onclick: open }, ...content));
-}
+const card = (title, text, open) => el("li", {}, el("button", { type: "button", onclick: open },
+  el("strong", { textContent: title }), el("small", { textContent: text })));
 
 const note = (text) => el("li", { className: "empty", textContent: text });
 
 function showLists() {
   const why = (pod) => [pod.sentence, pod.nearest].filter(Boolean).join(" — ");
-  const waiting = fleet.pending.map((pod) => card(pod.pod, why(pod), () => openPod(pod.pod)));
-  if (fleet.waiting > waiting.length) waiting.push(note(`and ${fleet.waiting - waiting.length} more`));
+  const title = (pod) => pod.pods > 1 ? `${pod.pod} and ${pod.pods - 1} more of its group` : pod.pod;
+  const waiting = fleet.pending.map((pod) => card(title(pod), why(pod), () => openPod(pod.pod)));
+  const left = fleet.waiting - fleet.pending.reduce((sum, pod) => sum + pod.pods, 0);
+  if (left > 0) waiting.push(note(`and ${left} more`));
   $("waiting").replaceChildren(...(waiting.length ? waiting : [note("No pod waits for devices.")]));
   const decided = fleet.decisions.map((d) => card(d.pod, decision(d), () => openPod(d.pod)));
   $("decisions").replaceChildren(...(decided.length ? decided : [note("No decisions yet.")]));
@@ -244,9 +244,8 @@ async function openPod(pod) {
     const section = (title, content) => parts.push(el("h3", { textContent: title }), content);
     if (found.sentence) parts.push(el("p", { textContent: found.sentence }));
     if (found.gang) {
-      const opener = el("button", { type: "button", textContent: `Group ${found.gang}` });
-      opener.onclick = () => openGroup(found.gang);
-      parts.push(el("p", {}, "Its group is placed whole or not at all: ", opener));
+      const opener = el("button", { type: "button", onclick: () => openGroup(found.gang) }, `Group ${found.gang}`);
+      parts.push(el("p", {}, "All about its group: ", opener));
     }
     if (found.decision) {
       const { at, chosen } = found.decision;
@@ -254,6 +253,7 @@ async function openPod(pod) {
       parts.push(el("p", { textContent: `Bound at ${at}: ${text}` }), scoreTable([chosen]));
     }
     if (found.misses?.length) section("What would help", bullets(found.misses));
+    if (found.alone) section("If it were in no group", el("p", { textContent: found.alone }));
     if (found.best?.length) section("Best nodes", scoreTable(found.best));
     if (found.groups?.length) {
       const rows = found.groups.map((g) => [g.nodes, g.reason, g.examples.join(", "), g.causes.join("; ")]);
@@ -283,7 +283,7 @@ function groupParts(found) {
   const minimum = found.minimum && `${found.bound} of at least ${found.minimum} bound`;
   const topology = found.topology && `topology ${found.topology}`;
   const label = found.topology_label && `one value of ${found.topology_label}`;
-  const since = found.since && `since ${found.since}`;
+  const since = found.since && `${found.since_event} ${found.since}`;
   parts.push(quiet([`named by ${found.source}`, minimum, topology, label, since].filter(Boolean).join(" · ")));
   if (found.misses.length) section("What would help", bullets(found.misses.map((miss) => miss.sentence)));
   if (found.cut_short) parts.push(quiet(found.cut_short));
@@ -291,9 +291,9 @@ function groupParts(found) {
   section("Members", table(["pod", "state", "node", "reason", "first attempt"], members));
   const plan = found.plan.map((p) => [p.pod, p.node, p.devices.join(", ")]);
   if (plan.length) section("Plan", table(["pod", "node", "devices"], plan));
-  const holders = found.holders.map((h) =>
-    [h.node, h.devices, (h.pods.length ? h.pods : h.claims).join(", "), h.state, h.group]);
-  if (holders.length) section("Holders of devices", table(["node", "devices", "pods", "state", "group"], holders));
+  const names = (h) => (h.pods.length ? h.pods : h.claims).join(", ");
+  const holders = found.holders.map((h) => [h.node, h.devices, names(h), h.state, h.group]);
+  if (holders[0]) section(`Holders ${found.held_in}`, table(["node", "devices", "pods", "state", "group"], holders));
   if (found.more_holders) parts.push(quiet(`and ${found.more_holders} more`));
   return parts;
 }

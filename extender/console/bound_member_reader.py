@@ -1,0 +1,67 @@
+"""Reads what the cache does not have about the bound members of groups: it only has their claims.
+
+A member without devices has no claim, so a gang of which some members are bound may seem incomplete. And if no pod of a
+group waits, only a bound pod says what the minimum is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from extender.cache import ClusterCache
+from extender.cluster import ClusterError
+from extender.model import GroupKey, Membership, ObjectKey, Pod, WireError
+from extender.scheduling import gang_minimum, is_incomplete
+from extender.wire import decode_pod
+
+Json = dict[str, Any]
+ReadPod = Callable[[ObjectKey], Awaitable[Json]]
+ReadBound = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
+
+
+class BoundMemberReader:
+    """`read_bound` takes a namespace and returns, for each group, UID to node; None if the cache has them anyway."""
+
+    def __init__(self, cache: ClusterCache, read_pod: ReadPod | None, read_bound: ReadBound | None) -> None:
+        self._cache = cache
+        self._read_pod = read_pod
+        self._read_bound = read_bound
+
+    @asynccontextmanager
+    async def known(self, groups: Mapping[GroupKey, Sequence[Pod]]) -> AsyncIterator[dict[GroupKey, Membership]]:
+        """Meanwhile the cache has all bound members of the groups that seem incomplete.
+
+        `groups` have their pods without a node. Yields what a bound pod says about each group without such pods.
+        """
+        lacking = [key for key, pods in groups.items() if not pods or self._seems_incomplete(pods[0])]
+        placed: Mapping[GroupKey, Mapping[str, str]] = {}
+        if lacking and self._read_bound is not None:
+            with suppress(ClusterError, WireError):
+                placed = await self._read_bound(lacking[0].namespace)
+                for key in lacking:
+                    self._cache.use_bound_members(key, placed.get(key, {}))
+        try:
+            yield {key: said for key, pods in groups.items() if not pods and (said := await self._said(key))}
+        finally:
+            for key in lacking if self._read_bound is not None else ():
+                self._cache.use_bound_members(key, None)
+
+    def _seems_incomplete(self, pod: Pod) -> bool:
+        snapshot, membership = self._cache.snapshot(), pod.membership
+        minimum = gang_minimum(membership, snapshot) if membership is not None else 0
+        return membership is not None and minimum > 0 and is_incomplete(membership, minimum, snapshot)
+
+    async def _said(self, key: GroupKey) -> Membership | None:
+        """What a bound pod of the group says; None if none can be read."""
+        snapshot = self._cache.snapshot()
+        claims = (snapshot.claims[claim] for claim in snapshot.claims_of_group(key))
+        names = [consumer.name for claim in claims for consumer in claim.reserved_for]
+        if not names or self._read_pod is None:
+            return None
+        try:
+            said = decode_pod(await self._read_pod(ObjectKey(key.namespace, min(names)))).membership
+        except (ClusterError, WireError):
+            return None
+        return said if said is not None and said.key == key else None
