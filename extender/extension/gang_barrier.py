@@ -62,7 +62,7 @@ class GangBarrier:
 
     def _check(self, forming: FormingGang) -> None:
         """Raise BindError if the plan has ended, or if its deadline has passed."""
-        self._gangs.expire()
+        self._gangs.plans.expire()
         if forming.ended:
             raise BindError(f"no pod of group {forming.key.name} is bound: {forming.ended}")
 
@@ -75,18 +75,18 @@ class GangBarrier:
             raise
         except BerthError as error:
             if forming is not None and forming.committed:
-                self._gangs.leave(forming, pod.uid)
+                self._gangs.plans.leave(forming, pod.uid)
             elif forming is not None:
-                self._gangs.fail(forming, f"pod {pod.key}: {error}")
+                self._gangs.plans.fail(forming, f"pod {pod.key}: {error}")
             raise
         if forming is not None:
-            self._gangs.bound(forming, pod.uid)
+            self._gangs.plans.bound(forming, pod.uid)
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the pods whose holds belong to a plan: the bind of another pod must not end these holds."""
-        return self._gangs.held_members()
+        return self._gangs.plans.held_members()
 
     def stop(self) -> None:
         """This process shuts down: end the plans whose members still wait for each other."""
         for forming in list(self._gangs.forming.values()):
-            self._gangs.fail(forming, "Berth shuts down")
+            self._gangs.plans.fail(forming, "Berth shuts down")

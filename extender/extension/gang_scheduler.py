@@ -7,10 +7,7 @@ member's filter request then gets exactly its planned node. No function here awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from math import inf
-
-import structlog
+from collections.abc import Callable, Sequence
 
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
@@ -18,7 +15,9 @@ from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_collecting import GangCollecting
 from extender.extension.gang_holds import hold, is_held
+from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_plans import GangPlans
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
@@ -56,6 +55,7 @@ class GangScheduler:
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
         remembered_gangs: int = _WAITING,
+        places: PlaceLimits | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -64,12 +64,20 @@ class GangScheduler:
         self._clock = clock
         self._bound_members = bound_members
         self._changed = changed
-        self._log = structlog.get_logger("berth.gangs")
-        self.forming: dict[GroupKey, FormingGang] = {}
-        self.counts = GangCounts()
         self.waiting = WaitingGangs(clock, remembered_gangs)
-        self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
+        self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
+        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, places)
+
+    @property
+    def forming(self) -> dict[GroupKey, FormingGang]:
+        """The gangs with a plan."""
+        return self.plans.forming
+
+    @property
+    def counts(self) -> GangCounts:
+        """What became of gangs, for the metrics."""
+        return self.plans.counts
 
     # -- filter ----------------------------------------------------------------------------------------------
 
@@ -90,7 +98,7 @@ class GangScheduler:
         if membership.problem:
             return self._rejected(pod, names, Reason(Code.INVALID, (membership.problem,)))
         key = membership.key
-        self.expire()
+        self.plans.expire()
         forming = self.forming.get(key)
         if forming is not None:
             return self._follow(forming, pod, membership, names)
@@ -105,7 +113,8 @@ class GangScheduler:
             return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
         if is_incomplete(membership, minimum, snapshot):
             return self._incomplete(pod, membership, names)
-        if len(placed_members(key, snapshot)) >= minimum:
+        missing = minimum - len(placed_members(key, snapshot))
+        if missing <= 0:
             return None
         waiting = self.waiting.get(key)
         if waiting is not None and (self._clock() < waiting.retry_at or self._waits_for_other(waiting)):
@@ -114,6 +123,8 @@ class GangScheduler:
                 waiting.asked_early = True
                 self.rescheduled.set()
             return self._rejected(pod, names, waiting.reason)
+        if not self.plans.have_places(key.namespace, missing):
+            return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
         return self._plan(pod, membership, names)
 
     def _incomplete(self, pod: Pod, membership: Membership, names: Sequence[str]) -> FilterResult:
@@ -143,13 +154,13 @@ class GangScheduler:
             if not self._is_new_round(forming, pod):
                 return self._answer(forming, pod, names)
         elif forming.committed:
-            self.leave(forming, uid)
+            self.plans.leave(forming, uid)
             return None
         elif self._is_new_round(forming, pod) and is_held(self._cache, forming, uid):
             return self._other_placement(forming, pod, membership, names)
         elif is_held(self._cache, forming, uid) and not self._is_new_round(forming, pod):
             return self._plan_elsewhere(forming, pod, membership, names)
-        self.end(forming, f"a new attempt to schedule pod {pod.key} began")
+        self.plans.end(forming, f"a new attempt to schedule pod {pod.key} began")
         return self._plan(pod, membership, names)
 
     def _other_placement(
@@ -167,7 +178,7 @@ class GangScheduler:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if isinstance(found, Reason):
             return self._rejected(pod, names, found)
-        self.end(forming, "kube-scheduler tries another topology domain")
+        self.plans.end(forming, "kube-scheduler tries another topology domain")
         return self._form(gang, pod, names, found, None)
 
     def _plan_elsewhere(
@@ -179,7 +190,7 @@ class GangScheduler:
         self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
         if forming.replans < _REPLANS + len(set(forming.planned.kinds.values())):
             return self._plan(pod, membership, names, forming)
-        self.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
+        self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, Reason(Code.GANG_REFUSED, (forming.key.name,)))
 
     def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
@@ -212,13 +223,14 @@ class GangScheduler:
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
             return None
-        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid})
+        for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
+            self._cache.release(uid)
         others = [forming for key, forming in self.forming.items() if key != gang.key]
         try:
             found = self._planning.plan(gang, pod, names, others, before)
         except CallBudgetSpent:
             if before is not None:
-                self.end(before, f"planning again for pod {pod.key} takes longer than a call")
+                self.plans.end(before, f"planning again for pod {pod.key} takes longer than a call")
             self._cache.freed()
             unfinished = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
             self.waiting.postpone(gang.key, unfinished, pod.uid, self._filter_service.limits.retry_seconds)
@@ -229,7 +241,7 @@ class GangScheduler:
         self._cache.freed()
         self.counts.no_plan[found.code.name] += 1
         if before is not None:
-            self.end(before, str(found))
+            self.plans.end(before, str(found))
         if found.code is Code.GANG_WAITS:
             return self._wait(gang.key, pod, names, found)
         for claim in self._planning.unused_allocations(gang):
@@ -250,7 +262,7 @@ class GangScheduler:
             forming.doubtful = bool(self.waiting.failures(gang.key)) or gang.key.source is GroupSource.CORE
             forming.doubtful |= planned.has_unschedulable(f"group {gang.key.name}")
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
-            self.forming[gang.key] = forming
+            self.plans.add(forming)
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
         hold(self._cache, forming)
@@ -302,7 +314,7 @@ class GangScheduler:
         membership = pod.membership
         if membership is None:
             return None
-        self.expire()
+        self.plans.expire()
         forming = self.forming.get(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
             return forming if pod.uid not in forming.left else None
@@ -311,71 +323,3 @@ class GangScheduler:
         if not minimum or (forming is not None and forming.committed) or not gang_of(pod, membership, snapshot).missing:
             return None
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
-
-    def held_members(self) -> frozenset[str]:
-        """UIDs of the members of all plans."""
-        return frozenset[str]().union(*(forming.planned.members for forming in self.forming.values()))
-
-    # -- the end of a plan -----------------------------------------------------------------------------------
-
-    def end(self, forming: FormingGang, why: str) -> None:
-        """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
-        if self.forming.get(forming.key) is forming:
-            del self.forming[forming.key]
-        if not forming.committed:
-            forming.ended = forming.ended or why
-        self._release(forming.planned.members)
-        self._cache.freed()
-        self._changed()
-        if self.waiting.any_for(Code.GANG_WAITS):
-            self._sink.fits()
-
-    def fail(self, forming: FormingGang, why: str) -> None:
-        """End a plan that kube-scheduler or the API server prevented, and plan the gang again only after a pause."""
-        if forming.committed or forming.ended:
-            return
-        self.counts.failed += 1
-        self._log.info("a gang was not bound", group=str(forming.key), because=why)
-        self.end(forming, why)
-        self.waiting.pause(forming.key, Reason(Code.GANG_REFUSED, (forming.key.name,)))
-
-    def bound(self, forming: FormingGang, uid: str) -> None:
-        """A member is bound. After the last one, the plan is done."""
-        forming.bound.add(uid)
-        self._cache.member_bound(forming.key, uid)
-        self.waiting.succeeded(forming.key)
-        if len(forming.bound) == forming.quorum:
-            self.collecting.end(forming.key, "its minimum is bound")
-            self.counts.bound += 1
-            self.counts.seconds += self._clock() - forming.complete_since
-        self._end_if_done(forming)
-
-    def leave(self, forming: FormingGang, uid: str) -> None:
-        """A member of a committed gang is gone or cannot be bound by the plan: it is placed alone from now on."""
-        forming.left.add(uid)
-        self._cache.release(uid)
-        self._cache.freed()
-        self._end_if_done(forming)
-
-    def _end_if_done(self, forming: FormingGang) -> None:
-        if forming.bound | forming.left >= forming.planned.members:
-            self.end(forming, "all members are bound")
-
-    def _release(self, uids: Iterable[str]) -> None:
-        for uid in uids:
-            self._cache.release(uid)
-
-    def expire(self) -> None:
-        """End the plans whose deadline passed."""
-        now = self._clock()
-        for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
-            members, name = forming.planned.members, forming.key.name
-            absent = len(members - forming.arrived)
-            self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
-            if forming.committed:
-                self.end(forming, "")
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; infinite if there is none."""
-        return min((forming.ends_at for forming in self.forming.values()), default=inf)

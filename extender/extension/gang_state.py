@@ -13,6 +13,7 @@ from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 _MEMBER_SECONDS = 0.05  # for each member
 # Seconds until the next bind request. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
+_TURN_SECONDS = 15.0  # that a plan keeps its places although a gang of another namespace waits for places
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,27 @@ class FormingGang:
         return {uid: by_kind[kinds[uid]] for uid in kinds.keys() - self.settled if kinds[uid] in by_kind}
 
     @property
+    def runs(self) -> bool:
+        """Whether the minimum is bound."""
+        return len(self.bound) >= self.quorum
+
+    @property
+    def places(self) -> int:
+        """How many binds of members may wait for each other; at least 1, so that this bounds the number of plans."""
+        return 1 if self.runs else self.quorum
+
+    @property
+    def gives_way_at(self) -> float:
+        """When the plan ends if a gang of another namespace needs its places; infinite while claims are written."""
+        if self.runs:
+            return -inf
+        turn = _TURN_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
+        return inf if len(self.arrived) >= self.quorum else self.since + turn
+
+    @property
     def ends_at(self) -> float:
         """When the plan ends if no other bind request comes."""
-        if len(self.arrived) >= self.quorum:
+        if len(self.arrived) >= self.quorum and not self.runs:
             return self.deadline
         patience = _PATIENCE
         if self.doubtful:

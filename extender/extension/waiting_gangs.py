@@ -126,9 +126,9 @@ class WaitingGangs:
         """The earliest time at which `requeue_due` can be True; infinite if there is none."""
         return min((gang.retry_at for gang in self._gangs.values() if gang.asked_early), default=inf)
 
-    def any_for(self, code: Code) -> bool:
-        """Whether a gang waits with this code."""
-        return any(gang.reason.code is code for gang in self._gangs.values())
+    def any_for(self, *codes: Code) -> bool:
+        """Whether a gang waits with one of these codes."""
+        return any(gang.reason.code in codes for gang in self._gangs.values())
 
     def reasons(self) -> Counter[str]:
         """Number of waiting gangs by the code of the reason."""

@@ -52,6 +52,7 @@ class Code(Enum):
     GANG_FORMING = "waits until the minimum of group {0} is bound"
     GANG_REFUSED = "kube-scheduler found no node for a pod of group {0}: the group is planned again after a pause"
     GANG_WAITS = "waits until group {0} is bound: both need the same node"
+    GANG_QUEUED = "group {0} waits its turn: too many pods of other groups are waiting for each other at bind"
     HELD_FOR_GANG = "matching devices are held for group {0}"
     COLLECTED_FOR_GANG = "devices are kept for group {0}, which waits for room"
 
@@ -95,6 +96,7 @@ DESCRIPTIONS = {
     Code.GANG_FORMING: "The minimum of the group is being bound. The pods beyond the minimum follow.",
     Code.GANG_REFUSED: "Devices fit, but CPU, memory, ports or affinity of a node did not. See the pod's events.",
     Code.GANG_WAITS: "Two groups are never bound at the same time on one node. This one is retried automatically.",
+    Code.GANG_QUEUED: "Each bind of a group keeps a connection until the others have come. Berth limits their number.",
     Code.HELD_FOR_GANG: "Berth holds the devices for a group that is being bound. This pod is retried automatically.",
     Code.COLLECTED_FOR_GANG: "The group collects devices (`gang_collect_seconds`). This pod is retried afterwards.",
     Code.ADMIN_ACCESS: 'adminAccess needs the label resource.kubernetes.io/admin-access: "true" on the namespace.',
