@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import platform
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,11 @@ from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.extension.bound_members import BoundMembers
+from extender.extension.gang_places import PlaceLimits
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.sinks import NoSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
@@ -22,9 +28,12 @@ from extender.model import (
     Claim,
     ClaimSpec,
     DeviceRequest,
+    GroupKey,
+    GroupSource,
     Node,
     NodeSelection,
     ObjectKey,
+    Pod,
     PoolKey,
     Quantity,
     Request,
@@ -34,6 +43,7 @@ from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
+from extender.wire import decode_pod
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -235,6 +245,43 @@ def test_unfinished_demands_are_bounded_by_their_pods() -> None:
     for number in range(5):
         unfinished.add(fleet.requirements(fleet.pod(f"u{number}", number, 1)), f"u{number}")
     assert len(unfinished) == 3
+
+
+def gang_member(fleet: Fleet, namespace: str, group: str, name: str) -> Pod:
+    """A pod without devices of a gang of two."""
+    notes = {"berth.dev/group": group, "berth.dev/group-min": "2"}
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", "annotations": notes}
+    obj = {"metadata": metadata, "spec": {"schedulerName": "berth-scheduler"}}
+    fleet.apply("pods", f"{namespace}/{name}", obj)
+    return decode_pod(obj)
+
+
+async def no_bound_members(_: str) -> dict[GroupKey, dict[str, str]]:
+    return {}
+
+
+def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:
+    """Gangs of pods without devices always fit."""
+    fleet = Fleet("mixed")
+    fleet.fill(1, 0.0)
+
+    def clock() -> float:
+        return fleet.now
+
+    planning = GangPlanning(fleet.cache, fleet.filter_service)
+    bound = BoundMembers(fleet.cache, no_bound_members, clock)
+    limits = PlaceLimits(total=12, namespace=8, small=2)
+    gangs = GangScheduler(
+        fleet.cache, fleet.filter_service, planning, bound, NoSink(), clock, remembered_gangs=6, places=limits
+    )
+    for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
+        for i in range(count):
+            pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]
+            gangs.filter(pods[0], list(fleet.devices))
+    assert Counter(key.namespace for key in gangs.forming) == {"a": 4, "b": 1, "c": 1}
+    waiting = (GroupKey(namespace, GroupSource.BERTH, f"g{i}") for namespace in "abcd" for i in range(20))
+    assert Counter(key.namespace for key in waiting if gangs.waiting.get(key)) == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert len(gangs.waiting) == 6
 
 
 def resident_bytes() -> int:

@@ -17,8 +17,8 @@ from tests.test_gangs import NODES, bind_all, member, planned
 REFUSED = Reason(Code.GANG_REFUSED, ("job",))
 
 
-def key(name: str = "job") -> GroupKey:
-    return GroupKey("default", GroupSource.BERTH, name)
+def key(name: str = "job", namespace: str = "default") -> GroupKey:
+    return GroupKey(namespace, GroupSource.BERTH, name)
 
 
 def pause_seconds(waiting: WaitingGangs, now: list[float]) -> float:
@@ -53,6 +53,31 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     assert len(waiting) == 4
     assert sum(waiting.may_collect_at(key(f"job-{i}")) == 1.0 for i in range(100)) == 4
     assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
+
+
+def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
+    waiting = WaitingGangs(lambda: 0.0, 8)
+    others = [key("job", f"other-{i}") for i in range(3)]
+    for one in others:
+        waiting.pause(one, REFUSED)
+        waiting.collects_not_before(one, 1.0)
+    for i in range(100):
+        waiting.pause(key(f"job-{i}"), REFUSED)
+        waiting.collects_not_before(key(f"job-{i}"), 1.0)
+    assert len(waiting) == 8
+    for one in others:
+        assert waiting.get(one) is not None
+        assert (waiting.failures(one), waiting.may_collect_at(one)) == (1, 1.0)
+    assert [i for i in range(100) if waiting.failures(key(f"job-{i}"))] == [95, 96, 97, 98, 99]
+
+
+def test_gangs_without_room_are_tried_again_in_turns_of_their_namespaces() -> None:
+    waiting = WaitingGangs(lambda: 0.0, 8)
+    names = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
+    for namespace, name in names:
+        waiting.pause(key(name, namespace), Reason(Code.GANG_NO_ROOM, (name,)), version=7)
+    tried = [f"{one.namespace}{one.name}" for one in waiting.without_room(8)]
+    assert tried == ["a1", "b1", "c1", "a2", "c2", "a3"]
 
 
 async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:

@@ -54,6 +54,8 @@ class GangMonitor:
             self._check_minimum(key)
             if key not in self._gangs.forming:
                 self._gangs.collecting.group_changed(key)
+            if key not in self._cache.store.members:
+                self._waiting.pop(key)  # all members are bound or gone
             waiting = self._waiting.get(key)
             if waiting is not None:
                 waiting.retry_at = -inf

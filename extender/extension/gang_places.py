@@ -32,9 +32,7 @@ class GangPlaces:
         self._limits = limits or PlaceLimits()
         self._checked = -inf  # when `began_to_give_way` was last called
 
-    def plans_in_the_way(
-        self, namespace: str, count: int, plans: Collection[FormingGang]
-    ) -> list[FormingGang] | None:
+    def plans_in_the_way(self, namespace: str, count: int, plans: Collection[FormingGang]) -> list[FormingGang] | None:
         """The plans that must end so that a gang of the namespace gets `count` places; None if it must wait.
 
         A plan whose minimum is bound gives way to all. After a time, a plan that waits for members gives way to other

@@ -35,7 +35,7 @@ from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _REPLANS = 3  # new plans after kube-scheduler rejected a planned node, besides one for each kind of members
-_WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
+_WAITING = 4096  # remembered gangs that wait
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
 
