@@ -25,7 +25,7 @@ def forming(namespace: str, size: int, since: float = 0.0, arrived: int = 0, bou
     key = GroupKey(namespace, GroupSource.BERTH, f"{size}-{since}")
     gang = PlannedGang(GangPlan({}, "", ""), {}, {}, frozenset(uids), {})
     found = FormingGang(key, gang, size, since, since, 1000.0, since)
-    found.arrived.update(uids[:arrived])
+    found.arrived.update(dict.fromkeys(uids[:arrived], "n0"))
     found.bound.update(uids[:bound])
     return found
 

@@ -37,7 +37,8 @@ class FairCache(Generic[Value]):
         self._namespaces.setdefault(key.namespace, OrderedDict())[key] = value
         self._count += 1
         if self._count > self._limit:
-            self.pop(next(iter(max(self._namespaces.values(), key=len))))
+            largest = max(self._namespaces.values(), key=len)
+            self.pop(next(iter(largest)))
 
     def pop(self, key: GroupKey) -> Value | None:
         """Remove and return the value; None if there is none."""

@@ -173,7 +173,9 @@ class GangPlanning:
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)
         for uid in members.requirements.keys() & before.settled:
-            nodes[uid] = frozenset({before.planned.plan.placements[uid][0]})
+            node = before.node_of(uid)
+            if node is not None:
+                nodes[uid] = frozenset({node})
         limits = before.limits() if attempt.limited else {}
         return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
 

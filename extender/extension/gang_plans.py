@@ -9,6 +9,7 @@ import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.gang_collecting import GangCollecting
+from extender.extension.gang_holds import hold, is_held
 from extender.extension.gang_places import GangPlaces, PlaceLimits
 from extender.extension.gang_state import FormingGang, GangCounts
 from extender.extension.sinks import FilterSink
@@ -110,6 +111,18 @@ class GangPlans:
         self._cache.freed()
         self._end_if_done(forming)
 
+    def keep(self, forming: FormingGang, uid: str) -> None:
+        """The bind of a member of a committed gang failed. No other pod gets its devices before its next attempt."""
+        if uid in forming.planned.plan.placements:
+            hold(self._cache, forming, uid)
+
+    def retry(self, forming: FormingGang, uid: str) -> None:
+        """The bind of a member of a committed gang has failed. Without its devices, it is placed alone."""
+        forming.arrived.pop(uid, None)
+        forming.progress_at = self._clock()
+        if not is_held(self._cache, forming, uid):
+            self.leave(forming, uid)
+
     def _end_if_done(self, forming: FormingGang) -> None:
         if forming.bound | forming.left >= forming.planned.members:
             self.end(forming, "all members are bound")
@@ -119,7 +132,7 @@ class GangPlans:
         now = self._clock()
         for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
             members, name = forming.planned.members, forming.key.name
-            absent = len(members - forming.arrived)
+            absent = len(members - forming.arrived.keys())
             self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
             if forming.committed:
                 self.end(forming, "")

@@ -14,7 +14,7 @@ from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_collecting import GangCollecting
-from extender.extension.gang_holds import hold, is_held
+from extender.extension.gang_holds import hold_all, is_held
 from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_plans import GangPlans
@@ -186,7 +186,7 @@ class GangScheduler:
     ) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
         forming.answered.discard(pod.uid)
-        forming.arrived.discard(pod.uid)
+        forming.arrived.pop(pod.uid, None)
         self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
         if forming.replans < _REPLANS + len(set(forming.planned.kinds.values())):
             return self._plan(pod, membership, names, forming)
@@ -265,7 +265,7 @@ class GangScheduler:
             self.plans.add(forming)
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
-        hold(self._cache, forming)
+        hold_all(self._cache, forming)
         self.counts.plans += 1
         self.rescheduled.set()
         if waiting is not None and waiting.rejected - {pod.uid}:
@@ -323,3 +323,29 @@ class GangScheduler:
         if not minimum or (forming is not None and forming.committed) or not gang_of(pod, membership, snapshot).missing:
             return None
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
+
+    def follow_kube_scheduler(self, forming: FormingGang) -> None:
+        """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.
+
+        The in-tree gang scheduling asks about several topology domains and binds in one of them. Berth holds only the
+        devices of the last one, and no claim is written yet.
+        """
+        pods = self._cache.store.members.get(forming.key, {})
+        pod = next((pods[uid] for uid in forming.arrived if uid in pods), None)
+        if pod is None or pod.membership is None:
+            return
+        for uid in forming.planned.members:
+            self._cache.release(uid)
+        forming.answered.intersection_update(forming.arrived)
+        gang = gang_of(pod, pod.membership, self._cache.snapshot())
+        others = [other for other in self.forming.values() if other is not forming]
+        try:
+            found = self._planning.plan(gang, pod, None, others, forming)
+        except CallBudgetSpent:
+            found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
+        if isinstance(found, Reason):
+            self.plans.fail(forming, f"kube-scheduler chose other nodes than Berth: {found}")
+            return
+        forming.planned = found
+        hold_all(self._cache, forming)
+        self.counts.plans += 1
