@@ -14,7 +14,9 @@ from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.model import Code, GroupKey, GroupSource
-from extender.scheduling import gang_minimum, gang_of, is_incomplete
+from extender.scheduling import gang_minimum, gang_of, is_incomplete, lacks_pod_group
+
+_MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
 
 
 class GangMonitor:
@@ -48,7 +50,7 @@ class GangMonitor:
                 self._check_rest(forming, uids)
             elif forming is not None:
                 self._check_members(forming, uids)
-            if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
+            if waiting is not None and waiting.reason.code in _MISSING:
                 self._check_complete(key, waiting)
         for key in resized:
             self._check_minimum(key)
@@ -59,7 +61,7 @@ class GangMonitor:
             waiting = self._waiting.get(key)
             if waiting is not None:
                 waiting.retry_at = -inf
-                if key not in changed and waiting.reason.code is Code.GANG_INCOMPLETE:
+                if key not in changed and waiting.reason.code in _MISSING:
                     self._check_complete(key, waiting)
 
     def find_schedulable(self) -> Iterator[bool]:
@@ -145,13 +147,16 @@ class GangMonitor:
             self._gangs.plans.end(forming, f"the minimum of group {key.name} is {minimum} now")
 
     def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
-        """If enough members exist now, let kube-scheduler ask again about those that were rejected."""
+        """If enough members or the PodGroup exist now, let kube-scheduler retry the members that were rejected."""
         snapshot = self._cache.snapshot()
         member = next(iter(snapshot.members.get(key, {}).values()), None)
         if member is None:
             self._waiting.pop(key)
         elif member.membership is not None:
+            was_unknown = waiting.reason.code is Code.GANG_UNKNOWN
+            if was_unknown and lacks_pod_group(member.membership, snapshot):
+                return
             minimum = gang_minimum(member.membership, snapshot)
-            if not is_incomplete(member.membership, minimum, snapshot):
+            if was_unknown or not is_incomplete(member.membership, minimum, snapshot):
                 waiting.retry_at = -inf
                 self._sink.fits()

@@ -29,6 +29,7 @@ from extender.scheduling import (
     gang_minimum,
     gang_of,
     is_incomplete,
+    lacks_pod_group,
     placed_members,
 )
 from extender.wire import has_all
@@ -42,7 +43,8 @@ _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 class GangScheduler:
     """Plans gangs, holds their devices, and answers filter requests of their members.
 
-    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `clock` returns seconds.
+    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `is_served` tells whether the
+    API server serves the PodGroups of a source. `clock` returns seconds.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class GangScheduler:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
+        is_served: Callable[[GroupSource], bool] = lambda _: False,
         remembered_gangs: int = _WAITING,
         places: PlaceLimits | None = None,
     ) -> None:
@@ -64,6 +67,7 @@ class GangScheduler:
         self._clock = clock
         self._bound_members = bound_members
         self._changed = changed
+        self._is_served = is_served
         self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
@@ -108,7 +112,8 @@ class GangScheduler:
         if different:
             return self._rejected(pod, names, Reason(Code.INVALID, (different,)))
         if not minimum:
-            return None
+            waits = lacks_pod_group(membership, snapshot) and self._is_served(key.source)
+            return self._wait(key, pod, names, Reason(Code.GANG_UNKNOWN, (key.name,))) if waits else None
         if minimum > MOST_TOGETHER:
             return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
         if is_incomplete(membership, minimum, snapshot):

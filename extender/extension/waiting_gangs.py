@@ -82,7 +82,7 @@ class WaitingGangs:
         is_new = gang is None or gang.reason != reason
         if gang is None or is_new:
             since = gang.complete_since if gang is not None else inf
-            if reason.code is not Code.GANG_INCOMPLETE:
+            if reason.code not in (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN):
                 since = min(since, self._clock())
             gang = WaitingGang(reason, since)
             self._gangs.put(key, gang)

@@ -44,6 +44,7 @@ class Code(Enum):
     EXTENDED_STALE = "the extended-resource claim of an earlier attempt is being removed"
     ADMIN_ACCESS = "namespace {0} does not allow adminAccess"
     GANG_INCOMPLETE = "waits until all pods of group {0} exist"
+    GANG_UNKNOWN = "waits for PodGroup {0}, which does not exist"
     GANG_NO_ROOM = "no domain has room for all pods of group {0} together"
     GANG_NO_DOMAIN = "no node has the label {1} that group {0} needs"
     GANG_GAVE_UP = "gave up planning group {0}: its claims allow too many combinations"
@@ -88,6 +89,7 @@ DESCRIPTIONS = {
     Code.NODE_UNKNOWN: "kube-scheduler already knows the node, but Berth's watch has not shown it yet.",
     Code.EXTENDED_STALE: "An earlier bind failed. Berth deletes its special claim, and the deletion requeues the pod.",
     Code.GANG_INCOMPLETE: "Fewer pods of the group exist than its minimum. They are requeued when the last appears.",
+    Code.GANG_UNKNOWN: "The pod names it in a label or in `spec.schedulingGroup`. The pod is requeued when it appears.",
     Code.GANG_NO_ROOM: "All pods of the group are placed together, or none. See `berth explain group`.",
     Code.GANG_NO_DOMAIN: "The group must be in one domain of a label that no node has. See `group_levels`.",
     Code.GANG_GAVE_UP: "The planner used up its steps. Berth does not know whether the group fits.",

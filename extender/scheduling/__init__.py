@@ -18,6 +18,7 @@ from extender.scheduling.gang import (
     gang_minimum,
     gang_of,
     is_incomplete,
+    lacks_pod_group,
     minimum_of,
     placed_members,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "held_results",
     "ignores_identity",
     "is_incomplete",
+    "lacks_pod_group",
     "leftover_claim",
     "minimum_of",
     "natural",
