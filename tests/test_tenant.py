@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dra_worlds import extended, place
+from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.replicas import replicas
 from tests.running_berth import berthing, claim, pod
@@ -70,7 +70,8 @@ async def test_a_claim_is_reserved_only_for_a_pod_group_that_exists(wrong: str) 
         made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
         b.cluster.apply(made)
         b.cluster.apply(pod("p1", "c", schedulingGroup={"podGroupName": "g"}))
-        assert "PodGroup g with UID forged does not exist" in await place(b, "p1")
+        await b.settled()
+        assert "PodGroup g with UID forged does not exist" in await b.bind("p1", "n1")
         assert not b.held()
         assert not b.node_of("p1")
 
