@@ -59,6 +59,18 @@ async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str)
         assert not b.app.service.cache.reservations.holds
 
 
+async def test_a_new_round_does_not_renew_the_turn_of_a_gang() -> None:
+    """Else a gang that never reaches bind could keep its places for ever."""
+    async with racks() as b:
+        await tried(b, RACKS["a"])
+        (first,) = b.app.service.gangs.forming.values()
+        for names in (RACKS["a"], RACKS["b"]):
+            await tried(b, names)
+            (plan,) = b.app.service.gangs.forming.values()
+            assert plan is not first
+            assert plan.since == first.since
+
+
 async def test_devices_of_an_earlier_domain_that_another_pod_has_taken_fail_the_gang_as_a_whole() -> None:
     async with racks() as b:
         first = await tried(b, RACKS["a"])

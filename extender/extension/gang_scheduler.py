@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
@@ -166,7 +167,7 @@ class GangScheduler:
         elif is_held(self._cache, forming, uid) and not self._is_new_round(forming, pod):
             return self._plan_elsewhere(forming, pod, membership, names)
         self.plans.end(forming, f"a new attempt to schedule pod {pod.key} began")
-        return self._plan(pod, membership, names)
+        return self._plan(pod, membership, names, since=forming.since)
 
     def _other_placement(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
@@ -184,7 +185,7 @@ class GangScheduler:
         if isinstance(found, Reason):
             return self._rejected(pod, names, found)
         self.plans.end(forming, "kube-scheduler tries another topology domain")
-        return self._form(gang, pod, names, found, None)
+        return self._form(gang, pod, names, found, None, forming.since)
 
     def _plan_elsewhere(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
@@ -219,11 +220,17 @@ class GangScheduler:
     # -- plans -----------------------------------------------------------------------------------------------
 
     def _plan(
-        self, pod: Pod, membership: Membership, names: Sequence[str], before: FormingGang | None = None
+        self,
+        pod: Pod,
+        membership: Membership,
+        names: Sequence[str],
+        before: FormingGang | None = None,
+        since: float = inf,
     ) -> FilterResult | None:
         """Plan the gang. None if its minimum runs already, so that the pod is placed alone.
 
-        `before` has an earlier plan, whose settled members keep their nodes.
+        `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
+        one replaces.
         """
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
@@ -242,7 +249,7 @@ class GangScheduler:
             self.rescheduled.set()
             return self._rejected(pod, names, unfinished)
         if isinstance(found, PlannedGang):
-            return self._form(gang, pod, names, found, before)
+            return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
         self.counts.no_plan[found.code.name] += 1
         if before is not None:
@@ -254,14 +261,21 @@ class GangScheduler:
         return self._no_plan(gang.key, pod, names, found)
 
     def _form(
-        self, gang: Gang, pod: Pod, names: Sequence[str], planned: PlannedGang, before: FormingGang | None
+        self,
+        gang: Gang,
+        pod: Pod,
+        names: Sequence[str],
+        planned: PlannedGang,
+        before: FormingGang | None,
+        since: float,
     ) -> FilterResult:
         now, forming, waiting = self._clock(), before, self.waiting.pop(gang.key)
         if forming is None:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
             members = _MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
-            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, progress_at=now)
+            since = min(since, now)  # its places are used since then
+            forming = FormingGang(gang.key, planned, gang.missing, complete_since, since, deadline, progress_at=now)
             forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
             forming.doubtful = bool(self.waiting.failures(gang.key)) or gang.key.source is GroupSource.CORE
