@@ -15,11 +15,7 @@ from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
-from extender.extension.bound_members import BoundMembers
 from extender.extension.gang_places import PlaceLimits
-from extender.extension.gang_planning import GangPlanning
-from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.sinks import NoSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
@@ -33,7 +29,6 @@ from extender.model import (
     Node,
     NodeSelection,
     ObjectKey,
-    Pod,
     PoolKey,
     Quantity,
     Request,
@@ -43,7 +38,7 @@ from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
-from extender.wire import decode_pod
+from tests.gang_places_world import gang_member, gang_scheduler
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -247,33 +242,11 @@ def test_unfinished_demands_are_bounded_by_their_pods() -> None:
     assert len(unfinished) == 3
 
 
-def gang_member(fleet: Fleet, namespace: str, group: str, name: str) -> Pod:
-    """A pod without devices of a gang of two."""
-    notes = {"berth.dev/group": group, "berth.dev/group-min": "2"}
-    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", "annotations": notes}
-    obj = {"metadata": metadata, "spec": {"schedulerName": "berth-scheduler"}}
-    fleet.apply("pods", f"{namespace}/{name}", obj)
-    return decode_pod(obj)
-
-
-async def no_bound_members(_: str) -> dict[GroupKey, dict[str, str]]:
-    return {}
-
-
 def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:
     """Gangs of pods without devices always fit."""
     fleet = Fleet("mixed")
     fleet.fill(1, 0.0)
-
-    def clock() -> float:
-        return fleet.now
-
-    planning = GangPlanning(fleet.cache, fleet.filter_service)
-    bound = BoundMembers(fleet.cache, no_bound_members, clock)
-    limits = PlaceLimits(total=12, namespace=8, small=2)
-    gangs = GangScheduler(
-        fleet.cache, fleet.filter_service, planning, bound, NoSink(), clock, remembered_gangs=6, places=limits
-    )
+    gangs = gang_scheduler(fleet, PlaceLimits(total=12, namespace=8, small=2), remembered_gangs=6)
     for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
         for i in range(count):
             pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]

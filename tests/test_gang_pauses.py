@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from extender.cluster import Unavailable
@@ -166,6 +167,18 @@ async def test_bound_members_are_read_once_in_a_while_for_each_namespace_and_for
         await bound.read_wanted(done.append)
         assert not cache.snapshot().bound_members.get(key())
         assert reads.namespaces == ["default"] * 3
+
+
+async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
+    async with berthing(NODES) as b:
+        cache, reads = b.app.service.cache, _Reads()
+        bound = BoundMembers(cache, reads, lambda: 0.0, groups=2)
+        for namespace in ("a", "b"):
+            for i in range(5):
+                assert bound.want(key(f"job-{i}", namespace))
+        done: list[GroupKey] = []
+        await bound.read_wanted(done.append)
+        assert Counter(one.namespace for one in done) == {"a": 2, "b": 2}
 
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:

@@ -6,12 +6,16 @@ import asyncio
 
 import pytest
 
+from benchmarks.fleet import Fleet
+from extender.extension.filter_service import FilterResult
 from extender.extension.gang_places import GangPlaces, PlaceLimits
 from extender.extension.gang_state import FormingGang, PlannedGang
+from extender.extension.sinks import NoSink
 from extender.model import GroupKey, GroupSource, ObjectKey
 from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
 from tests.eventually import eventually
+from tests.gang_places_world import gang_member, gang_scheduler
 from tests.running_berth import Berthing, Json, berthing, pod
 from tests.test_gangs import NODES, bind_all, member, planned
 
@@ -84,6 +88,38 @@ def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
         assert places.began_to_give_way(plans)
         assert not places.began_to_give_way(plans)
     assert places.next_deadline(plans) == float("inf")
+
+
+class Requeues(NoSink):
+    """Notes the calls that requeue pods."""
+
+    def __init__(self) -> None:
+        self.times: list[str] = []
+
+    def fits(self) -> None:
+        self.times.append("fits")
+
+
+def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits_too_long() -> None:
+    fleet, requeues = Fleet("mixed"), Requeues()
+    fleet.fill(1, 0.0)
+    gangs = gang_scheduler(fleet, LIMITS, sink=requeues)
+    evil, good = ([gang_member(fleet, name, "job", f"p{i}", 8) for i in range(8)] for name in ("evil", "good"))
+    names = list(fleet.devices)
+    assert gangs.filter(evil[0], names) == FilterResult(), "all nodes"
+    (text,) = set(gangs.filter(good[0], names).failed.values())
+    assert text.endswith(QUEUED)
+    gangs.plans.requeue_due()
+    assert not requeues.times
+    fleet.now = gangs.plans.next_deadline
+    (plan,) = gangs.forming.values()
+    assert fleet.now < plan.ends_at, "no other gang would end it yet"
+    gangs.plans.requeue_due()
+    assert requeues.times == ["fits"]
+    assert gangs.filter(good[0], names) == FilterResult()
+    assert [key.namespace for key in gangs.forming] == ["good"]
+    (text,) = set(gangs.filter(evil[1], names).failed.values())
+    assert "planned again after a pause" in text
 
 
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:
