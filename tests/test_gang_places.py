@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import aiohttp
 import pytest
 
 from benchmarks.fleet import Fleet
@@ -14,9 +15,10 @@ from extender.extension.sinks import NoSink
 from extender.model import GroupKey, GroupSource, ObjectKey
 from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
+from tests.dra_worlds import place
 from tests.eventually import eventually
 from tests.gang_places_world import gang_member, gang_scheduler
-from tests.running_berth import Berthing, Json, berthing, pod
+from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gangs import NODES, bind_all, member, planned
 
 LIMITS = PlaceLimits(total=12, namespace=10, small=2)
@@ -182,3 +184,28 @@ async def test_a_gang_that_waits_its_turn_is_retried_when_another_is_bound() -> 
         assert all(b.node_of(name) == "n0" for name in uids)
         await eventually(lambda: b.app.service.requeuer.touches > touches, "the other gang is requeued")
         assert (await b.filter("b0"))["NodeNames"]
+
+
+async def test_a_gang_of_the_largest_size_is_bound_over_as_many_connections_beside_other_pods() -> None:
+    async with berthing(NODES) as b:
+        names = [f"p{i}" for i in range(MOST_TOGETHER)]
+        for name in names:
+            in_namespace(b, name, "default", "job", MOST_TOGETHER)
+        b.cluster.apply(claim("single"))
+        b.cluster.apply(pod("alone", "single"))
+        await b.settled()
+        assert (await b.filter(names[0]))["NodeNames"]
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def bind(name: str) -> str:
+                uid = b.pod(name)["metadata"]["uid"]
+                body = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": "n0"}
+                async with session.post(str(b.client.base_url.join("/bind")), json=body) as reply:
+                    return str((await reply.json())["Error"])
+
+            binds = [asyncio.create_task(bind(name)) for name in names[1:]]
+            (plan,) = b.app.service.gangs.forming.values()
+            await eventually(lambda: len(plan.arrived) == len(binds), "all binds but one wait")
+            assert await place(b, "alone") == ""
+            assert await bind(names[0]) == ""
+            assert set(await asyncio.gather(*binds)) == {""}
