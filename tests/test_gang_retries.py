@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import extended
 from tests.eventually import eventually
 from tests.running_berth import Berthing, berthing, claim, pod
-from tests.test_gangs import NODES, bind_all, delete, member, planned
+from tests.tenant_worlds import leftover, stored
+from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
 
 FORBIDDEN = ApiError(403, "Forbidden", "not now")
 
@@ -64,3 +66,22 @@ async def test_a_refused_member_whose_node_is_not_offered_is_placed_alone() -> N
         assert not b.app.service.gangs.forming
         assert (await b.filter("p2"))["NodeNames"] == [node]
         assert await b.bind("p2", node) == ""
+
+
+async def test_claims_for_extended_resources_of_an_earlier_attempt_are_removed() -> None:
+    """Berth died after it had allocated the claim of p1, and before the pod's status named the claim."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+        for name in ("p1", "p2"):
+            b.cluster.apply(extended(name, annotations=notes))
+        name = await leftover(b)
+        text = "the extended-resource claim of an earlier attempt is being removed"
+        assert await reasons(b, "p2") == {text}
+        await eventually(lambda: stored(b, name) is None, "the orphan collector removes the claim")
+        await b.settled()
+
+        async def is_planned() -> bool:
+            return bool((await b.filter("p2"))["NodeNames"])
+
+        await eventually(is_planned, "the pause ends")
+        assert set(await bind_all(b, await planned(b, "p1", "p2"))) == {""}

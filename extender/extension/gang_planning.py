@@ -141,6 +141,8 @@ class GangPlanning:
             return found
         if isinstance(found.why, Pending):
             return Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
+        if found.why.reason.code is Code.EXTENDED_STALE:
+            return found.why.reason  # it ends without a change of the pods
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
     def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason | GangShortage:

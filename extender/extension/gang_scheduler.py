@@ -31,6 +31,7 @@ from extender.scheduling import (
     gang_of,
     is_incomplete,
     lacks_pod_group,
+    leftover_claim,
     placed_members,
 )
 from extender.wire import has_all
@@ -258,7 +259,17 @@ class GangScheduler:
             return self._wait(gang.key, pod, names, found)
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
+        if found.code is Code.EXTENDED_STALE:
+            self._remove_leftovers(gang)
         return self._no_plan(gang.key, pod, names, found)
+
+    def _remove_leftovers(self, gang: Gang) -> None:
+        """Have the orphan collector remove what earlier attempts made for extended resources."""
+        snapshot = self._cache.snapshot()
+        for member in gang.waiting:
+            leftover = leftover_claim(member, snapshot)
+            if leftover is not None:
+                self._sink.stale_special(leftover)
 
     def _form(
         self,
