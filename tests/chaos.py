@@ -17,7 +17,7 @@ import aiohttp
 
 from extender.sandbox import Cluster, Scheduler
 from extender.sandbox.apiserver.registry import RESOURCES
-from tests.chaos_gangs import gang_killed_at_writes, two_gangs_and_kills
+from tests.chaos_gangs import gang_scenarios, two_gangs_and_kills
 from tests.chaos_world import ROOT, Berths, Faults, chaotic, settled
 from tests.eventually import HANG_SECONDS, eventually
 from tests.process_worlds import free_port
@@ -332,7 +332,7 @@ async def everything(seed: int, times: int, old: Path) -> None:
             (f"two replicas, clocks jump, seed {s}", two_replicas(s, 16, 3000, jumps=True))
             for s in range(seed, seed + 3)
         ),
-        ("a gang killed at every write point", gang_killed_at_writes(seed, max(times // 4, 1))),
+        *gang_scenarios(seed, max(times // 4, 1)),
         ("two gangs compete under kills", two_gangs_and_kills(seed, times)),
         ("bind storm", bind_storm(seed, 1000)),
         ("rolling update and back", rolling_update(seed, 400, old)),

@@ -228,7 +228,9 @@ def check_objects(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
             wrong += [f"pod {name} is not bound"] if satisfiable else []
             continue
         special = ((one.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
-        named = [entry["resourceClaimName"] for entry in one["spec"].get("resourceClaims") or ()]
+        made = {e["name"]: e["resourceClaimName"] for e in (one.get("status") or {}).get("resourceClaimStatuses") or ()}
+        entries = one["spec"].get("resourceClaims") or ()
+        named = [entry.get("resourceClaimName") or made[entry["name"]] for entry in entries]
         if not named and special is None and "nvidia.com/gpu" in str(one["spec"]):
             wrong.append(f"pod {name} is bound without a claim for its extended resources")
         for claim_name in (*named, *([special] if special else [])):
@@ -237,9 +239,16 @@ def check_objects(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:
                 wrong.append(f"pod {name} is bound and its claim has no devices")
             elif {r["pool"] for r in status["allocation"]["devices"]["results"]} != {node}:
                 wrong.append(f"pod {name} is bound to {node}, its devices are elsewhere")
-            if not any(c["uid"] == one["metadata"]["uid"] for c in status.get("reservedFor") or ()):
+            group = (one["spec"].get("schedulingGroup") or {}).get("podGroupName", "")
+            users = {(one["metadata"]["uid"], ""), ("", group)} - {("", "")}
+            if not any(_user(c) in users for c in status.get("reservedFor") or ()):
                 wrong.append(f"pod {name} is bound and its claim is not reserved for it")
     return wrong
+
+
+def _user(entry: Json) -> tuple[str, str]:
+    """An entry of status.reservedFor as the UID of a pod, or as the name of a PodGroup."""
+    return ("", entry["name"]) if entry.get("resource") == "podgroups" else (entry["uid"], "")
 
 
 async def settled(cluster: Cluster, *, satisfiable: bool = True) -> list[str]:

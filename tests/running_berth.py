@@ -35,7 +35,9 @@ class Serving:
 
         async def filter_reply() -> Json | None:
             found = await self.filter_once(pod, names)
-            return None if found["Error"].endswith(": retry") else found
+            texts = found["FailedAndUnresolvableNodes"] or {}
+            unfinished = any("takes longer than one call" in text for text in texts.values())
+            return None if unfinished or found["Error"].endswith(": retry") else found
 
         return await eventually(filter_reply, f"Berth has evaluated every node for pod {pod}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import platform
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks import soak
 from benchmarks.fleet import Fleet
 from extender.cache import ClusterCache
 from extender.cache.request_mix_estimator import RequestMixEstimator
+from extender.extension.gang_places import PlaceLimits
 from extender.extension.unfinished_evaluations import UnfinishedEvaluations
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.model import (
@@ -22,6 +24,8 @@ from extender.model import (
     Claim,
     ClaimSpec,
     DeviceRequest,
+    GroupKey,
+    GroupSource,
     Node,
     NodeSelection,
     ObjectKey,
@@ -34,6 +38,7 @@ from extender.policy import Policy
 from extender.policy.policy_schema import MOST_EFFECTIVE, Override
 from extender.runtime.gc_policy import give_back_memory
 from extender.scheduling import NodeRanking, RankingCache
+from tests.gang_places_world import gang_member, gang_scheduler
 
 
 def counted(kind: str, events: int) -> dict[str, int]:
@@ -235,6 +240,21 @@ def test_unfinished_demands_are_bounded_by_their_pods() -> None:
     for number in range(5):
         unfinished.add(fleet.requirements(fleet.pod(f"u{number}", number, 1)), f"u{number}")
     assert len(unfinished) == 3
+
+
+def test_gangs_with_a_plan_and_gangs_that_wait_are_bounded_also_for_each_namespace() -> None:
+    """Gangs of pods without devices always fit."""
+    fleet = Fleet("mixed")
+    fleet.fill(1, 0.0)
+    gangs = gang_scheduler(fleet, PlaceLimits(total=12, namespace=8, small=2), remembered_gangs=6)
+    for namespace, count in (("a", 20), ("b", 5), ("c", 5), ("d", 5)):
+        for i in range(count):
+            pods = [gang_member(fleet, namespace, f"g{i}", f"p{i}-{j}") for j in range(2)]
+            gangs.filter(pods[0], list(fleet.devices))
+    assert Counter(key.namespace for key in gangs.forming) == {"a": 4, "b": 1, "c": 1}
+    waiting = (GroupKey(namespace, GroupSource.BERTH, f"g{i}") for namespace in "abcd" for i in range(20))
+    assert Counter(key.namespace for key in waiting if gangs.waiting.get(key)) == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert len(gangs.waiting) == 6
 
 
 def resident_bytes() -> int:

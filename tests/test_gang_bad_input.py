@@ -10,7 +10,7 @@ import pytest
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.scheduling import MOST_TOGETHER
 from tests.eventually import eventually
-from tests.running_berth import Berthing, berthing, claim, pod
+from tests.running_berth import Berthing, Json, berthing, claim, pod
 from tests.test_gangs import INCOMPLETE, NO_ROOM, NODES, bind_all, delete, member, planned, reasons
 
 LABEL = "scheduling.x-k8s.io/pod-group"
@@ -69,13 +69,56 @@ async def test_members_that_disagree_are_told_which_two(key: str, values: tuple[
         assert not b.app.service.cache.reservations.by_claim
 
 
-async def test_a_label_without_a_pod_group_is_no_gang_and_neither_is_a_minimum_of_one() -> None:
+async def test_a_minimum_of_one_is_no_gang() -> None:
     async with berthing(NODES) as b:
-        labelled(b, "p0")
         member(b, "alone", group="single", minimum=1)
         await b.settled()
-        assert (await b.filter("p0"))["NodeNames"]
         assert (await b.filter("alone"))["NodeNames"]
+
+
+def core_group(b: Berthing, spec: Json) -> None:
+    kind = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup"}
+    b.cluster.apply({**kind, "metadata": {"name": "job", "namespace": "default"}, "spec": spec})
+
+
+@pytest.mark.parametrize("api", ["scheduling.k8s.io", "scheduling.x-k8s.io"])
+async def test_pods_wait_for_a_pod_group_that_does_not_exist_yet(api: str) -> None:
+    """As in-tree and beside the coscheduling plugin: a Job's controller may create the pods first."""
+    async with berthing(NODES) as b:
+        core = api == "scheduling.k8s.io"
+        for i in range(2):
+            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            found = pod(f"p{i}", f"p{i}-gpus", **({"schedulingGroup": {"podGroupName": "job"}} if core else {}))
+            found["metadata"]["labels"] = {} if core else {LABEL: "job"}
+            b.cluster.apply(found)
+        await b.settled()
+        for name in ("p0", "p1"):
+            assert await reasons(b, name) == {"waits for PodGroup job, which does not exist"}
+        assert not b.app.service.cache.reservations.holds
+        touches = b.app.service.requeuer.touches
+        core_group(b, {"schedulingPolicy": {"gang": {"minCount": 3}}}) if core else pod_group(b, 3)
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pods")
+        assert await reasons(b, "p0") == {INCOMPLETE}
+
+
+async def test_a_pod_group_that_names_no_minimum_requeues_its_pods_too() -> None:
+    async with berthing(NODES) as b:
+        b.cluster.apply(claim("p0-gpus", 8))
+        b.cluster.apply(pod("p0", "p0-gpus", schedulingGroup={"podGroupName": "job"}))
+        await b.settled()
+        assert await reasons(b, "p0") == {"waits for PodGroup job, which does not exist"}
+        touches = b.app.service.requeuer.touches
+        core_group(b, {"schedulingPolicy": {"basic": {}}})
+        await eventually(lambda: b.app.service.requeuer.touches > touches, "the PodGroup requeues the pod")
+        assert (await b.filter("p0"))["NodeNames"]
+
+
+async def test_a_minimum_on_the_pods_needs_no_pod_group() -> None:
+    async with berthing(NODES) as b:
+        for i in range(2):
+            labelled(b, f"p{i}", annotations={"berth.dev/group-min": "2"})
+        await b.settled()
+        assert await bind_all(b, await planned(b, "p0", "p1")) == ["", ""]
 
 
 async def test_a_pod_group_that_is_created_edited_deleted_and_created_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 from extender.cluster import Unavailable
@@ -17,8 +18,8 @@ from tests.test_gangs import NODES, bind_all, member, planned
 REFUSED = Reason(Code.GANG_REFUSED, ("job",))
 
 
-def key(name: str = "job") -> GroupKey:
-    return GroupKey("default", GroupSource.BERTH, name)
+def key(name: str = "job", namespace: str = "default") -> GroupKey:
+    return GroupKey(namespace, GroupSource.BERTH, name)
 
 
 def pause_seconds(waiting: WaitingGangs, now: list[float]) -> float:
@@ -55,6 +56,31 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
 
 
+def test_a_namespace_with_thousands_of_gangs_takes_no_memory_from_others() -> None:
+    waiting = WaitingGangs(lambda: 0.0, 8)
+    others = [key("job", f"other-{i}") for i in range(3)]
+    for one in others:
+        waiting.pause(one, REFUSED)
+        waiting.collects_not_before(one, 1.0)
+    for i in range(100):
+        waiting.pause(key(f"job-{i}"), REFUSED)
+        waiting.collects_not_before(key(f"job-{i}"), 1.0)
+    assert len(waiting) == 8
+    for one in others:
+        assert waiting.get(one) is not None
+        assert (waiting.failures(one), waiting.may_collect_at(one)) == (1, 1.0)
+    assert [i for i in range(100) if waiting.failures(key(f"job-{i}"))] == [95, 96, 97, 98, 99]
+
+
+def test_gangs_without_room_are_tried_again_in_turns_of_their_namespaces() -> None:
+    waiting = WaitingGangs(lambda: 0.0, 8)
+    names = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("c", "1"), ("c", "2")]
+    for namespace, name in names:
+        waiting.pause(key(name, namespace), Reason(Code.GANG_NO_ROOM, (name,)), version=7)
+    tried = [f"{one.namespace}{one.name}" for one in waiting.without_room(8)]
+    assert tried == ["a1", "b1", "c1", "a2", "c2", "a3"]
+
+
 async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
     async with berthing(NODES) as b:
         for i in range(3):
@@ -81,9 +107,17 @@ async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
         binds = [asyncio.create_task(b.bind("p0", nodes["p0"]))]
         await eventually(lambda: second.arrived, "the first bind arrived")
         assert second.ends_at < second.deadline, "the next bind must come soon, too"
+        checked = asyncio.Event()
+
+        async def delay(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/status"):
+                await checked.wait()
+
+        b.cluster.api.intercept = delay
         binds += [asyncio.create_task(b.bind(name, nodes[name])) for name in ("p1", "p2")]
         await eventually(lambda: len(second.arrived) == 3, "all binds arrived")
-        assert second.ends_at == second.deadline
+        assert second.ends_at == second.deadline, "the claims are being written"
+        checked.set()
         assert [await task for task in binds] == ["", "", ""]
         assert not b.app.service.gangs.waiting.failures(key())
 
@@ -141,6 +175,18 @@ async def test_bound_members_are_read_once_in_a_while_for_each_namespace_and_for
         await bound.read_wanted(done.append)
         assert not cache.snapshot().bound_members.get(key())
         assert reads.namespaces == ["default"] * 3
+
+
+async def test_the_groups_of_a_namespace_that_are_read_together_are_bounded() -> None:
+    async with berthing(NODES) as b:
+        cache, reads = b.app.service.cache, _Reads()
+        bound = BoundMembers(cache, reads, lambda: 0.0, groups=2)
+        for namespace in ("a", "b"):
+            for i in range(5):
+                assert bound.want(key(f"job-{i}", namespace))
+        done: list[GroupKey] = []
+        await bound.read_wanted(done.append)
+        assert Counter(one.namespace for one in done) == {"a": 2, "b": 2}
 
 
 def test_the_end_of_a_pause_wakes_only_if_a_plan_may_succeed() -> None:

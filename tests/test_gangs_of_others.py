@@ -23,5 +23,5 @@ def test_a_gang_waits_for_the_plan_of_one_gang_and_not_for_others_of_its_name() 
     waits = [str(Reason(Code.GANG_WAITS, ("theirs/llm",)))]
     assert asked(fleet, mine[0], "n0") == waits
     (plan,) = (one for key, one in fleet.gangs.forming.items() if key.namespace == "theirs")
-    fleet.gangs.end(plan, "a pod was deleted")
+    fleet.gangs.plans.end(plan, "a pod was deleted")
     assert asked(fleet, mine[0], "n0") == ["n0"]

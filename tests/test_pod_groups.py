@@ -82,17 +82,19 @@ async def test_a_named_claim_is_the_groups_where_the_group_lists_it_with_equal_f
         assert [(entry["resource"], entry["name"]) for entry in reserved(b, "other")] == [("pods", "out")]
 
 
-async def test_a_pod_of_a_group_that_the_server_does_not_know_uses_its_claim_itself() -> None:
+async def test_a_pod_whose_group_is_gone_at_bind_uses_its_claim_itself() -> None:
     async with berthing(NODES) as b:
         b.cluster.apply(claim("c"))
-        member(b, "p", {"name": "gpu", "resourceClaimName": "c"}, group_name="missing")
-        assert await bound_together(b, "p") == [""]
+        member(b, "p", {"name": "gpu", "resourceClaimName": "c"}, group_name="gone")
+        await b.settled()
+        assert await b.bind("p", next(iter(NODES))) == ""
         assert [entry["resource"] for entry in reserved(b, "c")] == ["pods"]
 
 
 @pytest.mark.parametrize(("group_name", "words"), [("other", "not owned by the pod or its PodGroup other"), ("g", "")])
 async def test_a_claim_of_another_group_is_not_ready(group_name: str, words: str) -> None:
     async with berthing(NODES) as b:
+        group(b, "other")
         made_for_group(b, "made", group(b, "g"))
         member(b, "p", {"name": "gpu", "resourceClaimTemplateName": "t"}, "made", group_name)
         await b.settled()

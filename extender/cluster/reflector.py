@@ -132,6 +132,11 @@ class Reflector:
         """Seconds since the last list, accepted watch, event or bookmark; 0 if the server does not serve the kind."""
         return self._clock() - self._heard if self._served else 0.0
 
+    @property
+    def served(self) -> bool:
+        """Whether the server serves the kind, as far as known."""
+        return self._served
+
     def _try_older(self) -> bool:
         """Select the next older API version. Returns False after the oldest one; the newest one is selected then."""
         position = self.kind.paths.index(self._path) + 1

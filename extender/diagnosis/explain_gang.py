@@ -40,12 +40,16 @@ from extender.scheduling import (
     gang_minimum,
     gang_of,
     held_results,
+    lacks_pod_group,
     placed_members,
     plan_sizes,
 )
 
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
-_POD_GROUPS = (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS)
+_UNSERVED = {  # without its CRD, pods with the label are placed alone
+    GroupSource.CORE: "",
+    GroupSource.SCHEDULER_PLUGINS: " (or nothing at all, if the API server does not serve scheduling.x-k8s.io)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,9 @@ def explain_gang(
     problem = _problem(gang, pods, snapshot)
     if problem:
         return replace(found, outcome="blocked", sentence=problem)
+    if lacks_pod_group(asking.membership, snapshot):
+        text = f"group {key} waits for PodGroup {asking.membership.owner}, which does not exist{_UNSERVED[key.source]}"
+        return replace(found, sentence=text)
     if not gang.minimum:
         text = f"group {key} is no gang: {_why_no_gang(asking.membership, snapshot)}, so each pod is placed alone"
         return replace(found, outcome="no-gang", sentence=text)
@@ -235,8 +242,8 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
         return f"LeaderWorkerSet {membership.owner} is not known"
     if source is GroupSource.LEADER_WORKER_SET and policy is not None and policy.sequential:
         return f"LeaderWorkerSet {membership.owner} starts the workers after the leader (startupPolicy LeaderReady)"
-    if source in _POD_GROUPS and policy is None and not membership.minimum:
-        return f"PodGroup {membership.owner} is not known"
+    if lacks_pod_group(membership, snapshot):
+        return f"PodGroup {membership.owner} does not exist"
     return "its minimum is not known or below 2"
 
 

@@ -251,6 +251,7 @@ class Binder:
         except (BindOutcomeUnknown, BindPending):
             raise  # the writes stay: the API server may have stored the Binding, or the next call continues
         except BerthError as error:
+            self._gangs.keep(cycle.forming, pod.uid, error)
             await cycle.undo.unwind(error)
             raise
         finally:

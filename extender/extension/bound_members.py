@@ -15,6 +15,7 @@ from extender.cache import ClusterCache
 from extender.cluster import ClusterError
 from extender.model import GroupKey
 
+_MOST_GROUPS = 1024  # of a namespace whose bound members are read together; the others wait for the next read
 _SECONDS = 30.0  # until the bound members of a namespace are forgotten, and may be read again
 Read = Callable[[str], Awaitable[Mapping[GroupKey, Mapping[str, str]]]]
 
@@ -25,7 +26,15 @@ class BoundMembers:
     `read` takes a namespace and returns, for each group, UID to node. `clock` returns seconds.
     """
 
-    def __init__(self, cache: ClusterCache, read: Read, clock: Callable[[], float], seconds: float = _SECONDS) -> None:
+    def __init__(
+        self,
+        cache: ClusterCache,
+        read: Read,
+        clock: Callable[[], float],
+        seconds: float = _SECONDS,
+        groups: int = _MOST_GROUPS,
+    ) -> None:
+        self._most_groups = groups
         self._cache = cache
         self._read = read
         self._clock = clock
@@ -39,7 +48,9 @@ class BoundMembers:
         known = self._known.get(key.namespace)
         if known is not None and key in known[1]:
             return False
-        self._wanted.setdefault(key.namespace, set()).add(key)
+        wanted = self._wanted.setdefault(key.namespace, set())
+        if len(wanted) < self._most_groups:
+            wanted.add(key)
         return known is None
 
     def expire(self) -> None:

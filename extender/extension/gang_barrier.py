@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending
+from extender.extension.binding_cycle import BindError, BindOutcomeUnknown, BindPending, UnusableDevices
 from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang
-from extender.model import BerthError, Pod
+from extender.model import BerthError, GroupSource, Pod
 from extender.runtime import WatchProgress
 
 
@@ -32,16 +32,23 @@ class GangBarrier:
         forming = self._gangs.forming_for(pod)
         if forming is None:
             return None
-        planned = forming.planned.plan.placements.get(pod.uid, (node, None))[0]
-        if planned != node:
+        forming.arrived.pop(pod.uid, None)
+        planned = forming.node_of(pod.uid) or node
+        if planned != node and forming.committed:
+            self._gangs.plans.leave(forming, pod.uid)
+            return None
+        in_tree = forming.key.source is GroupSource.CORE and len(forming.arrived) < forming.quorum
+        if planned != node and not in_tree:
             raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
-        forming.arrived.add(pod.uid)
+        forming.arrived[pod.uid] = node
         forming.progress_at = self._clock()
+        if len(forming.arrived) >= forming.quorum and forming.bound_elsewhere and not forming.committed:
+            self._gangs.follow_kube_scheduler(forming)
         self._progress.notify()
         left = forming.deadline - self._clock()
         arrived = await self._wait(forming, lambda: len(forming.arrived) >= forming.quorum, min(seconds, left))
         if not arrived and seconds < left:
-            forming.arrived.discard(pod.uid)
+            forming.arrived.pop(pod.uid, None)
             raise BindPending(f"waiting for the other pods of group {forming.key.name}")
         self._check(forming)
         return forming
@@ -50,7 +57,7 @@ class GangBarrier:
         """The claims of a member are written. Wait until those of the minimum are. Raises BindError if one fails."""
         forming.written.add(uid)
         if len(forming.written) >= forming.quorum and not forming.ended:
-            forming.committed = True
+            forming.committed, forming.progress_at = True, self._clock()
         self._progress.notify()
         await self._wait(forming, lambda: False, forming.deadline - self._clock())
         self._check(forming)
@@ -62,7 +69,7 @@ class GangBarrier:
 
     def _check(self, forming: FormingGang) -> None:
         """Raise BindError if the plan has ended, or if its deadline has passed."""
-        self._gangs.expire()
+        self._gangs.plans.expire()
         if forming.ended:
             raise BindError(f"no pod of group {forming.key.name} is bound: {forming.ended}")
 
@@ -75,18 +82,24 @@ class GangBarrier:
             raise
         except BerthError as error:
             if forming is not None and forming.committed:
-                self._gangs.leave(forming, pod.uid)
+                self._gangs.plans.retry(forming, pod.uid)
             elif forming is not None:
-                self._gangs.fail(forming, f"pod {pod.key}: {error}")
+                self._gangs.plans.fail(forming, f"pod {pod.key}: {error}")
             raise
         if forming is not None:
-            self._gangs.bound(forming, pod.uid)
+            self._gangs.plans.bound(forming, pod.uid)
+
+    def keep(self, forming: FormingGang | None, uid: str, error: BerthError) -> None:
+        """The bind of a pod fails, and its writes are taken back next. A member of a committed gang keeps its devices,
+        unless no pod can use them."""
+        if forming is not None and forming.committed and not isinstance(error, UnusableDevices):
+            self._gangs.plans.keep(forming, uid)
 
     def held_members(self) -> frozenset[str]:
         """UIDs of the pods whose holds belong to a plan: the bind of another pod must not end these holds."""
-        return self._gangs.held_members()
+        return self._gangs.plans.held_members()
 
     def stop(self) -> None:
         """This process shuts down: end the plans whose members still wait for each other."""
         for forming in list(self._gangs.forming.values()):
-            self._gangs.fail(forming, "Berth shuts down")
+            self._gangs.plans.fail(forming, "Berth shuts down")

@@ -7,11 +7,17 @@ from extender.extension.gang_state import FormingGang
 from extender.scheduling import held_by_claim
 
 
-def hold(cache: ClusterCache, forming: FormingGang) -> None:
+def hold_all(cache: ClusterCache, forming: FormingGang) -> None:
     """Hold the devices of all members that are not held yet, in one step."""
-    node_infos = cache.snapshot().node_infos
-    for uid, (node, placement) in forming.planned.plan.placements.items():
-        node_info = node_infos[node]
+    for uid in forming.planned.plan.placements:
+        hold(cache, forming, uid)
+
+
+def hold(cache: ClusterCache, forming: FormingGang, uid: str) -> None:
+    """Hold the planned devices of a member, if their node still exists."""
+    node, placement = forming.planned.plan.placements[uid]
+    node_info = cache.snapshot().node_infos.get(node)
+    if node_info is not None:
         claims = forming.planned.requirements[uid].for_node(node_info.node).pending_claims
         for claim, results in zip(claims, held_by_claim(node_info, placement), strict=False):
             if claim.uid not in cache.reservations.by_claim:  # members may share a claim

@@ -14,7 +14,9 @@ from extender.extension.gang_scheduler import GangScheduler
 from extender.extension.gang_state import FormingGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.model import Code, GroupKey, GroupSource
-from extender.scheduling import gang_minimum, gang_of, is_incomplete
+from extender.scheduling import gang_minimum, gang_of, is_incomplete, lacks_pod_group
+
+_MISSING = (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN)  # reasons of gangs whose members or PodGroup do not exist
 
 
 class GangMonitor:
@@ -48,16 +50,18 @@ class GangMonitor:
                 self._check_rest(forming, uids)
             elif forming is not None:
                 self._check_members(forming, uids)
-            if waiting is not None and waiting.reason.code is Code.GANG_INCOMPLETE:
+            if waiting is not None and waiting.reason.code in _MISSING:
                 self._check_complete(key, waiting)
         for key in resized:
             self._check_minimum(key)
             if key not in self._gangs.forming:
                 self._gangs.collecting.group_changed(key)
+            if key not in self._cache.store.members:
+                self._waiting.pop(key)  # all members are bound or gone
             waiting = self._waiting.get(key)
             if waiting is not None:
                 waiting.retry_at = -inf
-                if key not in changed and waiting.reason.code is Code.GANG_INCOMPLETE:
+                if key not in changed and waiting.reason.code in _MISSING:
                     self._check_complete(key, waiting)
 
     def find_schedulable(self) -> Iterator[bool]:
@@ -83,7 +87,8 @@ class GangMonitor:
         """End plans and pauses at their deadlines, and read bound members, until cancelled."""
         while True:
             self._gangs.rescheduled.clear()
-            self._gangs.expire()
+            self._gangs.plans.expire()
+            self._gangs.plans.requeue_due()
             self._bound_members.expire()
             if self._waiting.requeue_due(self._cache.snapshot().version):
                 self._sink.fits()
@@ -94,7 +99,7 @@ class GangMonitor:
                     await self._gangs.rescheduled.wait()
 
     def _next_deadline(self) -> float:
-        return min(self._gangs.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
+        return min(self._gangs.plans.next_deadline, self._waiting.next_deadline, self._bound_members.next_deadline)
 
     def _members_read(self, key: GroupKey) -> None:
         waiting = self._waiting.get(key)
@@ -108,7 +113,7 @@ class GangMonitor:
                 continue
             pod = self._cache.store.pods.get(uid)
             if pod is None or pod.deleting:
-                self._gangs.end(forming, f"a pod of group {forming.key.name} was deleted")
+                self._gangs.plans.end(forming, f"a pod of group {forming.key.name} was deleted")
                 return
             # An attempt from before the plan may be reported only now. Its text has the reason that Berth gave. The
             # in-tree gang scheduling reports each round with a text that says nothing of the pod.
@@ -116,7 +121,7 @@ class GangMonitor:
                 continue
             text, own = pod.unschedulable, (f"group {forming.key.name}", forming.rejected_with)
             if text not in ("", forming.planned.told[uid]) and not any(known and known in text for known in own):
-                self._gangs.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {text}")
+                self._gangs.plans.fail(forming, f"kube-scheduler found no node for pod {pod.key}: {text}")
                 return
 
     def _check_rest(self, forming: FormingGang, uids: Iterable[str]) -> None:
@@ -129,7 +134,7 @@ class GangMonitor:
                 pod = self._cache.store.pods.get(uid)
                 said = forming.planned.told[uid]
                 if pod is None or pod.deleting or (pod.unschedulable and pod.unschedulable != said):
-                    self._gangs.leave(forming, uid)
+                    self._gangs.plans.leave(forming, uid)
 
     def _check_minimum(self, key: GroupKey) -> None:
         """End a plan whose gang has another minimum now."""
@@ -139,16 +144,19 @@ class GangMonitor:
             return
         minimum = gang_minimum(member.membership, snapshot)
         if minimum and minimum != forming.minimum:
-            self._gangs.end(forming, f"the minimum of group {key.name} is {minimum} now")
+            self._gangs.plans.end(forming, f"the minimum of group {key.name} is {minimum} now")
 
     def _check_complete(self, key: GroupKey, waiting: WaitingGang) -> None:
-        """If enough members exist now, let kube-scheduler ask again about those that were rejected."""
+        """If enough members or the PodGroup exist now, let kube-scheduler retry the members that were rejected."""
         snapshot = self._cache.snapshot()
         member = next(iter(snapshot.members.get(key, {}).values()), None)
         if member is None:
             self._waiting.pop(key)
         elif member.membership is not None:
+            was_unknown = waiting.reason.code is Code.GANG_UNKNOWN
+            if was_unknown and lacks_pod_group(member.membership, snapshot):
+                return
             minimum = gang_minimum(member.membership, snapshot)
-            if not is_incomplete(member.membership, minimum, snapshot):
+            if was_unknown or not is_incomplete(member.membership, minimum, snapshot):
                 waiting.retry_at = -inf
                 self._sink.fits()

@@ -149,6 +149,8 @@ class GangPlanning:
             return found
         if isinstance(found.why, Pending):
             return _incomplete(gang)
+        if found.why.reason.code is Code.EXTENDED_STALE:
+            return found.why.reason  # it ends without a change of the pods
         return Reason(Code.INVALID, (f"pod {found.pod.key} of the group: {found.why.reason}",))
 
     def _plan(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason | GangShortage:
@@ -182,7 +184,9 @@ class GangPlanning:
         if before is None:
             return gang_problem(gang, members, self._filter_service.policy, nodes)
         for uid in members.requirements.keys() & before.settled:
-            nodes[uid] = frozenset({before.planned.plan.placements[uid][0]})
+            node = before.node_of(uid)
+            if node is not None:
+                nodes[uid] = frozenset({node})
         limits = before.limits() if attempt.limited else {}
         return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
 

@@ -7,18 +7,18 @@ member's filter request then gets exactly its planned node. No function here awa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-
-import structlog
 
 from extender.cache import ClusterCache
 from extender.extension.binding_cycle import BindError
 from extender.extension.bound_members import BoundMembers
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.extension.gang_collecting import GangCollecting
-from extender.extension.gang_holds import hold, is_held
+from extender.extension.gang_holds import hold_all, is_held
+from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_plans import GangPlans
 from extender.extension.gang_state import FormingGang, GangCounts, PlannedGang, WaitingGang
 from extender.extension.sinks import FilterSink
 from extender.extension.waiting_gangs import WaitingGangs
@@ -30,20 +30,23 @@ from extender.scheduling import (
     gang_minimum,
     gang_of,
     is_incomplete,
+    lacks_pod_group,
+    leftover_claim,
     placed_members,
 )
 from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _REPLANS = 3  # new plans after kube-scheduler rejected a planned node, besides one for each kind of members
-_WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
+_WAITING = 4096  # remembered gangs that wait
 _MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
 
 class GangScheduler:
     """Plans gangs, holds their devices, and answers filter requests of their members.
 
-    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `clock` returns seconds.
+    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `is_served` tells whether the
+    API server serves the PodGroups of a source. `clock` returns seconds.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class GangScheduler:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
+        is_served: Callable[[GroupSource], bool] = lambda _: False,
         remembered_gangs: int = _WAITING,
+        places: PlaceLimits | None = None,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -64,12 +69,21 @@ class GangScheduler:
         self._clock = clock
         self._bound_members = bound_members
         self._changed = changed
-        self._log = structlog.get_logger("berth.gangs")
-        self.forming: dict[GroupKey, FormingGang] = {}
-        self.counts = GangCounts()
+        self._is_served = is_served
         self.waiting = WaitingGangs(clock, remembered_gangs)
-        self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
+        self.rescheduled = asyncio.Event()  # set if a deadline may be earlier, or if bound members must be read
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
+        self.plans = GangPlans(cache, self.waiting, self.collecting, sink, clock, changed, places)
+
+    @property
+    def forming(self) -> dict[GroupKey, FormingGang]:
+        """The gangs with a plan."""
+        return self.plans.forming
+
+    @property
+    def counts(self) -> GangCounts:
+        """What became of gangs, for the metrics."""
+        return self.plans.counts
 
     # -- filter ----------------------------------------------------------------------------------------------
 
@@ -90,7 +104,7 @@ class GangScheduler:
         if membership.problem:
             return self._rejected(pod, names, Reason(Code.INVALID, (membership.problem,)))
         key = membership.key
-        self.expire()
+        self.plans.expire()
         forming = self.forming.get(key)
         if forming is not None:
             return self._follow(forming, pod, membership, names)
@@ -100,12 +114,14 @@ class GangScheduler:
         if different:
             return self._rejected(pod, names, Reason(Code.INVALID, (different,)))
         if not minimum:
-            return None
+            waits = lacks_pod_group(membership, snapshot) and self._is_served(key.source)
+            return self._wait(key, pod, names, Reason(Code.GANG_UNKNOWN, (key.name,))) if waits else None
         if minimum > MOST_TOGETHER:
             return self._rejected(pod, names, Reason(Code.GANG_TOO_LARGE, (key.name, str(MOST_TOGETHER))))
         if is_incomplete(membership, minimum, snapshot):
             return self._incomplete(pod, membership, minimum, names)
-        if len(placed_members(key, snapshot)) >= minimum:
+        missing = minimum - len(placed_members(key, snapshot))
+        if missing <= 0:
             return None
         waiting = self.waiting.get(key)
         if waiting is not None and (self._clock() < waiting.retry_at or self._waits_for_other(waiting)):
@@ -114,6 +130,8 @@ class GangScheduler:
                 waiting.asked_early = True
                 self.rescheduled.set()
             return self._rejected(pod, names, waiting.reason)
+        if not self.plans.have_places(key.namespace, missing):
+            return self._wait(key, pod, names, Reason(Code.GANG_QUEUED, (key.name,)))
         return self._plan(pod, membership, names)
 
     def _incomplete(self, pod: Pod, membership: Membership, minimum: int, names: Sequence[str]) -> FilterResult:
@@ -143,14 +161,14 @@ class GangScheduler:
             if not self._is_new_round(forming, pod):
                 return self._answer(forming, pod, names)
         elif forming.committed:
-            self.leave(forming, uid)
+            self.plans.leave(forming, uid)
             return None
         elif self._is_new_round(forming, pod) and is_held(self._cache, forming, uid):
             return self._other_placement(forming, pod, membership, names)
         elif is_held(self._cache, forming, uid) and not self._is_new_round(forming, pod):
             return self._plan_elsewhere(forming, pod, membership, names)
-        self.end(forming, f"a new attempt to schedule pod {pod.key} began")
-        return self._plan(pod, membership, names)
+        self.plans.end(forming, f"a new attempt to schedule pod {pod.key} began")
+        return self._plan(pod, membership, names, since=forming.since)
 
     def _other_placement(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
@@ -167,19 +185,19 @@ class GangScheduler:
             found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
         if isinstance(found, Reason):
             return self._rejected(pod, names, found)
-        self.end(forming, "kube-scheduler tries another topology domain")
-        return self._form(gang, pod, names, found, None)
+        self.plans.end(forming, "kube-scheduler tries another topology domain")
+        return self._form(gang, pod, names, found, None, forming.since)
 
     def _plan_elsewhere(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]
     ) -> FilterResult | None:
         """kube-scheduler rejected the planned node of a member: plan again without it, a few times."""
         forming.answered.discard(pod.uid)
-        forming.arrived.discard(pod.uid)
+        forming.arrived.pop(pod.uid, None)
         self._exclude(forming, pod.uid, forming.planned.plan.placements[pod.uid][0], alone=len(names) == 1)
         if forming.replans < _REPLANS + len(set(forming.planned.kinds.values())):
             return self._plan(pod, membership, names, forming)
-        self.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
+        self.plans.end(forming, f"kube-scheduler rejected the planned nodes of pod {pod.key}")
         return self._no_plan(forming.key, pod, names, Reason(Code.GANG_REFUSED, (forming.key.name,)))
 
     def _exclude(self, forming: FormingGang, uid: str, node: str, *, alone: bool) -> None:
@@ -203,57 +221,81 @@ class GangScheduler:
     # -- plans -----------------------------------------------------------------------------------------------
 
     def _plan(
-        self, pod: Pod, membership: Membership, names: Sequence[str], before: FormingGang | None = None
+        self,
+        pod: Pod,
+        membership: Membership,
+        names: Sequence[str],
+        before: FormingGang | None = None,
+        since: float = inf,
     ) -> FilterResult | None:
         """Plan the gang. None if its minimum runs already, so that the pod is placed alone.
 
-        `before` has an earlier plan, whose settled members keep their nodes.
+        `before` has an earlier plan, whose settled members keep their nodes. `since` is the time of a plan that this
+        one replaces.
         """
         gang = gang_of(pod, membership, self._cache.snapshot())
         if not gang.missing:
             return None
-        self._release({*self._cache.store.members.get(membership.key, ()), pod.uid})
+        for uid in {*self._cache.store.members.get(membership.key, ()), pod.uid}:
+            self._cache.release(uid)
         others = [forming for key, forming in self.forming.items() if key != gang.key]
         try:
             found = self._planning.plan(gang, pod, names, others, before)
         except CallBudgetSpent:
             if before is not None:
-                self.end(before, f"planning again for pod {pod.key} takes longer than a call")
+                self.plans.end(before, f"planning again for pod {pod.key} takes longer than a call")
             self._cache.freed()
             unfinished = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
             self.waiting.postpone(gang.key, unfinished, pod.uid, self._filter_service.limits.retry_seconds)
             self.rescheduled.set()
             return self._rejected(pod, names, unfinished)
         if isinstance(found, PlannedGang):
-            return self._form(gang, pod, names, found, before)
+            return self._form(gang, pod, names, found, before, since)
         self._cache.freed()
         self.counts.no_plan[found.code.name] += 1
         if before is not None:
-            self.end(before, str(found))
+            self.plans.end(before, str(found))
         if found.code is Code.GANG_WAITS:
             return self._wait(gang.key, pod, names, found)
         for claim in self._planning.unused_allocations(gang):
             self._sink.unsuitable(claim)
+        if found.code is Code.EXTENDED_STALE:
+            self._remove_leftovers(gang)
         return self._no_plan(gang.key, pod, names, found)
 
+    def _remove_leftovers(self, gang: Gang) -> None:
+        """Have the orphan collector remove what earlier attempts made for extended resources."""
+        snapshot = self._cache.snapshot()
+        for member in gang.waiting:
+            leftover = leftover_claim(member, snapshot)
+            if leftover is not None:
+                self._sink.stale_special(leftover)
+
     def _form(
-        self, gang: Gang, pod: Pod, names: Sequence[str], planned: PlannedGang, before: FormingGang | None
+        self,
+        gang: Gang,
+        pod: Pod,
+        names: Sequence[str],
+        planned: PlannedGang,
+        before: FormingGang | None,
+        since: float,
     ) -> FilterResult:
         now, forming, waiting = self._clock(), before, self.waiting.pop(gang.key)
         if forming is None:
             complete_since = min(now, waiting.complete_since) if waiting is not None else now
             members = _MEMBER_SECONDS * len(planned.members)
             deadline = now + members + (gang.timeout_seconds or self._filter_service.policy.gang_seconds)
-            forming = FormingGang(gang.key, planned, gang.missing, complete_since, now, deadline, progress_at=now)
+            since = min(since, now)  # its places are used since then
+            forming = FormingGang(gang.key, planned, gang.missing, complete_since, since, deadline, progress_at=now)
             forming.minimum = gang.minimum
             # The in-tree gang scheduling binds right after its filter requests, and does not say that a round failed.
             forming.doubtful = bool(self.waiting.failures(gang.key)) or gang.key.source is GroupSource.CORE
             forming.doubtful |= planned.has_unschedulable(f"group {gang.key.name}")
             forming.rejected_with = str(waiting.reason) if waiting is not None else ""
-            self.forming[gang.key] = forming
+            self.plans.add(forming)
         else:
             forming.planned, forming.replans = planned, forming.replans + 1
-        hold(self._cache, forming)
+        hold_all(self._cache, forming)
         self.counts.plans += 1
         self.rescheduled.set()
         if waiting is not None and waiting.rejected - {pod.uid}:
@@ -302,7 +344,7 @@ class GangScheduler:
         membership = pod.membership
         if membership is None:
             return None
-        self.expire()
+        self.plans.expire()
         forming = self.forming.get(membership.key)
         if forming is not None and pod.uid in forming.planned.members:
             return forming if pod.uid not in forming.left else None
@@ -312,70 +354,28 @@ class GangScheduler:
             return None
         raise BindError(f"group {membership.key.name} has no plan for pod {pod.key} any more")
 
-    def held_members(self) -> frozenset[str]:
-        """UIDs of the members of all plans."""
-        return frozenset[str]().union(*(forming.planned.members for forming in self.forming.values()))
+    def follow_kube_scheduler(self, forming: FormingGang) -> None:
+        """The binds of the minimum came, some of them for other nodes than the planned ones: plan for these nodes.
 
-    # -- the end of a plan -----------------------------------------------------------------------------------
-
-    def end(self, forming: FormingGang, why: str) -> None:
-        """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
-        if self.forming.get(forming.key) is forming:
-            del self.forming[forming.key]
-        if not forming.committed:
-            forming.ended = forming.ended or why
-        self._release(forming.planned.members)
-        self._cache.freed()
-        self._changed()
-        if self.waiting.any_for(Code.GANG_WAITS):
-            self._sink.fits()
-
-    def fail(self, forming: FormingGang, why: str) -> None:
-        """End a plan that kube-scheduler or the API server prevented, and plan the gang again only after a pause."""
-        if forming.committed or forming.ended:
+        The in-tree gang scheduling asks about several topology domains and binds in one of them. Berth holds only the
+        devices of the last one, and no claim is written yet.
+        """
+        pods = self._cache.store.members.get(forming.key, {})
+        pod = next((pods[uid] for uid in forming.arrived if uid in pods), None)
+        if pod is None or pod.membership is None:
             return
-        self.counts.failed += 1
-        self._log.info("a gang was not bound", group=str(forming.key), because=why)
-        self.end(forming, why)
-        self.waiting.pause(forming.key, Reason(Code.GANG_REFUSED, (forming.key.name,)))
-
-    def bound(self, forming: FormingGang, uid: str) -> None:
-        """A member is bound. After the last one, the plan is done."""
-        forming.bound.add(uid)
-        self._cache.member_bound(forming.key, uid)
-        self.waiting.succeeded(forming.key)
-        if len(forming.bound) == forming.quorum:
-            self.collecting.end(forming.key, "its minimum is bound")
-            self.counts.bound += 1
-            self.counts.seconds += self._clock() - forming.complete_since
-        self._end_if_done(forming)
-
-    def leave(self, forming: FormingGang, uid: str) -> None:
-        """A member of a committed gang is gone or cannot be bound by the plan: it is placed alone from now on."""
-        forming.left.add(uid)
-        self._cache.release(uid)
-        self._cache.freed()
-        self._end_if_done(forming)
-
-    def _end_if_done(self, forming: FormingGang) -> None:
-        if forming.bound | forming.left >= forming.planned.members:
-            self.end(forming, "all members are bound")
-
-    def _release(self, uids: Iterable[str]) -> None:
-        for uid in uids:
+        for uid in forming.planned.members:
             self._cache.release(uid)
-
-    def expire(self) -> None:
-        """End the plans whose deadline passed."""
-        now = self._clock()
-        for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
-            members, name = forming.planned.members, forming.key.name
-            absent = len(members - forming.arrived)
-            self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
-            if forming.committed:
-                self.end(forming, "")
-
-    @property
-    def next_deadline(self) -> float:
-        """The earliest time at which `expire` has work; infinite if there is none."""
-        return min((forming.ends_at for forming in self.forming.values()), default=inf)
+        forming.answered.intersection_update(forming.arrived)
+        gang = gang_of(pod, pod.membership, self._cache.snapshot())
+        others = [other for other in self.forming.values() if other is not forming]
+        try:
+            found = self._planning.plan(gang, pod, None, others, forming)
+        except CallBudgetSpent:
+            found = Reason(Code.GANG_UNFINISHED, (gang.key.name,))
+        if isinstance(found, Reason):
+            self.plans.fail(forming, f"kube-scheduler chose other nodes than Berth: {found}")
+            return
+        forming.planned = found
+        hold_all(self._cache, forming)
+        self.counts.plans += 1

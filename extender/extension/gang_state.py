@@ -13,6 +13,7 @@ from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 _MEMBER_SECONDS = 0.05  # for each member
 # Seconds until the next bind request. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
+_TURN_SECONDS = 15.0  # that a plan keeps its places although a gang of another namespace waits for places
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class PlannedGang:
 class FormingGang:
     """A gang with a plan. Its devices are held until its members are bound, or until the plan ends.
 
-    kube-scheduler has chosen the planned node of the `answered` members, as far as Berth knows. `arrived` are members
-    whose bind request came; `written` those whose claims are allocated and passed the write barrier. Once `quorum`
+    kube-scheduler has chosen the planned node of the `answered` members, as far as Berth knows. `arrived` has the node
+    of each bind request that came; `written` the members whose claims passed the write barrier. Once `quorum`
     members are written, the gang is committed: their Bindings may be sent. Times are in seconds of the service's clock.
     """
 
@@ -64,7 +65,7 @@ class FormingGang:
     replans: int = 0
     rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
-    arrived: set[str] = field(default_factory=set)
+    arrived: dict[str, str] = field(default_factory=dict)  # UID to node
     written: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)  # of a committed gang: members that are placed alone, or are gone
@@ -74,12 +75,24 @@ class FormingGang:
     @property
     def settled(self) -> frozenset[str]:
         """UIDs of the members whose node kube-scheduler has chosen: a new plan must not move them."""
-        return frozenset(self.answered | self.arrived)
+        return frozenset(self.answered | self.arrived.keys())
+
+    def node_of(self, uid: str) -> str | None:
+        """The node for which a bind request of the member came, else the planned one; None if it may use any node."""
+        planned = self.planned.plan.placements.get(uid)
+        return self.arrived.get(uid) or (planned[0] if planned is not None else None)
+
+    @property
+    def bound_elsewhere(self) -> bool:
+        """Whether the bind request of a member with devices came for another node than the planned one."""
+        placements = self.planned.plan.placements
+        return any(placements[uid][0] != node for uid, node in self.arrived.items() if uid in placements)
 
     def settled_on(self, kind: Hashable) -> Counter[str]:
         """Node to number of settled members of this kind."""
         placements, kinds = self.planned.plan.placements, self.planned.kinds
-        return Counter(placements[uid][0] for uid in self.settled & placements.keys() if kinds[uid] == kind)
+        settled = self.settled & placements.keys()
+        return Counter(self.arrived.get(uid, placements[uid][0]) for uid in settled if kinds[uid] == kind)
 
     def limits(self) -> dict[str, NodeLimit]:
         """UID of each member that is not settled to the limit of its kind."""
@@ -88,9 +101,32 @@ class FormingGang:
         return {uid: by_kind[kinds[uid]] for uid in kinds.keys() - self.settled if kinds[uid] in by_kind}
 
     @property
+    def runs(self) -> bool:
+        """Whether the minimum is bound."""
+        return len(self.bound) >= self.quorum
+
+    @property
+    def places(self) -> int:
+        """How many binds of members may wait for each other; at least 1, so that this bounds the number of plans."""
+        return 1 if self.runs else self.quorum
+
+    @property
+    def gives_way_at(self) -> float:
+        """When the plan ends if a gang of another namespace needs its places; infinite while claims are written."""
+        if self.runs:
+            return -inf
+        turn = _TURN_SECONDS + _MEMBER_SECONDS * len(self.planned.members)
+        return inf if self._is_written else self.since + turn
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether the claims of the minimum are being written; a bind call takes 25 s at most."""
+        return len(self.arrived) >= self.quorum and not self.committed
+
+    @property
     def ends_at(self) -> float:
         """When the plan ends if no other bind request comes."""
-        if len(self.arrived) >= self.quorum:
+        if self._is_written:
             return self.deadline
         patience = _PATIENCE
         if self.doubtful:

@@ -29,7 +29,7 @@ from extender.extension.requeue import Requeuer
 from extender.extension.sinks import ReservationSink, ServeSink
 from extender.extension.tracing import SpanFactory, no_span
 from extender.extension.write_barrier import WriteBarrier
-from extender.model import Claim, ObjectKey, Pod, RequestMix
+from extender.model import Claim, GroupSource, ObjectKey, Pod, RequestMix
 from extender.policy import Policy
 from extender.records import PolicyState
 from extender.runtime import HoldExpirer, Informers, Supervisor
@@ -39,6 +39,7 @@ _DRAIN_SECONDS = 20.0  # below the 30 s that a pod gets to terminate
 _FLUSH_SECONDS = 1.0  # for the last records; the console may be absent
 # kube-scheduler does not requeue a pod that an extender rejected when objects of these kinds change.
 _SUPPLY = frozenset({"resourceslices", "devicetaintrules", "nodes"})
+_POD_GROUPS = {GroupSource.CORE: "podgroups", GroupSource.SCHEDULER_PLUGINS: "podgroups.scheduling.x-k8s.io"}
 _OBSERVED = _SUPPLY | {"pods", "podgroups", "podgroups.scheduling.x-k8s.io", "leaderworkersets"}
 
 
@@ -82,7 +83,9 @@ class Service:
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
         planning = GangPlanning(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, writer.read_bound_members, clock)
-        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, sink, clock, progress.notify)
+        self.gangs = GangScheduler(
+            self.cache, self.filter_service, planning, bound, sink, clock, progress.notify, self._is_served
+        )
         self.gang_monitor = GangMonitor(self.gangs, self.cache, planning, bound, sink, clock)
         self.binder = Binder(
             self.cache,
@@ -160,6 +163,10 @@ class Service:
                 yield fits
                 if fits:
                     return
+
+    def _is_served(self, source: GroupSource) -> bool:
+        """Whether the API server serves the PodGroups of this source."""
+        return self.informers.reflectors[_POD_GROUPS[source]].served
 
     def _state(self) -> tuple[PolicyState, RequestMix]:
         """The policy and the request mix of this process; every batch of records has them."""

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from math import inf
 
-from cachetools import LRUCache
-
+from extender.extension.fair_cache import FairCache
 from extender.extension.gang_state import WaitingGang
 from extender.model import Code, GroupKey, Reason
 
@@ -15,13 +14,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan fail
 
 
 class WaitingGangs:
-    """At most `limit` gangs; the least recently used one is dropped first. `clock` returns seconds."""
+    """At most `limit` gangs, see FairCache. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
-        self._gangs: LRUCache[GroupKey, WaitingGang] = LRUCache(limit)
-        self._not_before: LRUCache[GroupKey, float] = LRUCache(limit)  # see collects_not_before
-        self._failures: LRUCache[GroupKey, int] = LRUCache(limit)  # plans that failed since a member was bound
+        self._gangs: FairCache[WaitingGang] = FairCache(limit)
+        self._not_before: FairCache[float] = FairCache(limit)  # see collects_not_before
+        self._failures: FairCache[int] = FairCache(limit)  # plans that failed since a member was bound
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -32,20 +31,19 @@ class WaitingGangs:
 
     def pop(self, key: GroupKey) -> WaitingGang | None:
         """Remove and return the gang, if it waits."""
-        found: WaitingGang | None = self._gangs.pop(key, None)
-        return found
+        return self._gangs.pop(key)
 
     def failures(self, key: GroupKey) -> int:
         """How many plans of the gang failed since a member was bound."""
-        return int(self._failures.get(key, 0))
+        return self._failures.get(key) or 0
 
     def succeeded(self, key: GroupKey) -> None:
         """A member is bound: the gang does not wait any more, and its failures are forgotten."""
-        self._gangs.pop(key, None)
-        self._failures.pop(key, None)
+        self._gangs.pop(key)
+        self._failures.pop(key)
 
     def without_room(self, version: int) -> list[GroupKey]:
-        """The gangs for which an older snapshot than this version had no room, the least recently used first."""
+        """The gangs for which an older snapshot than this version had no room, the namespaces in turn."""
         return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
 
     def next_to_collect(self, now: float) -> GroupKey | None:
@@ -62,11 +60,12 @@ class WaitingGangs:
 
     def collects_not_before(self, key: GroupKey, at: float) -> None:
         """The gang has collected devices, or no domain could hold it: it may not collect before this time."""
-        self._not_before[key] = at
+        self._not_before.put(key, at)
 
     def may_collect_at(self, key: GroupKey) -> float:
         """When the gang may collect devices again; -inf if nothing speaks against it."""
-        return float(self._not_before.get(key, -inf))
+        found = self._not_before.get(key)
+        return -inf if found is None else found
 
     def plan_again(self, code: Code) -> None:
         """End the pauses of the gangs that wait with this code."""
@@ -83,9 +82,10 @@ class WaitingGangs:
         is_new = gang is None or gang.reason != reason
         if gang is None or is_new:
             since = gang.complete_since if gang is not None else inf
-            if reason.code is not Code.GANG_INCOMPLETE:
+            if reason.code not in (Code.GANG_INCOMPLETE, Code.GANG_UNKNOWN):
                 since = min(since, self._clock())
-            gang = self._gangs[key] = WaitingGang(reason, since)
+            gang = WaitingGang(reason, since)
+            self._gangs.put(key, gang)
         gang.note(uid)
         return is_new
 
@@ -95,21 +95,24 @@ class WaitingGangs:
         `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices. `wakes`:
         whether a plan may succeed later although Berth sees no change.
         """
-        failures = self._failures[key] = self.failures(key) + 1
-        self._pause(key, reason, version, uid, min(_FIRST_PAUSE * 2.0 ** min(failures - 1, 16), _LONGEST_PAUSE))
-        self._gangs[key].wakes = wakes
+        failures = self.failures(key)
+        self._failures.put(key, failures + 1)
+        seconds = min(_FIRST_PAUSE * 2.0 ** min(failures, 16), _LONGEST_PAUSE)
+        self._pause(key, reason, version, uid, seconds).wakes = wakes
 
     def postpone(self, key: GroupKey, reason: Reason, uid: str, seconds: float) -> None:
         """A plan took longer than a call: the next one continues it after so many seconds."""
         self._pause(key, reason, -1, uid, seconds)
 
-    def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> None:
+    def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> WaitingGang:
         before, now = self._gangs.get(key), self._clock()
         since = min(before.complete_since if before is not None else inf, now)
-        gang = self._gangs[key] = WaitingGang(reason, since, version, now + seconds)
+        gang = WaitingGang(reason, since, version, now + seconds)
+        self._gangs.put(key, gang)
         if uid:
             gang.note(uid)
             gang.asked_early = True  # kube-scheduler gave up this pod
+        return gang
 
     def requeue_due(self, version: int) -> bool:
         """Whether a gang may be planned now that kube-scheduler asked about during its pause. Clears that mark.
@@ -126,9 +129,9 @@ class WaitingGangs:
         """The earliest time at which `requeue_due` can be True; infinite if there is none."""
         return min((gang.retry_at for gang in self._gangs.values() if gang.asked_early), default=inf)
 
-    def any_for(self, code: Code) -> bool:
-        """Whether a gang waits with this code."""
-        return any(gang.reason.code is code for gang in self._gangs.values())
+    def any_for(self, *codes: Code) -> bool:
+        """Whether a gang waits with one of these codes."""
+        return any(gang.reason.code in codes for gang in self._gangs.values())
 
     def reasons(self) -> Counter[str]:
         """Number of waiting gangs by the code of the reason."""

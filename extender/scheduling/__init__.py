@@ -19,6 +19,7 @@ from extender.scheduling.gang import (
     gang_minimum,
     gang_of,
     is_incomplete,
+    lacks_pod_group,
     minimum_of,
     placed_members,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "held_results",
     "ignores_identity",
     "is_incomplete",
+    "lacks_pod_group",
     "leftover_claim",
     "minimum_of",
     "natural",

@@ -53,6 +53,12 @@ def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
     return minimum if minimum > 1 else 0
 
 
+def lacks_pod_group(membership: Membership, snapshot: Snapshot) -> bool:
+    """Whether only a PodGroup could say how many members must run together, and it does not exist."""
+    named = membership.key.source in (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS)
+    return named and not membership.minimum and membership.policy_key not in snapshot.group_policies
+
+
 def is_incomplete(membership: Membership, minimum: int, snapshot: Snapshot) -> bool:
     """Whether too few members exist. The cost does not grow with the size of a group that is far from complete."""
     key = membership.key

@@ -154,6 +154,19 @@ def test_a_gang_with_a_topology_constraint_gets_one_rack(plane: ControlPlane) ->
     plane.wait(lambda: nothing_left(plane), 60)
 
 
+def test_a_gang_is_bound_in_either_rack_if_both_have_room(plane: ControlPlane) -> None:
+    """kube-scheduler asks Berth about both racks, and then binds in one of them by chance."""
+    for turn in range(2 * ROUNDS):
+        group = f"either{turn}"
+        create_gang(plane, group, rack=True)
+        plane.wait(lambda group=group: len(nodes(plane, group)) == SIZE, 120)
+        assert len({node.partition("-")[0] for node in nodes(plane, group)}) == 1
+        delete(plane, group)
+        plane.wait(lambda: nothing_left(plane), 60)
+    assert "is planned with pod" not in (plane.folder / "berth.log").read_text(), "no bind was refused for its node"
+    plane.wait(lambda: holds() == 0, 60)
+
+
 def test_gangs_that_do_not_fit_together_run_one_after_the_other(plane: ControlPlane) -> None:
     size = len(RACKS) * TRAYS - 2  # 4 of 6 nodes
     for turn in range(ROUNDS):

@@ -1,0 +1,149 @@
+"""The plans of the gangs that are being bound, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import structlog
+
+from extender.cache import ClusterCache
+from extender.extension.gang_collecting import GangCollecting
+from extender.extension.gang_holds import hold, is_held
+from extender.extension.gang_places import GangPlaces, PlaceLimits
+from extender.extension.gang_state import FormingGang, GangCounts
+from extender.extension.sinks import FilterSink
+from extender.extension.waiting_gangs import WaitingGangs
+from extender.model import Code, GroupKey, Reason
+
+_WAIT_FOR_OTHERS = (Code.GANG_WAITS, Code.GANG_QUEUED)  # reasons of gangs that wait for the end of other plans
+
+
+class GangPlans:
+    """The plan of each gang that has one. No function here awaits.
+
+    `changed` is called after a plan ended: binds of the gang may wait for it. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        waiting: WaitingGangs,
+        collecting: GangCollecting,
+        sink: FilterSink,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        limits: PlaceLimits | None = None,
+    ) -> None:
+        self._cache = cache
+        self._waiting = waiting
+        self._collecting = collecting
+        self._sink = sink
+        self._clock = clock
+        self._changed = changed
+        self._places = GangPlaces(clock, limits)
+        self._log = structlog.get_logger("berth.gangs")
+        self.forming: dict[GroupKey, FormingGang] = {}
+        self.counts = GangCounts()
+
+    def add(self, forming: FormingGang) -> None:
+        """Add a plan. Plans that give way to it end."""
+        others = self._places.plans_in_the_way(forming.key.namespace, forming.places, self.forming.values())
+        for other in others or ():
+            self._give_way(other)
+        self.forming[forming.key] = forming
+
+    def have_places(self, namespace: str, count: int) -> bool:
+        """Whether a gang of the namespace can get so many places for its binds now."""
+        return self._places.plans_in_the_way(namespace, count, self.forming.values()) is not None
+
+    def held_members(self) -> frozenset[str]:
+        """UIDs of the members of all plans."""
+        return frozenset[str]().union(*(forming.planned.members for forming in self.forming.values()))
+
+    def end(self, forming: FormingGang, why: str) -> None:
+        """End a plan: its holds end, and binds that wait for other members fail. A committed gang goes on."""
+        if self.forming.get(forming.key) is forming:
+            del self.forming[forming.key]
+        if not forming.committed:
+            forming.ended = forming.ended or why
+        for uid in forming.planned.members:
+            self._cache.release(uid)
+        self._cache.freed()
+        self._changed()
+        self._requeue_waiting()
+
+    def _requeue_waiting(self) -> None:
+        if self._waiting.any_for(*_WAIT_FOR_OTHERS):
+            self._sink.fits()
+
+    def fail(self, forming: FormingGang, why: str) -> None:
+        """End a plan that kube-scheduler or the API server prevented, and plan the gang again only after a pause."""
+        if forming.committed or forming.ended:
+            return
+        self.counts.failed += 1
+        self._log.info("a gang was not bound", group=str(forming.key), because=why)
+        self.end(forming, why)
+        self._waiting.pause(forming.key, Reason(Code.GANG_REFUSED, (forming.key.name,)))
+
+    def _give_way(self, forming: FormingGang) -> None:
+        name = forming.key.name
+        self.fail(forming, f"a group of another namespace waits, and pods of group {name} did not reach bind in time")
+        if forming.committed:
+            self.end(forming, "")
+
+    def bound(self, forming: FormingGang, uid: str) -> None:
+        """A member is bound. After the last one, the plan is done."""
+        forming.bound.add(uid)
+        self._cache.member_bound(forming.key, uid)
+        self._waiting.succeeded(forming.key)
+        if len(forming.bound) == forming.quorum:
+            self._collecting.end(forming.key, "its minimum is bound")
+            self.counts.bound += 1
+            self.counts.seconds += self._clock() - forming.complete_since
+            self._requeue_waiting()
+        self._end_if_done(forming)
+
+    def leave(self, forming: FormingGang, uid: str) -> None:
+        """A member of a committed gang is gone or cannot be bound by the plan: it is placed alone from now on."""
+        forming.left.add(uid)
+        self._cache.release(uid)
+        self._cache.freed()
+        self._end_if_done(forming)
+
+    def keep(self, forming: FormingGang, uid: str) -> None:
+        """The bind of a member of a committed gang failed. No other pod gets its devices before its next attempt."""
+        if uid in forming.planned.plan.placements:
+            hold(self._cache, forming, uid)
+
+    def retry(self, forming: FormingGang, uid: str) -> None:
+        """The bind of a member of a committed gang has failed. Without its devices, it is placed alone."""
+        forming.arrived.pop(uid, None)
+        forming.progress_at = self._clock()
+        if not is_held(self._cache, forming, uid):
+            self.leave(forming, uid)
+
+    def _end_if_done(self, forming: FormingGang) -> None:
+        if forming.bound | forming.left >= forming.planned.members:
+            self.end(forming, "all members are bound")
+
+    def expire(self) -> None:
+        """End the plans whose deadline passed."""
+        now = self._clock()
+        for forming in [forming for forming in self.forming.values() if forming.ends_at <= now]:
+            members, name = forming.planned.members, forming.key.name
+            absent = len(members - forming.arrived.keys())
+            self.fail(forming, f"{absent} of {len(members)} pods of group {name} did not reach bind in time")
+            if forming.committed:
+                self.end(forming, "")
+
+    def requeue_due(self) -> None:
+        """Let kube-scheduler retry the gangs that wait for places, if a plan gives way now and did not before."""
+        if self._places.began_to_give_way(self.forming.values()) and self._waiting.any_for(Code.GANG_QUEUED):
+            self._sink.fits()
+
+    @property
+    def next_deadline(self) -> float:
+        """The earliest time at which `expire` or `requeue_due` has work; infinite if there is none."""
+        ends = min((forming.ends_at for forming in self.forming.values()), default=inf)
+        return min(ends, self._places.next_deadline(self.forming.values()))

@@ -1,0 +1,46 @@
+"""A gang scheduler on a fleet without an API server, for gangs of pods without devices."""
+
+from __future__ import annotations
+
+from benchmarks.fleet import Fleet
+from extender.extension.bound_members import BoundMembers
+from extender.extension.gang_places import PlaceLimits
+from extender.extension.gang_planning import GangPlanning
+from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.sinks import FilterSink, NoSink
+from extender.model import GroupKey, Pod
+from extender.wire import decode_pod
+
+
+def gang_member(fleet: Fleet, namespace: str, group: str, name: str, minimum: int = 2) -> Pod:
+    notes = {"berth.dev/group": group, "berth.dev/group-min": str(minimum)}
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", "annotations": notes}
+    obj = {"metadata": metadata, "spec": {"schedulerName": "berth-scheduler"}}
+    fleet.apply("pods", f"{namespace}/{name}", obj)
+    return decode_pod(obj)
+
+
+async def _none_bound(_: str) -> dict[GroupKey, dict[str, str]]:
+    return {}
+
+
+def gang_scheduler(
+    fleet: Fleet, limits: PlaceLimits, remembered_gangs: int = 16, sink: FilterSink | None = None
+) -> GangScheduler:
+    """Its clock is that of the fleet."""
+
+    def clock() -> float:
+        return fleet.now
+
+    planning = GangPlanning(fleet.cache, fleet.filter_service)
+    bound = BoundMembers(fleet.cache, _none_bound, clock)
+    return GangScheduler(
+        fleet.cache,
+        fleet.filter_service,
+        planning,
+        bound,
+        sink or NoSink(),
+        clock,
+        remembered_gangs=remembered_gangs,
+        places=limits,
+    )

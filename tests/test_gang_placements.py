@@ -1,0 +1,100 @@
+"""The in-tree gang scheduling asks about each topology domain, and then binds in any of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from extender.sandbox import carried_machines
+from tests.eventually import eventually
+from tests.running_berth import Berthing, Json, berthing, claim, pod
+from tests.test_gangs import bind_all
+from tests.test_gangs import reasons as reasons_of
+
+RACK = "topology.kubernetes.io/rack"
+RACKS = {rack: [f"{rack}{i}" for i in range(3)] for rack in "abc"}
+
+
+@asynccontextmanager
+async def racks(minimum: int = 3, members: int = 3) -> AsyncIterator[Berthing]:
+    """Three racks of three nodes, and a gang of pods that need a whole node each, with a PodGroup for one rack."""
+    async with berthing({}) as b:
+        for rack, names in RACKS.items():
+            for name in names:
+                b.cluster.add_node(name, carried_machines()["a100-pcie-8-bridged"], {RACK: rack})
+        spec: Json = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+        spec["schedulingConstraints"] = {"topology": [{"key": RACK}]}
+        b.cluster.apply({
+            "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "job"}, "spec": spec,
+        })  # fmt: skip
+        await eventually(lambda: b.app.service.cache.store.group_policies, "the PodGroup is known")
+        for i in range(members):
+            b.cluster.apply(claim(f"p{i}-gpus", 8))
+            b.cluster.apply(pod(f"p{i}", f"p{i}-gpus", schedulingGroup={"podGroupName": "job"}))
+        await b.settled()
+        yield b
+
+
+async def tried(b: Berthing, names: Sequence[str], members: int = 3) -> dict[str, str]:
+    """The node of each member if kube-scheduler offers these nodes. It takes the rest of each node in its mind."""
+    found: dict[str, str] = {}
+    for i in range(members):
+        left = [name for name in names if name not in found.values()]
+        answer = await b.filter(f"p{i}", left)
+        assert len(answer["NodeNames"] or ()) == 1, (i, answer)
+        found[f"p{i}"] = answer["NodeNames"][0]
+    return found
+
+
+@pytest.mark.parametrize("chosen", ["a", "b", "c"])
+async def test_kube_scheduler_binds_in_any_domain_that_it_has_tried(chosen: str) -> None:
+    async with racks() as b:
+        nodes = {rack: await tried(b, names) for rack, names in RACKS.items()}
+        assert await bind_all(b, nodes[chosen]) == ["", "", ""]
+        assert {name: b.node_of(name) for name in nodes[chosen]} == nodes[chosen]
+        assert {pool for pool, _ in b.held()} == set(RACKS[chosen])
+        assert not b.app.service.gangs.forming
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_a_new_round_does_not_renew_the_turn_of_a_gang() -> None:
+    """Else a gang that never reaches bind could keep its places for ever."""
+    async with racks() as b:
+        await tried(b, RACKS["a"])
+        (first,) = b.app.service.gangs.forming.values()
+        for names in (RACKS["a"], RACKS["b"]):
+            await tried(b, names)
+            (plan,) = b.app.service.gangs.forming.values()
+            assert plan is not first
+            assert plan.since == first.since
+
+
+async def test_devices_of_an_earlier_domain_that_another_pod_has_taken_fail_the_gang_as_a_whole() -> None:
+    async with racks() as b:
+        first = await tried(b, RACKS["a"])
+        await tried(b, RACKS["b"])
+        b.cluster.apply(claim("single", 1))
+        b.cluster.apply(pod("alone", "single"))
+        await b.settled()
+        assert (await b.filter("alone", ["a1"]))["NodeNames"] == ["a1"]
+        assert await b.bind("alone", "a1") == ""
+        answers = await bind_all(b, first)
+        assert all("no pod of group job is bound" in answer for answer in answers), answers
+        assert len(b.held()) == 1
+        assert not b.app.service.cache.reservations.holds
+        assert await reasons_of(b, "p0"), "the gang pauses"
+
+
+async def test_a_member_beyond_the_minimum_is_bound_beside_the_others_or_retried() -> None:
+    async with racks(minimum=2) as b:
+        first = await tried(b, RACKS["a"])
+        await tried(b, RACKS["b"])
+        answers = await bind_all(b, first)
+        assert answers.count("") >= 2, answers
+        late = [name for name in first if not b.node_of(name)]
+        for name in late:
+            answer = await b.filter(name, RACKS["a"])
+            assert await b.bind(name, answer["NodeNames"][0]) == ""
+        assert {b.node_of(name) for name in first} == set(RACKS["a"])

@@ -1,0 +1,87 @@
+"""A member of a committed gang whose Binding the API server refuses: it comes back to its devices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from extender.sandbox.apiserver.status_errors import ApiError
+from tests.dra_worlds import extended
+from tests.eventually import eventually
+from tests.running_berth import Berthing, berthing, claim, pod
+from tests.tenant_worlds import leftover, stored
+from tests.test_gangs import NODES, bind_all, delete, member, planned, reasons
+
+FORBIDDEN = ApiError(403, "Forbidden", "not now")
+
+
+@asynccontextmanager
+async def refused() -> AsyncIterator[tuple[Berthing, str, set[tuple[str, str]]]]:
+    """p0 and p1 of a gang are bound, and the API server has refused the Binding of p2: its node and its devices."""
+    async with berthing(NODES) as b:
+        for i in range(3):
+            member(b, f"p{i}", gpus=7)
+        b.cluster.apply(claim("single", 2))
+        b.cluster.apply(pod("alone", "single"))
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        service = b.app.service
+        held = service.cache.held_for(b.pod("p2")["metadata"]["uid"])
+        devices = {(result.device.pool, result.device.device) for result in held}
+
+        async def refuse(_: str, path: str) -> ApiError | None:
+            return FORBIDDEN if path.endswith("pods/p2/binding") else None
+
+        b.cluster.api.intercept = refuse
+        answers = await bind_all(b, nodes)
+        b.cluster.api.intercept = None
+        assert answers[:2] == ["", ""]
+        assert "not now" in answers[2]
+        assert len(b.held()) == 14, "the claim of p2 is taken back"
+        await b.settled()
+        yield b, nodes["p2"], devices
+
+
+async def test_a_refused_member_keeps_its_devices_and_is_bound_at_its_next_attempt() -> None:
+    async with refused() as (b, node, devices):
+        assert not (await b.filter("alone"))["NodeNames"], "no other pod gets the devices of p2 meanwhile"
+        assert await planned(b, "p2") == {"p2": node}
+        assert await b.bind("p2", node) == ""
+        assert {(pool, device) for pool, device in b.held() if pool == node} == devices
+        assert not b.app.service.gangs.forming
+        assert not b.app.service.cache.reservations.holds
+
+
+async def test_a_refused_member_that_does_not_come_back_leaves_its_devices_to_others() -> None:
+    async with refused() as (b, node, _):
+        delete(b, "pods", "p2")
+        await eventually(lambda: not b.app.service.gangs.forming, "the plan ended")
+        assert (await b.filter("alone"))["NodeNames"] == [node]
+
+
+async def test_a_refused_member_whose_node_is_not_offered_is_placed_alone() -> None:
+    async with refused() as (b, node, _):
+        found = await b.filter("p2", [name for name in NODES if name != node])
+        assert not found["NodeNames"], "p0 and p1 have the other nodes"
+        assert not b.app.service.gangs.forming
+        assert (await b.filter("p2"))["NodeNames"] == [node]
+        assert await b.bind("p2", node) == ""
+
+
+async def test_claims_for_extended_resources_of_an_earlier_attempt_are_removed() -> None:
+    """Berth died after it had allocated the claim of p1, and before the pod's status named the claim."""
+    async with berthing({"n1": "t4-4", "n2": "t4-4"}) as b:
+        notes = {"berth.dev/group": "job", "berth.dev/group-min": "2"}
+        for name in ("p1", "p2"):
+            b.cluster.apply(extended(name, annotations=notes))
+        name = await leftover(b)
+        text = "the extended-resource claim of an earlier attempt is being removed"
+        assert await reasons(b, "p2") == {text}
+        await eventually(lambda: stored(b, name) is None, "the orphan collector removes the claim")
+        await b.settled()
+
+        async def is_planned() -> bool:
+            return bool((await b.filter("p2"))["NodeNames"])
+
+        await eventually(is_planned, "the pause ends")
+        assert set(await bind_all(b, await planned(b, "p1", "p2"))) == {""}
