@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from math import inf
 
-from cachetools import LRUCache
+from cachetools import FIFOCache, LRUCache
 
 from extender.extension.gang_state import WaitingGang
 from extender.model import Code, GroupKey, Reason
@@ -15,11 +15,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan fail
 
 
 class WaitingGangs:
-    """At most `limit` gangs; the least recently used one is dropped first. `clock` returns seconds."""
+    """At most `limit` gangs; the one with the oldest reason is dropped first. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
-        self._gangs: LRUCache[GroupKey, WaitingGang] = LRUCache(limit)
+        self._gangs: FIFOCache[GroupKey, WaitingGang] = FIFOCache(limit)
         self._not_before: LRUCache[GroupKey, float] = LRUCache(limit)  # see collects_not_before
         self._failures: LRUCache[GroupKey, int] = LRUCache(limit)  # plans that failed since a member was bound
 
@@ -45,7 +45,7 @@ class WaitingGangs:
         self._failures.pop(key, None)
 
     def without_room(self, version: int) -> list[GroupKey]:
-        """The gangs for which an older snapshot than this version had no room, the least recently used first."""
+        """The gangs for which an older snapshot had no room, in the order in which they began to wait."""
         return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
 
     def next_to_collect(self, now: float) -> GroupKey | None:

@@ -18,6 +18,7 @@ class RankingCache:
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
+        # Not an LRUCache: that takes the size of an entry when it is stored, and rankings grow.
         self._rankings: OrderedDict[object, NodeRanking] = OrderedDict()
         self._evicted_evaluations = 0  # evaluations of evicted rankings
         self._calls = 0
