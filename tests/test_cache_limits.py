@@ -51,9 +51,9 @@ def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None
     vacant_states, vacant_statuses = 1024, 16
     assert found["nodes"] == found["hardware"] == 4
     assert found["states"] <= 4 + vacant_states
-    assert found["signatures"] <= found["states"] + found["grants"]
-    assert found["looks"] <= 4
-    assert found["appearances"] <= 4 + vacant_states
+    assert found["allocation_classes"] <= found["states"] + found["placements"]
+    assert found["hardware_classes"] <= 4
+    assert found["attribute_classes"] <= 4 + vacant_states
     assert found["statuses"] <= 6 * (4 + 4 * vacant_statuses)
     assert found["counters"] <= 4
     assert found["silent"] <= 4
@@ -61,7 +61,7 @@ def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None
     assert found["selectors"] <= 6 + 2
     assert found["masks"] <= (6 + 2) * 4 * 3
     assert found["shortlists"] <= 11
-    assert found["rejected"] <= 11
+    assert found["unschedulable"] <= 11
 
 
 def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
@@ -75,7 +75,12 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
         fleet.cache.snapshot()
     gc.collect()
     found = fleet.cache.interned()
-    assert (found["states"], found["signatures"], found["looks"], found["appearances"]) == (5, 5, 1, 1)
+    assert (found["states"], found["allocation_classes"], found["hardware_classes"], found["attribute_classes"]) == (
+        5,
+        5,
+        1,
+        1,
+    )
 
 
 def test_counters_of_a_pool_go_with_its_node() -> None:
@@ -183,7 +188,7 @@ def test_shortlists_and_rejected_pods_are_bounded() -> None:
         fleet.cache.release(f"fits-{number}")
         assert not fleet.filter(fleet.pod(f"waits-{number}", 2, 9)).passed
     found = fleet.filter_service.remembered()
-    assert (found["shortlists"], found["rejected"]) == (3, 3)
+    assert (found["shortlists"], found["unschedulable"]) == (3, 3)
     assert fleet.filter_service.unschedulable_pods() == ["waits-2", "waits-3", "waits-4"]
 
 

@@ -138,12 +138,12 @@ class NodeInfoBuilder:
             self._forget_counters(gone.inventory)
 
     def interned(self) -> dict[str, int]:
-        """The number of kept entries by kind, for the metrics."""
+        """The number of kept entries by kind, for benchmarks and tests of the limits."""
         tables: dict[str, Sized] = {
             "states": self._states,
-            "signatures": self._allocation_classes,
-            "looks": self._hardware_classes,
-            "appearances": self._attribute_classes,
+            "allocation_classes": self._allocation_classes,
+            "hardware_classes": self._hardware_classes,
+            "attribute_classes": self._attribute_classes,
             "hardware": self._hardware,
             "counters": self._counters,
         }

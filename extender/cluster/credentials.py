@@ -41,10 +41,13 @@ class Credentials:
     token: Callable[[], str | None]
 
 
-def load_credentials(kubeconfig: Path | None) -> Credentials:
+def load_credentials(
+    kubeconfig: Path | None, new_context: Callable[..., ssl.SSLContext] = ssl.create_default_context
+) -> Credentials:
     """Credentials from a kubeconfig file, or from the pod's service account (None).
 
-    Blocks while a credential plugin runs. Raises WireError or ClusterError with the fault, or with the failed plugin.
+    Blocks while a credential plugin runs. `new_context(cafile=...)` makes the TLS context, whose defaults depend on the
+    version of Python. Raises WireError or ClusterError with the fault, or with the failed plugin.
     """
     configuration = Configuration()
     source = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
@@ -55,7 +58,7 @@ def load_credentials(kubeconfig: Path | None) -> Credentials:
             _load_kubeconfig(kubeconfig, configuration)
         else:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # the client is half typed
-        tls = _tls(configuration)
+        tls = _tls(configuration, new_context)
     except ClusterError:
         raise
     except Exception as error:
@@ -187,10 +190,10 @@ def _token(configuration: Configuration) -> str | None:
         raise ClusterError(f"cannot read the token: {error}") from error
 
 
-def _tls(configuration: Configuration) -> ssl.SSLContext | None:
+def _tls(configuration: Configuration, new_context: Callable[..., ssl.SSLContext]) -> ssl.SSLContext | None:
     if not str(configuration.host).startswith("https"):
         return None
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    context = new_context(cafile=configuration.ssl_ca_cert)
     # Python 3.13 rejects CA certificates without the key usage extension. Some clusters have them; kubectl allows them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if configuration.cert_file:

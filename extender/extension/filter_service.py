@@ -381,7 +381,7 @@ class FilterService:
             "ranking_bytes": self.rankings.estimated_bytes,
             "statuses": self.rankings.groups,
             "shortlists": len(self._shortlists),
-            "rejected": len(self._unschedulable),
+            "unschedulable": len(self._unschedulable),
             **self._evaluator.remembered(),
         }
 
