@@ -25,7 +25,7 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         await b.client.post("/filter", json=old)
         await eventually(lambda: b.app.service.orphans.skipped == 1)
         assert len(b.held()) == 1
-        assert b.app.service.orphans.deallocated == 0
+        assert b.app.service.orphans.unsuitable == 0
 
 
 @pytest.mark.parametrize("path", ["unsuitable", "unreserved", "leftover"])

@@ -110,7 +110,7 @@ class EmptiedDomains:
         return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
 
     def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
-        """The number of units of each class that may use the node, whatever devices it has."""
+        """The number of units of each class that may use the node, with or without free devices."""
         return tuple(class_.allowed_on(node_info.node) for class_ in self._classes)
 
     def _kept(self, snapshot: Snapshot) -> dict[str, list[Result]]:

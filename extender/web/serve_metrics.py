@@ -141,13 +141,13 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_claims_deallocated_total",
         COUNTER,
         "Claims deallocated because their pod cannot run on the nodes of the allocation",
-        lambda s: s.orphans.deallocated,
+        lambda s: s.orphans.unsuitable,
     ),
     MetricSource(
         "berth_claims_collected_total",
         COUNTER,
         "Claims deallocated because Berth's allocation was never reserved",
-        lambda s: s.orphans.collected,
+        lambda s: s.orphans.unreserved,
     ),
     MetricSource(
         "berth_extended_claims_removed_total",
