@@ -1,4 +1,4 @@
-"""Whether a gang could run in a domain if the workloads of others there ended."""
+"""Whether a gang could run in a domain if all other workloads there ended."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _free(node_info: NodeInfo) -> int:
 class EmptiedDomains:
     """Plans one gang on domains in which only the devices of the gang itself are in use.
 
-    Nodes that are equal once they are empty share one state, and so their evaluations. A domain with equal nodes as one
-    that cannot hold the gang is not tried.
+    Nodes that are equal once they are empty share one state, and so their evaluations. A domain is not tried if its
+    nodes are equal to those of a domain that cannot hold the gang.
     """
 
     def __init__(self, problem: GangProblem, own_claims: Mapping[ObjectKey, str], evaluation: Evaluation) -> None:

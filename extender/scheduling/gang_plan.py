@@ -11,9 +11,9 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeLimit:
-    """How many members of one kind a node has room for beside its devices, as kube-scheduler has shown.
+    """How many members of one kind fit on a node by CPU and everything else but devices, as kube-scheduler has shown.
 
-    Members with the same object count together.
+    Members that refer to the same object count together.
     """
 
     most: int  # on any node
