@@ -29,14 +29,12 @@ class SlicePublisher:
         client: ApiClient,
         node: str,
         read: Callable[[], tuple[Reading, ...]],
-        round_seconds: float = _ROUND_SECONDS,
         deadline_seconds: float = _DEADLINE_SECONDS,
         minute: Callable[[], int] = lambda: int(time.time() // 60),
     ) -> None:
         self._client = client
         self._node = node
         self._read = read
-        self._round = round_seconds
         self._deadline = deadline_seconds
         self._minute = minute
         self._pending: asyncio.Future[tuple[Reading, ...]] | None = None
@@ -50,7 +48,7 @@ class SlicePublisher:
         """Read and publish every round until cancelled."""
         while True:
             await self.step()
-            await asyncio.sleep(self._round)
+            await asyncio.sleep(_ROUND_SECONDS)
 
     async def step(self) -> None:
         """Read and publish once. Errors of the API server are logged; the next round tries again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -50,11 +50,10 @@ class Writer:
     Every method raises ClusterError. A returned claim is the one that the server stored.
     """
 
-    def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = now_micro) -> None:
+    def __init__(self, client: ApiClient, identity: str = "berth") -> None:
         self._client = client
         self.identity = identity  # unique for this start of the process
         self.take_back_mark = f"{identity}/take-back"
-        self._now_micro = now_micro
 
     async def read_claim(self, key: ObjectKey) -> Claim:
         return decode_claim(await self._client.get(claim_path(key)))
@@ -209,7 +208,7 @@ class Writer:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": f"{key.name[:_EVENT_NAME]}.{digest}", "namespace": key.namespace},
-            "eventTime": self._now_micro(),
+            "eventTime": now_micro(),
             "type": "Warning",
             "action": "Scheduling",
             "reason": reason,

@@ -33,13 +33,11 @@ class Auditor:
         client: ApiClient,
         writer: Writer,
         ready: Callable[[], bool],
-        round_seconds: float = _ROUND_SECONDS,
     ) -> None:
         self._cache = cache
         self._client = client
         self._writer = writer
         self._ready = ready
-        self._round_seconds = round_seconds
         self._previous: set[Finding] = set()
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
@@ -48,9 +46,9 @@ class Auditor:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Run until cancelled: a round every `round_seconds`, if `ready()`."""
+        """Run until cancelled: a round every 30 s, if `ready()`."""
         while True:
-            await asyncio.sleep(self._round_seconds)
+            await asyncio.sleep(_ROUND_SECONDS)
             if self._ready():
                 await self.round()
 

@@ -79,7 +79,6 @@ class ShadowPolicy:
         *,
         waiting: int = _WAITING,
         remembered: int = _REMEMBERED,
-        rankings_bytes: int = _RANKINGS_BYTES,
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
@@ -87,7 +86,7 @@ class ShadowPolicy:
         self._read_pod = read_pod
         self._clock = clock
         self._waiting = waiting
-        self._rankings = RankingCache(rankings_bytes)
+        self._rankings = RankingCache(_RANKINGS_BYTES)
         active.follow(self._rankings.clear)
         self._queue: deque[Bound] = deque()
         self._queued = asyncio.Event()

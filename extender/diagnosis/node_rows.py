@@ -13,7 +13,7 @@ from typing import Any
 from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
-from extender.model import DISTANCES, NANO, Claim
+from extender.model import DISTANCES, NANO, Claim, memory_of
 from extender.scoring import memory_bytes
 
 Json = dict[str, Any]
@@ -24,7 +24,6 @@ GROUPS = {
     "clique": "nvidia.com/gpu.clique",
 }
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 def shown_bits(node_info: NodeInfo) -> list[int]:
@@ -61,7 +60,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     if shares is None:
         return 0
     total = memory_bytes(node_info, bit) * NANO
-    used = max((shares.get(name, 0) for name in _MEMORY), default=0)
+    used = memory_of(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
 

@@ -55,7 +55,6 @@ class GangScheduler:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
-        remembered_gangs: int = _WAITING,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -67,7 +66,7 @@ class GangScheduler:
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
-        self.waiting = WaitingGangs(clock, remembered_gangs)
+        self.waiting = WaitingGangs(clock, _WAITING)
         self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
 

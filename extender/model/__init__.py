@@ -60,6 +60,7 @@ from extender.model.device import (
     TaintRule,
     Value,
     is_identity,
+    memory_of,
     newest_slices,
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
@@ -175,6 +176,7 @@ __all__ = [
     "lacks_label_or_has",
     "lowest",
     "members",
+    "memory_of",
     "newest_slices",
     "one_line",
     "only_node",
