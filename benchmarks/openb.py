@@ -127,7 +127,7 @@ class Cluster:
 
     def __init__(self, nodes: list[Host], demand: list[tuple[RequestShape, float]], rng: random.Random) -> None:
         self.groups = Counter(nodes)
-        self.demand = demand
+        self.demand = tuple(demand)
         self.rng = rng
         capacity: Counter[str] = Counter()
         for node in nodes:

@@ -1,4 +1,4 @@
-"""Caches of nodes, rankings, pods and demand have bounds: each test reaches one through the parameter that sets it."""
+"""Caches of nodes, rankings, pods and claims have bounds. Each test sets a small bound and reaches it."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_shortlists_and_rejected_pods_are_bounded() -> None:
+def test_shortlists_and_unschedulable_pods_are_bounded() -> None:
     fleet = Fleet("mixed", remembered_pods=3)
     fleet.fill(1, 0.0)
     for number in range(5):
@@ -226,7 +226,7 @@ def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
     assert (shape.gpus, share > 0) == (7, True)
 
 
-def test_expected_demand_is_that_of_the_last_claims() -> None:
+def test_the_request_mix_is_that_of_the_last_claims() -> None:
     estimator = RequestMixEstimator(window=40)
     for number in range(90):
         estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))
@@ -234,7 +234,7 @@ def test_expected_demand_is_that_of_the_last_claims() -> None:
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 
 
-def test_unfinished_demands_are_bounded_by_their_pods() -> None:
+def test_unfinished_evaluations_are_bounded_by_their_pods() -> None:
     fleet, unfinished = Fleet("mixed"), UnfinishedEvaluations(3)
     fleet.fill(1, 0.0)
     for number in range(5):

@@ -7,10 +7,9 @@ mix cannot use there. The gradient of a placement is the fragment that it adds; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from extender.model import WHOLE, RequestShape
+from extender.model import WHOLE, RequestMix, RequestShape
 
 STEP = 0.08  # GPUs; gradients are rounded to this, so that nearly equal ones count as equal (docs/quality.md)
 
@@ -38,11 +37,11 @@ def fits(host: Host, shape: RequestShape) -> bool:
     return sum(free >= shape.milli for free in host.gpus) >= shape.gpus
 
 
-def fragment(host: Host, demand: Iterable[tuple[RequestShape, float]]) -> float:
+def fragment(host: Host, mix: RequestMix) -> float:
     """The expected unusable part of the free GPU capacity, in thousandths of a GPU."""
     free = sum(host.gpus)
     expected = 0.0
-    for shape, share in demand:
+    for shape, share in mix:
         if not shape.gpus or not fits(host, shape):
             expected += share * free
         else:

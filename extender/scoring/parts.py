@@ -204,8 +204,8 @@ def stranded(left: list[int], baseline: FleetBaseline) -> float:
 
 
 @lru_cache(maxsize=4096)  # thousands of nodes have a few dozen different amounts left
-def _stranded(left: tuple[int, ...], demand: RequestMix) -> float:
-    return fragment(Host("", 0, 0, left), demand)
+def _stranded(left: tuple[int, ...], mix: RequestMix) -> float:
+    return fragment(Host("", 0, 0, left), mix)
 
 
 def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | None, str]:
