@@ -137,7 +137,7 @@ def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
         snapshot = fleet.cache.snapshot()
         for ranking in rankings:
             assert ranking.update(snapshot, fleet.filter_service.evaluation_context(snapshot))
-            assert ranking.groups <= 3 + 2 + 2 + 2 * 2
+            assert ranking.statuses <= 3 + 2 + 2 + 2 * 2
     first, second = ([(name, placement.score) for name, placement in ranking.best(None, 9)] for ranking in rankings)
     assert first == second
 

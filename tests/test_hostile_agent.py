@@ -231,7 +231,7 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         assert ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")
         assert ready.status_code == 200
-        assert "the view of node n2 cannot be built: ValueError: made up" in ready.text
+        assert "the NodeInfo of node n2 cannot be built: ValueError: made up" in ready.text
 
 
 def test_admission_policy_has_the_same_bounds() -> None:

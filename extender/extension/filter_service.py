@@ -379,7 +379,7 @@ class FilterService:
         return {
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
-            "statuses": self.rankings.groups,
+            "statuses": self.rankings.statuses,
             "shortlists": len(self._shortlists),
             "unschedulable": len(self._unschedulable),
             **self._evaluator.remembered(),

@@ -1,4 +1,4 @@
-"""Sinks: what serve does after an answer of the filter service and after a change of a reservation."""
+"""Sinks: they pass the events of filter requests, gangs and reservations to the other parts of serve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REASONS = 3  # most frequent reasons that the record of an attempt has
 
 
 class FilterSink(Protocol):
-    """Calls of the filter service. An implementation must not raise, block, or call the filter service."""
+    """Receives the events of filter requests and gangs. A method must not raise, block, or call the filter service."""
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
         """Filter answered: `fitting` of `asked` nodes passed. `reasons` has (text, number of nodes) if none passed."""
@@ -26,7 +26,7 @@ class FilterSink(Protocol):
         """A budget ended before its evaluation did. The evaluation continues in the background."""
 
     def fits(self) -> None:
-        """The background evaluation found that a rejected pod fits now."""
+        """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
 
     def unsuitable(self, claim: Claim) -> None:
         """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
@@ -36,7 +36,7 @@ class FilterSink(Protocol):
 
 
 class NoSink:
-    """Ignores all calls: for a filter service that only answers."""
+    """Ignores all events, for a filter service outside of serve."""
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
         """Do nothing."""

@@ -103,7 +103,7 @@ class Informers:
         """Faults that do not make Berth unready, one sentence each: at most 8 nodes, and 8 objects of each kind."""
         failed = self._cache.failed_nodes
         found = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
-        found += [f"the view of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
+        found += [f"the NodeInfo of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
         found += [f"and of {len(failed) - _NAMED} more nodes"] if len(failed) > _NAMED else []
         for kind, reflector in self.reflectors.items():
             unreadable = reflector.unreadable

@@ -62,9 +62,9 @@ class RankingCache:
         return self._evicted_evaluations + sum(ranking.evaluations for ranking in self._rankings.values())
 
     @property
-    def groups(self) -> int:
+    def statuses(self) -> int:
         """The number of statuses in all rankings."""
-        return sum(ranking.groups for ranking in self._rankings.values())
+        return sum(ranking.statuses for ranking in self._rankings.values())
 
     def clear(self) -> None:
         self._evicted_evaluations = self.evaluations
