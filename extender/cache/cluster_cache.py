@@ -51,7 +51,7 @@ class CacheListener(Protocol):
     def freed(self) -> None:
         """A reservation ended and left devices free."""
 
-    def sooner(self) -> None:
+    def deadline_moved(self) -> None:
         """`next_deadline` moved to an earlier time."""
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
@@ -64,7 +64,7 @@ class NoListener:
     def freed(self) -> None:
         """Nothing follows."""
 
-    def sooner(self) -> None:
+    def deadline_moved(self) -> None:
         """Nothing follows."""
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
@@ -123,7 +123,7 @@ class ClusterCache:
         self._agent_reports.move_to_end(node)
         self.store.silent_agents.discard(node)  # the changed slice marks the node already
         if first:
-            self._listener.sooner()
+            self._listener.deadline_moved()
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
         self.store.put_rule(name, new)
@@ -202,7 +202,7 @@ class ClusterCache:
         before = self.reservations.next_deadline
         self._touch(self.reservations.hold(claim_uid, pod_uid, node, results, deadline))
         if self.reservations.next_deadline < before:
-            self._listener.sooner()
+            self._listener.deadline_moved()
 
     def held_for(self, pod_uid: str) -> tuple[Result, ...]:
         """The devices that filter holds for a pod."""
@@ -264,7 +264,7 @@ class ClusterCache:
     def believe_agents_for(self, seconds: float) -> None:
         """Use the memory data of an agent for so many seconds after its last report."""
         self._live_memory_seconds = seconds
-        self._listener.sooner()
+        self._listener.deadline_moved()
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the oldest last report among agents that are not silent; 0 without agents."""

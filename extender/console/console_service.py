@@ -52,7 +52,7 @@ class _Listener(NoListener):
     def __init__(self, expirer: HoldExpirer) -> None:
         self._expirer = expirer
 
-    def sooner(self) -> None:
+    def deadline_moved(self) -> None:
         """See CacheListener."""
         self._expirer.reschedule()
 

@@ -108,7 +108,7 @@ class ReservationSink:
         """See CacheListener."""
         self._requeuer.supply_changed()
 
-    def sooner(self) -> None:
+    def deadline_moved(self) -> None:
         """See CacheListener."""
         self._expirer.reschedule()
 
