@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from extender.agent.agent_slice import quantize, slice_body
 from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
 from extender.fabric import Reading
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 _PATH = "/apis/resource.k8s.io/v1/resourceslices"
 _ROUND_SECONDS = 10.0  # a scan of eight GPUs takes a fraction of a second

@@ -26,10 +26,9 @@ from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.object_files import Objects, load_objects
 from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, counted, shown
-from extender.wire import encode_allocation
+from extender.wire import Json, encode_allocation
 
 _CASE_BUDGET = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
-Json = dict[str, Any]
 
 
 def allocate_command(

@@ -8,7 +8,7 @@ from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, load_credentials
 from extender.cluster.pager import pages
-from extender.cluster.reflector import Json, Reflector, WatchedResource
+from extender.cluster.reflector import Reflector, WatchedResource
 from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
 from extender.cluster.writer import Writer
 
@@ -19,7 +19,6 @@ __all__ = [
     "Conflict",
     "Credentials",
     "Delays",
-    "Json",
     "NotFound",
     "Reflector",
     "TooMany",

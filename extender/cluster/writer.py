@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from typing import Any
 
 from extender.cluster.api_errors import Conflict, NotFound
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
@@ -27,9 +26,8 @@ from extender.model import (
     cut,
     special_claim_prefix,
 )
-from extender.wire import decode_claim, decode_pod, encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire import Json, decode_claim, decode_pod, encode_allocation, encode_consumer, encode_simple_spec
 
-Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Writer, pages
 from extender.diagnosis import Finding, check_consistency
-from extender.wire import decode_claim
+from extender.wire import Json, decode_claim
 
-Json = dict[str, Any]
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
 from extender.model import DISTANCES, NANO, Claim, memory_of
 from extender.scoring import memory_bytes
+from extender.wire import Json
 
-Json = dict[str, Any]
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
 GROUPS = {
     "zone": "topology.kubernetes.io/zone",

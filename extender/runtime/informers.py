@@ -10,12 +10,13 @@ from itertools import islice
 import structlog
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, Json, Reflector, WatchedResource
+from extender.cluster import ApiClient, Reflector, WatchedResource
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.heartbeat import Heartbeat
 from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
 from extender.runtime.watched_resources import watched_resources
+from extender.wire import Json
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
 _NAMED = 8  # nodes, and objects of each kind, that the warnings name
