@@ -55,15 +55,6 @@ def test_the_memory_of_gangs_and_of_their_failures_is_bounded() -> None:
     assert sum(waiting.failures(key(f"job-{i}")) for i in range(100)) == 4
 
 
-def test_reading_the_reasons_of_waiting_gangs_does_not_change_which_gang_is_dropped() -> None:
-    waiting = WaitingGangs(lambda: 0.0, 2)
-    for name in ("a", "b", "a"):
-        waiting.pause(key(name), REFUSED)
-    assert waiting.reasons().total() == 2  # a scrape of the metrics
-    waiting.pause(key("c"), REFUSED)
-    assert [waiting.get(key(name)) is not None for name in "abc"] == [True, False, True]
-
-
 async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
     async with berthing(NODES) as b:
         for i in range(3):

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 import typer
@@ -20,8 +20,9 @@ from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.model import Device, Graph, WireError, counted
-from extender.wire import HypotheticalPod, Json, hypothetical_pods, objects_of_part
+from extender.wire import HypotheticalPod, hypothetical_pods, objects_of_part
 
+Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 from cachetools import LRUCache
@@ -17,13 +18,13 @@ from extender.cluster import ClusterError, Writer
 from extender.console.decision_history import DecisionHistory
 from extender.console.explainer import Explainer
 from extender.model import ObjectKey
-from extender.wire import Json
 
 _PAUSE_SECONDS = 0.2  # between two Events
 _POD_SECONDS = 60.0  # between two Events on one pod
 _REMEMBERED = 4096  # pods
 _WORK_SECONDS = 0.5  # of one explanation
 _REST = 9.0  # pause after an explanation, as a multiple of the time that it took
+Json = dict[str, Any]
 
 
 class EventRecorder:

@@ -85,6 +85,7 @@ class Explainer:
         *,
         clock: Callable[[], float] = time.monotonic,
         work_seconds: float = WORK_SECONDS,
+        rankings_bytes: int = _RANKINGS_BYTES,
         waiting: int = _WAITING,
     ) -> None:
         self._cache = cache
@@ -94,7 +95,7 @@ class Explainer:
         self._read_pod = read_pod
         self._clock = clock
         self._work_seconds = work_seconds
-        self._rankings = RankingCache(_RANKINGS_BYTES)
+        self._rankings = RankingCache(rankings_bytes)
         self._planner_caches = PlannerCaches(self._rankings, GangMemory(_MEMORY_BYTES))
         self._most_waiting = waiting
         self._waiting = 0

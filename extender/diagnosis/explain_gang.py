@@ -9,7 +9,7 @@ from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import Holder, uses_by_node
 from extender.diagnosis.gang_near_misses import gang_near_misses
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
-from extender.model import SCHEDULER, CallBudgetSpent, Code, GroupKey, GroupSource, Pod, counted
+from extender.model import SCHEDULER, CallBudgetSpent, Code, GroupKey, GroupSource, Pod
 from extender.policy import Policy
 from extender.scheduling import (
     Attempt,
@@ -147,7 +147,7 @@ def explain_gang(
     if different:
         return replace(found, outcome="blocked", sentence=different)
     if not gang.missing:
-        text = f"group {key} has its minimum of {counted(gang.minimum, 'pod')} bound; each other pod is placed alone"
+        text = f"group {key} has its minimum of {_pods(gang.minimum)} bound; each other pod is placed alone"
         return replace(found, outcome="runs", sentence=text)
     held = _held(waiting, snapshot)
     if held:
@@ -188,7 +188,7 @@ def _explain(
 
 def _all_bound(key: GroupKey, snapshot: Snapshot) -> GangExplanation:
     members = _bound(key, snapshot)
-    sentence = f"group {key}: {counted(len(members), 'pod')} with devices bound, and no pod waits"
+    sentence = f"group {key}: {_pods(len(members))} with devices bound, and no pod waits"
     return GangExplanation(str(key), key.source.value, "runs", sentence, bound=len(members), members=members)
 
 
@@ -232,9 +232,7 @@ def _first_attempt(pods: Iterable[Pod], attempts: Attempts) -> str:
 
 def _incomplete(gang: Gang, pods: Sequence[Pod]) -> str:
     exist = len(gang.waiting) + gang.placed.total()
-    text = (
-        f"group {gang.key} waits for {counted(gang.minimum - exist, 'pod')}: {exist} of at least {gang.minimum} exist"
-    )
+    text = f"group {gang.key} waits for {_pods(gang.minimum - exist)}: {exist} of at least {gang.minimum} exist"
     gated = sum(pod.gated for pod in pods)
     return f"{text}, and {gated} more with scheduling gates" if gated else text
 
@@ -269,7 +267,7 @@ def _planned(
     plan = tuple(held[pod.uid] for pod in pods if pod.uid in held)
     since = _planned_since(held, attempts)
     nodes = _some(sorted({member.node for member in plan}))
-    text = f"group {found.group} is planned: {counted(len(plan), 'pod')} with devices held on {nodes}"
+    text = f"group {found.group} is planned: {_pods(len(plan))} with devices held on {nodes}"
     text += f", since {since}" if since else ""
     return replace(found, outcome="planned", sentence=text, plan=plan, since=since or found.since)
 
@@ -288,7 +286,7 @@ def _fits(found: GangExplanation, members: GangMembers, plan: GangPlan, snapshot
             node, placement = plan.placements[pod.uid]
             devices = tuple(str(result.device) for result in held_results(snapshot.node_infos[node], placement))
             placed.append(PlannedMember(str(pod.key), node, devices))
-    text = f"group {found.group} fits: {counted(len(placed), 'pod')} {where(plan.level, plan.domain)}"
+    text = f"group {found.group} fits: {_pods(len(placed))} {where(plan.level, plan.domain)}"
     return replace(
         found,
         outcome="fits",
@@ -309,7 +307,7 @@ def _without_room(found: GangExplanation, question: GangQuestion, shortage: Gang
     elif reason.code is Code.GANG_NO_DOMAIN:
         text = f"group {found.group} fits nowhere: {reason}"
     else:
-        text = f"group {found.group} fits nowhere: no domain has room for {counted(shortage.members, 'pod')} together"
+        text = f"group {found.group} fits nowhere: no domain has room for {_pods(shortage.members)} together"
     if shortage.room:
         text += f"; the most room is {where(shortage.level, shortage.domain)}, for {shortage.room}"
     if near.found:
@@ -340,6 +338,10 @@ def _with_holders(found: GangExplanation, question: GangQuestion, shortage: Gang
     holders = [use.holder for uses_there in uses.values() for use in uses_there]
     holders.sort(key=lambda one: (-one.devices, one.node, one.pods, one.claims))
     return replace(found, holders=tuple(holders[:_HOLDERS]), more_holders=max(len(holders) - _HOLDERS, 0))
+
+
+def _pods(count: int) -> str:
+    return f"{count} {'pod' if count == 1 else 'pods'}"
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

@@ -36,14 +36,14 @@ from extender.wire import has_all
 
 _MAY_FIT_LATER = (Code.GANG_NO_ROOM, Code.GANG_NO_DOMAIN, Code.GANG_GAVE_UP, Code.COLLECTED_FOR_GANG)
 _REPLANS = 3  # new plans after kube-scheduler rejected a planned node, besides one for each kind of members
-_WAITING = 4096  # remembered gangs that wait, see WaitingGangs
-_MEMBER_SECONDS = 0.05  # by which each member moves the deadline of a plan
+_WAITING = 4096  # remembered gangs that wait; the least recently used one is dropped first
+_MEMBER_SECONDS = 0.05  # that each member adds to the life of a plan
 
 
 class GangScheduler:
     """Plans gangs, holds their devices, and answers filter requests of their members.
 
-    `changed` is called after a plan was made or ended, because binds may wait for that. `clock` returns seconds.
+    `changed` is called after a plan ended or was made: binds of the gang may wait for it. `clock` returns seconds.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class GangScheduler:
         sink: FilterSink,
         clock: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
+        remembered_gangs: int = _WAITING,
     ) -> None:
         self._cache = cache
         self._filter_service = filter_service
@@ -66,7 +67,7 @@ class GangScheduler:
         self._log = structlog.get_logger("berth.gangs")
         self.forming: dict[GroupKey, FormingGang] = {}
         self.counts = GangCounts()
-        self.waiting = WaitingGangs(clock, _WAITING)
+        self.waiting = WaitingGangs(clock, remembered_gangs)
         self.rescheduled = asyncio.Event()  # set if `next_deadline` may be earlier, or if bound members must be read
         self.collecting = GangCollecting(cache, filter_service, planning, self.waiting, sink, clock)
 
@@ -281,7 +282,7 @@ class GangScheduler:
         snapshot, may_fit_later = self._cache.snapshot(), reason.code in _MAY_FIT_LATER
         if key.source is GroupSource.CORE and len(names) < len(snapshot.node_infos):
             return self._rejected(pod, names, reason)  # the next call may name the nodes of another topology domain
-        # If the gang was offered all nodes, the cache shows when it fits. Else only kube-scheduler knows.
+        # The cache shows when a gang that was offered all nodes fits. kube-scheduler alone knows when it offers others.
         wakes = reason.code is not Code.INVALID and not (may_fit_later and len(names) >= len(snapshot.node_infos))
         self.waiting.pause(key, reason, snapshot.version if may_fit_later else -1, pod.uid, wakes=wakes)
         self.rescheduled.set()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from math import inf
 
-from cachetools import FIFOCache, LRUCache
+from cachetools import LRUCache
 
 from extender.extension.gang_state import WaitingGang
 from extender.model import Code, GroupKey, Reason
@@ -15,11 +15,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan fail
 
 
 class WaitingGangs:
-    """At most `limit` gangs; the one with the oldest reason is dropped first. `clock` returns seconds."""
+    """At most `limit` gangs; the least recently used one is dropped first. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float], limit: int) -> None:
         self._clock = clock
-        self._gangs: FIFOCache[GroupKey, WaitingGang] = FIFOCache(limit)
+        self._gangs: LRUCache[GroupKey, WaitingGang] = LRUCache(limit)
         self._not_before: LRUCache[GroupKey, float] = LRUCache(limit)  # see collects_not_before
         self._failures: LRUCache[GroupKey, int] = LRUCache(limit)  # plans that failed since a member was bound
 
@@ -45,7 +45,7 @@ class WaitingGangs:
         self._failures.pop(key, None)
 
     def without_room(self, version: int) -> list[GroupKey]:
-        """The gangs for which an older snapshot had no room, in the order in which they began to wait."""
+        """The gangs for which an older snapshot than this version had no room, the least recently used first."""
         return [key for key, gang in self._gangs.items() if gang.version not in (-1, version)]
 
     def next_to_collect(self, now: float) -> GroupKey | None:
@@ -65,7 +65,7 @@ class WaitingGangs:
         self._not_before[key] = at
 
     def may_collect_at(self, key: GroupKey) -> float:
-        """When the gang may collect devices again; -inf if it may now."""
+        """When the gang may collect devices again; -inf if nothing speaks against it."""
         return float(self._not_before.get(key, -inf))
 
     def plan_again(self, code: Code) -> None:
@@ -77,7 +77,7 @@ class WaitingGangs:
     def wait(self, key: GroupKey, uid: str, reason: Reason) -> bool:
         """The gang waits for an event that Berth sees: new members, or the end of another gang's plan.
 
-        Returns whether the gang waited for something else before.
+        Returns whether it did not wait for that before.
         """
         gang = self._gangs.get(key)
         is_new = gang is None or gang.reason != reason
@@ -90,7 +90,7 @@ class WaitingGangs:
         return is_new
 
     def pause(self, key: GroupKey, reason: Reason, version: int = -1, uid: str = "", *, wakes: bool = True) -> None:
-        """A plan failed: members get this reason during a pause, which grows with every failure in a row.
+        """A plan failed: its members get this reason for a while, the longer, the more plans failed in a row.
 
         `version` is that of the snapshot without room; -1 if the gang did not fail for want of devices. `wakes`:
         whether a plan may succeed later although Berth sees no change.
@@ -100,7 +100,7 @@ class WaitingGangs:
         self._gangs[key].wakes = wakes
 
     def postpone(self, key: GroupKey, reason: Reason, uid: str, seconds: float) -> None:
-        """A call ended before the plan did: the next filter request after `seconds` continues the plan."""
+        """A plan took longer than a call: the next one continues it after so many seconds."""
         self._pause(key, reason, -1, uid, seconds)
 
     def _pause(self, key: GroupKey, reason: Reason, version: int, uid: str, seconds: float) -> None:
@@ -109,10 +109,10 @@ class WaitingGangs:
         gang = self._gangs[key] = WaitingGang(reason, since, version, now + seconds)
         if uid:
             gang.note(uid)
-            gang.asked_early = True  # this pod is rejected, so it must be requeued after the pause
+            gang.asked_early = True  # kube-scheduler gave up this pod
 
     def requeue_due(self, version: int) -> bool:
-        """Whether a pause ended during which kube-scheduler asked about the gang. Each pause is reported once.
+        """Whether a gang may be planned now that kube-scheduler asked about during its pause. Clears that mark.
 
         `version` is that of the current snapshot: without a change, a gang without room is still without room.
         """

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from extender.wire import Json
-
+Json = dict[str, Any]
 Key = tuple[str, str]  # namespace, name
 
 _HISTORY = 20_000  # events; a watch from an older version gets 410
