@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import UNUSED, AllocatedState
-from extender.model import NANO, Fabric, GpuState, memory_of
+from extender.model import NANO, Fabric, GpuState, amount_of_memory
 
 _MIB = 1 << 20
 _FLOOR_BYTES = 512 * _MIB  # use of an idle GPU; the agent publishes in steps of 256 MiB
@@ -51,7 +51,7 @@ def live_use(
         if shares is None:
             drift |= 1 << bit
         else:
-            beyond = used - (memory_of(shares) or 0) // NANO
+            beyond = used - (amount_of_memory(shares) or 0) // NANO
             if beyond > 0:
                 overuse[bit] = -(-beyond // _STEP_BYTES) * _STEP_BYTES
     return drift, overuse

@@ -16,7 +16,7 @@ from extender.model import (
     DeviceRequest,
     RequestMix,
     RequestShape,
-    memory_of,
+    amount_of_memory,
     whole_gpus,
 )
 
@@ -100,5 +100,5 @@ def _requested(claim: Claim) -> tuple[int, int] | None:
 
 def _memory(option: DeviceRequest) -> int:
     """The requested bytes of memory; 0 without a memory request."""
-    amount = memory_of(option.capacity or {})
+    amount = amount_of_memory(option.capacity or {})
     return amount.ceil() if amount is not None else 0

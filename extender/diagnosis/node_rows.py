@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
-from extender.model import DISTANCES, NANO, Claim, memory_of
+from extender.model import DISTANCES, NANO, Claim, amount_of_memory
 from extender.scoring import memory_bytes
 from extender.wire import Json
 
@@ -59,7 +59,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     if shares is None:
         return 0
     total = memory_bytes(node_info, bit) * NANO
-    used = memory_of(shares) or 0
+    used = amount_of_memory(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
 

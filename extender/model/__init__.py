@@ -59,8 +59,8 @@ from extender.model.device import (
     Taint,
     TaintRule,
     Value,
+    amount_of_memory,
     is_identity,
-    memory_of,
     newest_slices,
 )
 from extender.model.gpu_topology import DISTANCES, UNKNOWN_DISTANCE, Fabric, GpuState, Graph, Source
@@ -169,6 +169,7 @@ __all__ = [
     "Value",
     "WireError",
     "add",
+    "amount_of_memory",
     "counted",
     "cut",
     "from_int",
@@ -176,7 +177,6 @@ __all__ = [
     "lacks_label_or_has",
     "lowest",
     "members",
-    "memory_of",
     "newest_slices",
     "one_line",
     "only_node",

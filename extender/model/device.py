@@ -142,7 +142,7 @@ NO_CAPACITY = Capacities()
 _MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
-def memory_of(amounts: Mapping[str, T]) -> T | None:
+def amount_of_memory(amounts: Mapping[str, T]) -> T | None:
     """The amount of memory, of capacities or amounts by name; None without one."""
     return next((amounts[name] for name in _MEMORY if name in amounts), None)
 
@@ -217,7 +217,7 @@ class Device:
     @property
     def memory_bytes(self) -> int:
         """The total memory of the device; 0 if it publishes none."""
-        capacity = memory_of(self.capacity)
+        capacity = amount_of_memory(self.capacity)
         return whole_units(capacity.value.nanos) if capacity is not None else 0
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from extender.allocation import UNUSED, FleetBaseline, NodeInfo, Problem, Solution
 from extender.fabric import bandwidth, best_gbps, links_inside
-from extender.model import WHOLE, Quantity, RequestMix, counted, members, memory_of, whole_units
+from extender.model import WHOLE, Quantity, RequestMix, amount_of_memory, counted, members, whole_units
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
@@ -129,13 +129,13 @@ def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     place = node_info.inventory.places[bit]
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
-    claimed = memory_of(use.shares.get(place.id.device, {})) or 0
-    capacity = memory_of(place.device.capacity)
+    claimed = amount_of_memory(use.shares.get(place.id.device, {})) or 0
+    capacity = amount_of_memory(place.device.capacity)
     return whole_units(max(capacity.value.nanos - claimed, 0)) if capacity is not None else 0
 
 
 def _wanted_bytes(amounts: Mapping[str, Quantity]) -> int:
-    amount = memory_of(amounts)
+    amount = amount_of_memory(amounts)
     return whole_units(amount.nanos) if amount is not None else 0
 
 
@@ -165,7 +165,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
     place = node_info.inventory.places[bit]
     shares = node_info.allocated_state.pools[node_info.inventory.pools[place.pool].key].shares[place.id.device]
     total = memory_bytes(node_info, bit)
-    used = whole_units(memory_of(shares) or 0)
+    used = whole_units(amount_of_memory(shares) or 0)
     return WHOLE * max(total - used, 0) // total if total else 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from extender.allocation import EVERYTHING, UNUSED, CounterKey, NodeInfo, Problem, Solution, attribute_values, left_of
 from extender.fabric import ranked
-from extender.model import Device, DeviceRequest, members, memory_of
+from extender.model import Device, DeviceRequest, amount_of_memory, members
 from extender.policy import Policy
 from extender.scoring.parts import troubled_devices
 
@@ -100,9 +100,9 @@ class ByTopology:
         place = self._node_info.inventory.places[bit]
         use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[place.pool].key, UNUSED)
         shares = use.shares.get(place.id.device)
-        capacity = memory_of(place.device.capacity)
+        capacity = amount_of_memory(place.device.capacity)
         memory = capacity.value.nanos if capacity is not None else 0
-        used = (memory_of(shares) or 0) if shares else 0
+        used = (amount_of_memory(shares) or 0) if shares else 0
         return (
             self._troubled >> bit & 1,
             shares is None,
