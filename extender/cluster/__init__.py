@@ -10,6 +10,7 @@ from extender.cluster.credentials import Credentials, load_credentials
 from extender.cluster.pager import pages
 from extender.cluster.reflector import Reflector, WatchedResource
 from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
+from extender.cluster.tls import tls_context
 from extender.cluster.writer import Writer
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "now_rfc3339",
     "pages",
     "seconds_since",
+    "tls_context",
     "utc_now",
 ]

@@ -19,6 +19,7 @@ from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from extender.cluster.api_errors import ClusterError
+from extender.cluster.tls import tls_context
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line, shown
 from extender.wire import one_value
@@ -41,13 +42,10 @@ class Credentials:
     token: Callable[[], str | None]
 
 
-def load_credentials(
-    kubeconfig: Path | None, new_context: Callable[..., ssl.SSLContext] = ssl.create_default_context
-) -> Credentials:
+def load_credentials(kubeconfig: Path | None) -> Credentials:
     """Credentials from a kubeconfig file, or from the pod's service account (None).
 
-    Blocks while a credential plugin runs. `new_context(cafile=...)` makes the TLS context, whose defaults depend on the
-    version of Python. Raises WireError or ClusterError with the fault, or with the failed plugin.
+    Blocks while a credential plugin runs. Raises WireError or ClusterError with the fault, or with the failed plugin.
     """
     configuration = Configuration()
     source = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
@@ -58,7 +56,7 @@ def load_credentials(
             _load_kubeconfig(kubeconfig, configuration)
         else:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # the client is half typed
-        tls = _tls(configuration, new_context)
+        tls = _tls(configuration)
     except ClusterError:
         raise
     except Exception as error:
@@ -190,12 +188,10 @@ def _token(configuration: Configuration) -> str | None:
         raise ClusterError(f"cannot read the token: {error}") from error
 
 
-def _tls(configuration: Configuration, new_context: Callable[..., ssl.SSLContext]) -> ssl.SSLContext | None:
+def _tls(configuration: Configuration) -> ssl.SSLContext | None:
     if not str(configuration.host).startswith("https"):
         return None
-    context = new_context(cafile=configuration.ssl_ca_cert)
-    # Python 3.13 rejects CA certificates without the key usage extension. Some clusters have them; kubectl allows them.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context = tls_context(configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)
     if not configuration.verify_ssl:
