@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from cachetools import LRUCache
 
@@ -14,8 +15,8 @@ from extender.console.decision_history import DecisionHistory, PodHistory
 from extender.console.explainer import Explainer
 from extender.diagnosis import claim_rows, claims_on, node_detail, row, totals
 from extender.model import SCHEDULER, ObjectKey, counted
-from extender.wire import Json
 
+Json = dict[str, Any]
 _PERIOD_SECONDS = 1.0  # between two updates to a page
 _DECISIONS = 100  # decisions in one update
 _EXPLAINED = 2  # pods that are explained in one period, for their nearest miss
