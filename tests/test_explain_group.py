@@ -141,9 +141,9 @@ async def test_the_command(tmp_path: Path) -> None:
         assert code == 2
         assert "belongs to a group default/none" in err
 
-        picture = tmp_path / "snapshot.json"
-        picture.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
-        offline = ["explain", "group", "default/job", "--snapshot", str(picture)]
+        cluster_dump = tmp_path / "snapshot.json"
+        cluster_dump.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
+        offline = ["explain", "group", "default/job", "--snapshot", str(cluster_dump)]
         code, out, err = await berth_beside(offline)
         assert (code, err) == (1, "")
         assert "the most room is across the cluster, for 3" in out

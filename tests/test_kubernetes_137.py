@@ -1,4 +1,4 @@
-"""Fields that Kubernetes 1.37 brought, on objects of its API types: no 1.37 server was at hand."""
+"""Fields that Kubernetes 1.37 brought, on objects of its API types: they were not tried on a 1.37 server."""
 
 from __future__ import annotations
 

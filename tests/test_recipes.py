@@ -35,7 +35,7 @@ NOT_IN_KEY = {
 
 @dataclass
 class Asked:
-    """A pod with one claim, and what its requirements depend on."""
+    """A pod with one claim, and all other input of its requirements."""
 
     annotations: dict[str, str] = field(default_factory=dict)
     claim: dict[str, Any] = field(default_factory=lambda: claim("c"))
@@ -46,7 +46,7 @@ class Asked:
 
 
 class World:
-    """A cluster with one claim and one class, in which pods of one policy are asked about."""
+    """A cluster with one claim and one class. `requirements` makes the requirements of a pod in it."""
 
     def __init__(self) -> None:
         self.cache = ClusterCache()
