@@ -2,6 +2,7 @@
 
 from extender.policy.policy_schema import (
     MOST_POLICY,
+    Intent,
     Policy,
     PolicyError,
     UnreadablePolicy,
@@ -10,4 +11,4 @@ from extender.policy.policy_schema import (
     load_policy,
 )
 
-__all__ = ["MOST_POLICY", "Policy", "PolicyError", "UnreadablePolicy", "Weights", "faults_of", "load_policy"]
+__all__ = ["MOST_POLICY", "Intent", "Policy", "PolicyError", "UnreadablePolicy", "Weights", "faults_of", "load_policy"]
