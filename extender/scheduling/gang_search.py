@@ -121,7 +121,7 @@ class GangSearch:
         return found
 
     def _kind(self, name: str) -> Hashable:
-        """Equal for nodes with equal room for all classes; None for a used node, or one that shares a pool."""
+        """What the classes see of a node that the trial does not use; None if the node is used, or shares a pool."""
         if name not in self._local or not self._trial.is_fresh(name):
             return None
         return tuple(rooms.kind(name) for rooms in self._classes)
