@@ -11,7 +11,6 @@ from collections.abc import Container, Mapping
 from itertools import islice
 from math import inf
 from types import MappingProxyType
-from typing import Protocol
 
 from cachetools import LRUCache
 
@@ -45,8 +44,8 @@ _REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is furthe
 _VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
-class CacheListener(Protocol):
-    """Receives changes of reservations and deadlines. Its methods must not call the cache."""
+class CacheListener:
+    """Receives changes of reservations and deadlines, and ignores them. A subclass must not call the cache."""
 
     def freed(self) -> None:
         """A reservation ended and left devices free."""
@@ -56,19 +55,6 @@ class CacheListener(Protocol):
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
         """The reservation of a claim changed; `new` is None after its end."""
-
-
-class NoListener:
-    """Ignores all changes, for a cache without a listener."""
-
-    def freed(self) -> None:
-        """Nothing follows."""
-
-    def deadline_moved(self) -> None:
-        """Nothing follows."""
-
-    def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
-        """Nothing follows."""
 
 
 class ClusterCache:
@@ -82,7 +68,7 @@ class ClusterCache:
         vacant_states: int = _VACANT_STATES,
         listener: CacheListener | None = None,
     ) -> None:
-        self._listener = listener or NoListener()
+        self._listener = listener or CacheListener()
         self.allocated_devices = AllocatedDevices()
         self.store = ObjectIndex(self.allocated_devices)
         self.reservations = Reservations(self.allocated_devices, self._listener.reservation_changed)

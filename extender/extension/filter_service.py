@@ -16,7 +16,7 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.queueing_hints import QueueingHints
-from extender.extension.sinks import FilterSink, NoSink
+from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
@@ -78,7 +78,7 @@ class FilterService:
     ) -> None:
         self._cache = cache
         self._clock = clock
-        self._sink = sink or NoSink()
+        self._sink = sink or FilterSink()
         self._evaluator = evaluator
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
