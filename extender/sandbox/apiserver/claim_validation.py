@@ -6,6 +6,7 @@ Source: pkg/apis/resource/validation.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
 from extender.wire import Json
