@@ -43,7 +43,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "add_finalizer": (Claim(KEY, "c", "1"), "g"),
     "take_over": (ALLOCATED,),
     "allocate": (ALLOCATED, Allocation(), CONSUMER),
-    "reserve": (ALLOCATED, Consumer("other", "y")),
+    "reserve": (ALLOCATED, (Consumer("other", "y"),)),
     "deallocate": (ALLOCATED,),
     "unreserve": (ALLOCATED, "uid"),
     "bind_pod": (KEY, "uid", "n", {}),
