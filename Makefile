@@ -66,7 +66,7 @@ bench-e2e: $(STAMP) ## measure pods per second against the in-tree plugin (BERTH
 bench-gangs-e2e: $(STAMP) ## measure the seconds to bind a gang of 64 pods, also in-tree (BERTH_KUBE_BIN)
 	$(BIN)/python -m benchmarks.gang_end_to_end
 
-bench-hostile: $(STAMP) ## measure normal pods per second with and without a hundred hostile pods
+bench-hostile: $(STAMP) ## measure normal pods per second with and without hostile pods and gangs
 	$(BIN)/python -m benchmarks.hostile
 
 EVENTS ?= 1000000

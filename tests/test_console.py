@@ -350,7 +350,7 @@ async def test_two_processes(tmp_path: Path) -> None:
         await answers(
             f"{api}/apis/events.k8s.io/v1/events",
             200,
-            "the last good policy stays in force: candidates: Input should be a valid integer",
+            "the last good policy stays in force: candidates: must be an integer",
         )
         await answers(f"http://127.0.0.1:{verbs}/metrics", 200, "berth_policy_refused 1.0")
         (tmp_path / "policy.yaml").write_text("candidates: 2")

@@ -78,7 +78,7 @@ def test_policy_in_the_readme_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("candidates: 0", "candidates: Input should be greater"),
+        ("candidates: 0", "candidates: must be at least"),
         ("weights: {links: 1}", "weights.links"),
         ("hold_seconds: yes", "must not be true or false (is True"),
         ("[1]", "must be a mapping"),

@@ -99,7 +99,7 @@ async def test_the_policy_of_the_cluster_or_of_a_file_is_read(tmp_path: Path) ->
             "configmaps", ("berth-system", "berth-policy"), {**made, "data": {"policy.yaml": "candidates: 0"}}
         )
         _, out, _ = await berth_beside(words[:3])
-        assert "error: the ConfigMap berth-policy: candidates: Input should be greater" in out
+        assert "error: the ConfigMap berth-policy: candidates: must be at least" in out
 
 
 def test_pods_that_name_another_scheduler() -> None:

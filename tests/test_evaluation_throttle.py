@@ -40,6 +40,17 @@ def test_calls_that_come_to_their_end_count_for_nothing() -> None:
     assert len(throttle) == 0
 
 
+def test_a_call_that_ends_later_than_its_budget_is_charged() -> None:
+    """The search of a gang plan checks no budget while it needs no new evaluation, and may be repeated."""
+    clock = Clock()
+    throttle = EvaluationThrottle(EvaluationLimits(), clock)
+    budget = throttle.budget("busy", 0.1, 0.1)
+    clock.now += 1
+    throttle.charge("busy", budget, 0.1)
+    assert not throttle.has_tokens("busy", 0.1)
+    assert throttle.has_tokens("other", 0.1)
+
+
 def test_namespaces_remembered_are_bounded() -> None:
     clock = Clock()
     throttle = EvaluationThrottle(EvaluationLimits(namespaces=4), clock)

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from extender.cli.main import commands
 from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import gpu_slice
+from tests.bad_values import FILES
+from tests.commands import berth
 
 app = commands()
 
@@ -114,7 +116,7 @@ spec:
         selectors: [{cel: {expression: 'device.capacity["memory"].memory.quantity > 1'}}]
       constraints: [{cel: {expression: "true"}}]
 ---
-this: is: broken
+this: [is, no, object]
 ---
 apiVersion: resource.k8s.io/v1alpha2
 kind: ResourceClass
@@ -154,7 +156,7 @@ def test_forms_that_articles_print(tmp_path: Path) -> None:
         "spec.spec.devices.constraints[0].cel: a constraint cannot have CEL",
         "reads the domain 'memory', not an attribute",
         "compare with quantity(",
-        "document 2: is not YAML or JSON",
+        "document 2: kind: is missing: this is no Kubernetes object",
         "the API removed ResourceClass (classic DRA)",
         "spec.resourceClaims[0].source: Kubernetes 1.31 removed the field `source`",
         "no container uses claim 'g'",
@@ -252,3 +254,65 @@ def test_topologies_that_no_node_has(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["lint", str(path)])
     assert "Pod default/p4, annotation berth.dev/topology: no node joins 4 GPUs by NVLink" in result.output
     assert "p2" not in result.output
+
+
+# What lint must not be able to read, by the reason; everything else of FILES can be read.
+UNREADABLE = {
+    "empty": "is empty", "blank": "is empty", "comment": "holds no Kubernetes objects",
+    "null": "holds no Kubernetes objects", "binary": "is binary", "gzip": "is binary", "utf16": "is binary",
+    "bytes": "is not UTF-8: byte 0xff (line 1, column 17)", "control": "holds '\\x01', which YAML forbids",
+    "bomb": "its aliases stand for more values", "merge bomb": "its aliases stand for more values",
+    "json bomb": "is not YAML or JSON", "deep flow": "is nested deeper", "deep json": "is nested deeper",
+    "deep block": "is nested deeper", "deep keys": "a key must be a string", "self": "an alias names no anchor",
+    "alias": "an alias names no anchor", "object key": "a key must be a string", "null key": "a key must be a string",
+    "twice": "a key occurs twice", "tag": "has a tag that is not known", "big": "a number is beyond 64 bits",
+    "huge": "a number is beyond 64 bits", "infinite": ".inf is not a finite number", "cut": "is not YAML or JSON",
+    "tab": "is not YAML or JSON",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_what_cannot_be_read_is_bad_input(tmp_path: Path, name: str) -> None:
+    """Exit code 2, one sentence, and the findings about all other documents; a finding is exit code 1."""
+    bad = tmp_path / "bad"
+    bad.write_bytes(FILES[name])
+    code, out, stderr = berth(["lint", str(bad), world(tmp_path, class_name="gpuu")])
+    assert "no DeviceClass 'gpuu'" in out
+    assert (code, stderr != "") == ((2, True) if name in UNREADABLE else (1, False))
+    if name in UNREADABLE:
+        assert stderr.startswith(f"berth: {bad}: {UNREADABLE[name]}")
+        assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", ["nowhere", "."])
+def test_files_that_do_not_exist_hide_no_findings(tmp_path: Path, path: str) -> None:
+    code, out, stderr = berth(["lint", str(tmp_path / path), world(tmp_path, class_name="gpuu")])
+    assert code == 2
+    assert "no DeviceClass 'gpuu'" in out
+    assert stderr.startswith(f"berth: {tmp_path / path}: ")
+
+
+def test_a_document_that_cannot_be_read_hides_no_other_document(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("a: [\n---\n" + Path(world(tmp_path, class_name="gpuu")).read_text())
+    code, out, stderr = berth(["lint", str(path)])
+    assert code == 2
+    assert "no DeviceClass 'gpuu'" in out
+    assert stderr.startswith(f"berth: {path}, document 1: is not YAML or JSON")
+
+
+@pytest.mark.parametrize(("text", "code"), [("a: [", 2), ("a: 1", 1)])
+def test_fix_prints_no_manifests_that_lack_one(tmp_path: Path, text: str, code: int) -> None:
+    (tmp_path / "bad").write_text(text)
+    found, out, stderr = berth(["lint", "--fix", world(tmp_path), str(tmp_path / "bad")])
+    assert (found, out) == (code, "")
+    assert "--fix prints no manifests, because they would lack what it cannot read" in stderr
+
+
+def test_an_item_of_a_list_that_is_no_object_hides_no_other_item(tmp_path: Path) -> None:
+    objects = list(yaml.safe_load_all(Path(world(tmp_path, class_name="gpuu")).read_text()))
+    (tmp_path / "x").write_text(yaml.safe_dump({"kind": "List", "items": [objects[0], 1, objects[1]]}))
+    code, out, _ = berth(["lint", str(tmp_path / "x")])
+    assert code == 1
+    assert "x: .items[1]: must be an object, is 1" in out
+    assert "no DeviceClass 'gpuu'" in out

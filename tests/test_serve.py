@@ -136,7 +136,7 @@ async def test_a_candidate_is_compared_and_decides_nothing(tmp_path: Path) -> No
         policy_url = f"http://127.0.0.1:{pages}/v1/policy"
         assert (await client.get(f"{policy_url}/diff")).json()["candidate"] is False
         candidate.write_text("packing: sideways")
-        await answers(policy_url, 200, "packing: Input should be")
+        await answers(policy_url, 200, "packing: must be")
         candidate.write_text("packing: spread\nweights: {packing: 50}")
         await answers(f"{policy_url}/diff", 200, '"candidate":true')
         api = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"]

@@ -28,6 +28,32 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         assert b.app.service.orphans.unsuitable == 0
 
 
+@pytest.mark.parametrize("case", ["of Berth", "of another allocator", "the pod is bound by now"])
+async def test_an_allocation_that_a_gang_does_not_use_is_freed_only_if_it_is_of_berth_and_no_pod_has_it(
+    case: str,
+) -> None:
+    """One of two members exists, and an earlier attempt has left its allocation."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("c", "probe"):
+            b.cluster.apply(claim(name))
+        b.cluster.apply(pod("p1", "c", annotations={"berth.dev/group": "g", "berth.dev/group-min": "2"}))
+        allocated(b, "c", "gpu-0", "p1", writer="" if case == "of another allocator" else "berth-of-before")
+        await b.settled()
+        old = {"Pod": b.pod("p1"), "Nodes": None, "NodeNames": ["n1"]}
+        orphans = b.app.service.orphans
+        if case == "the pod is bound by now":
+            b.cluster.api.registry.bind(("default", "p1"), {"target": {"name": "n1"}})
+        reply = await b.client.post("/filter", json=old)
+        assert "waits until all pods of group g exist" in reply.text
+        if case == "of another allocator":
+            b.cluster.apply(pod("p2", "probe"))
+            assert await place(b, "p2") == "", "the take-back would have begun before this bind"
+            assert (orphans.busy, orphans.unsuitable, len(b.held())) == (0, 0, 2)
+        else:
+            await eventually(lambda: orphans.skipped + orphans.unsuitable == 1)
+            assert len(b.held()) == orphans.skipped == (case == "the pod is bound by now")
+
+
 @pytest.mark.parametrize("path", ["unsuitable", "unreserved", "leftover"])
 async def test_a_reservation_that_the_watch_has_not_shown_counts(path: str) -> None:
     """Berth reads the claim again before it deallocates it."""

@@ -151,3 +151,23 @@ async def test_a_binding_is_sent_again_only_with_the_allocation_that_was_decided
         assert "was taken back" in await place(b, "p1")
         assert len(sent) == 1
         assert not b.node_of("p1")
+
+
+@pytest.mark.parametrize("reserved", [True, False], ids=["reserved", "not reserved"])
+async def test_an_allocation_of_another_allocator_that_lost_its_device_stays(reserved: bool) -> None:
+    """Its claim has no mark of Berth: nothing proves that Berth may end it. The pod is not bound."""
+    async with berthing({"n1": "t4-4"}) as b:
+        for name in ("first", "theirs"):
+            b.cluster.apply(claim(name))
+            b.cluster.apply(pod(f"p-{name}", name))
+        allocated(b, "first", "gpu-0", "p-first")
+        await b.settled()
+        allocated(b, "theirs", "gpu-0", *["p-theirs"] * reserved, writer="")
+        await b.settled()
+        before = stored(b, "theirs")["status"]
+        assert "was allocated to another claim first" in await b.bind("p-theirs", "n1")
+        assert not b.node_of("p-theirs")
+        after = stored(b, "theirs")
+        assert after["status"]["allocation"] == before["allocation"]
+        assert bool(after["status"].get("reservedFor")) == reserved
+        assert not after["metadata"]["annotations"].get(MARK)

@@ -22,7 +22,7 @@ from extender.wire.lenient import MOST_LEVELS
 from tests.eventually import eventually
 from tests.fuzzing import CASES as FOLDER
 from tests.fuzzing import unfolded
-from tests.running_berth import berthing, claim
+from tests.running_berth import Json, berthing, claim
 
 CASES = yaml.safe_load((FOLDER / "unreadable.yaml").read_text())
 
@@ -226,6 +226,19 @@ async def test_an_object_that_has_no_name_stops_no_other(odd: Any) -> None:
         server.tell("ADDED", good("b", 11))
         await eventually(lambda: found.version == "11")
         assert {"a", "b"} <= {key.name for key in cache.store.claims}
+        assert found.relists == 1
+
+
+@pytest.mark.parametrize("odd", [{}, {"metadata": {"namespace": "default"}}, {"metadata": {"name": 7}}], ids=repr)
+async def test_an_object_without_a_name_is_forgotten_with_the_watch_that_showed_it(odd: Json) -> None:
+    """No later event can name it, and no list may follow for weeks."""
+    server = Server(good("a", 3))
+    async with reflecting(server, claims_of(ClusterCache())) as found:
+        await eventually(lambda: found.listed)
+        server.tell("ADDED", orjson.dumps(odd))
+        await eventually(lambda: found.unreadable)
+        server.events.put_nowait(b"{")  # a line that is cut: the reflector opens the watch again
+        await eventually(lambda: not found.unreadable)
         assert found.relists == 1
 
 

@@ -14,15 +14,14 @@ import typer
 
 from extender.agent import Reader, SlicePublisher
 from extender.cli.addresses import parse_node
+from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cluster import ApiClient, load_credentials
 from extender.fabric import DRIVER
 
 
 def agent_command(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Publish this node's NVLinks and GPU memory as a ResourceSlice.
 

@@ -24,7 +24,8 @@ from extender.allocation import (
 )
 from extender.cel.dra import Dialect, Masks
 from extender.cli.cases import Case, CaseError, load_cases
-from extender.cli.object_files import Objects, load_objects
+from extender.cli.manifest_checks import checked_files
+from extender.cli.object_files import Objects, objects_of
 from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, counted, shown
 from extender.wire import Json, encode_allocation
 
@@ -58,7 +59,7 @@ def allocate_command(
         return
     if not files:
         raise WireError("FILE", "is missing: give files, or --cases DIR")
-    found = load_objects(files)
+    found = objects_of(checked_files(files))
     answers = _answers(found, order, node)
     _print(found, answers, output)
     if all(answer["allocations"] is None for answer in answers):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from extender.cli.addresses import parse_key, parse_listen
+from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.cli.serve_command import HOST_HELP, PAGE_FILE_HELP, needs, parse_tls
 from extender.entry.console_process import Pages, Policies, RecordsFrom, serve_console
@@ -18,9 +19,7 @@ SENDER = "system:serviceaccount:berth-system:berth"
 
 
 def console_command(
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     listen: Annotated[
         str, typer.Option(help="The address of the pages and of explain.", metavar="HOST:PORT")
     ] = "127.0.0.1:8889",

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from extender.cli.cluster_dump import dump_of, items_of, take_objects
 from extender.cli.doctor_cluster import Diagnosis, cluster, some
+from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.object_files import policy_of
 from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
@@ -44,9 +45,7 @@ _RIGHTS = (
 
 
 def doctor_command(
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     scheduler_config: Annotated[
         Path | None,
         typer.Option(help="The KubeSchedulerConfiguration in use. Default: the ConfigMap berth-scheduler-config."),

@@ -19,8 +19,11 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.cli.berth_client import SERVER, ExplanationReply, GroupReply, Server, Token, ask
 from extender.cli.cluster_dump import load_dump, take_dump
+from extender.cli.gang_findings import gangs_of
 from extender.cli.group_explanation import show_group
-from extender.cli.object_files import documents, policy_of, policy_text
+from extender.cli.kubeconfig_option import Kubeconfig
+from extender.cli.manifest_checks import checked_files
+from extender.cli.object_files import policy_of, policy_text
 from extender.console import ActivePolicy, DecisionHistory, Explainer, UnknownPod
 from extender.diagnosis import Scenario, devices_of
 from extender.model import ObjectKey, WireError, counted, one_line, shown
@@ -69,15 +72,19 @@ def explain_command(
             raise WireError("explain group", "takes no -f, --policy or --narrate")
         _explain_group(_group_name(words[1:]), snapshot, (server, token), what_if, output)
         return
-    objects = [obj for path in file or () for obj in documents(path)]
+    manifests = checked_files(file) if file else []
     name = _pod_name(words or [], has_file=bool(file))
-    question: Json = {"objects": objects, **what_if, "narrate": narrate}
+    question: Json = {"objects": [obj for _, obj in manifests], **what_if, "narrate": narrate}
     if snapshot is not None:
         decided_by = policy_of(policy) if policy is not None else None
         found = _offline(load_dump(snapshot), name, decided_by, question)
     else:
         text = policy_text(policy) if policy is not None else None
         found = _ask(server, token, name, {**question, "policy": text})
+    for group, minimum in gangs_of(manifests).items() if output != "json" else ():
+        typer.echo(
+            f"group {group} is a gang: at least {minimum} pods are placed together, or none. Each is explained alone."
+        )
     for explanation in found:
         _show(explanation, output)
         if narrate and not explanation.get("narration"):
@@ -107,9 +114,7 @@ def _explain_group(
 
 
 def snapshot_command(
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print the objects that Berth watches, as one JSON list.
 

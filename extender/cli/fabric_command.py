@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from extender.cli.addresses import parse_node
-from extender.cluster import ApiClient, NotFound, load_credentials
+from extender.cli.kubeconfig_option import Kubeconfig
+from extender.cluster import ApiClient, NotFound, kubeconfigs, load_credentials
 from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_inside, quality, ranked
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph, WireError, members, one_line, shown
 from extender.sandbox import carried_machines, fabric_slice, load_machine
@@ -22,20 +23,19 @@ from extender.wire import SliceDecoder
 
 def fabric_command(
     target: Annotated[
-        str, typer.Argument(help="A machine file, the name of a built-in machine, or (with --kubeconfig) a node.")
+        str, typer.Argument(help="A machine file, the name of a built-in machine, or a node of the cluster.")
     ],
     count: Annotated[int, typer.Option(help="How many GPUs to choose.", min=1, max=16)] = 2,
     free: Annotated[str | None, typer.Option(help="Positions of the free GPUs, e.g. 0,1,4. Default: all.")] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Read the node's fabric slice from the cluster of this file.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     output: Annotated[Literal["table", "json"], typer.Option(help="How to print.")] = "table",
 ) -> None:
     """Show how the GPUs are joined and which set of them is best.
 
     Example: berth fabric dgx1-v100 --count 4 --free 0,1,2,3,5
     """
-    name, fabric, source = asyncio.run(_node(target, kubeconfig)) if kubeconfig is not None else _machine(target)
+    found = _machine(target) if kubeconfig is None else None
+    name, fabric, source = found or asyncio.run(_node(target, kubeconfig))
     mask = _mask(free, fabric.graph.size)
     sets = ranked(fabric.graph, mask, count)
     if not sets:
@@ -58,14 +58,17 @@ def fabric_command(
         console.print(f"next: {_describe(fabric.graph, sets[1])}; {_why(fabric.graph, best, sets[1], mask)}")
 
 
-def _machine(target: str) -> tuple[str, Fabric, str]:
+def _machine(target: str) -> tuple[str, Fabric, str] | None:
+    """The machine; None if the target may be a node. Raises WireError."""
     if not target:
         raise WireError("TARGET", "must not be empty")
     path = Path(target)
     is_file = os.path.exists(path)  # noqa: PTH110 - unlike Path.exists, it never raises
     machine = load_machine(path) if is_file else carried_machines().get(target)
     if machine is None:
-        raise WireError(one_line(target), "is neither a file nor a built-in machine")
+        if kubeconfigs(None):
+            return None
+        raise WireError(one_line(target), "is neither a file nor a built-in machine, and no kubeconfig names a cluster")
     fabric = fabric_of(SliceDecoder().decode(fabric_slice("machine", machine)).devices)
     if fabric is None:
         raise WireError(target, "describes no consistent fabric")

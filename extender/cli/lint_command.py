@@ -6,33 +6,24 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-import orjson
 import typer
 import yaml
 
 from extender.cel import BudgetExceeded, CompileError, EvalError
 from extender.cel.dra import Dialect, Masks, Selector, check_cost, compile_selector
-from extender.cli.object_files import Objects, documents, objects_of, parts
-from extender.cli.old_manifests import Correction, corrected
+from extender.cli.lint_finding import LintFinding
+from extender.cli.manifest_checks import check_manifests, print_findings, read_manifests
+from extender.cli.object_files import Objects, documents, objects_of
 from extender.cli.select_command import dialect_of, one_sentence
 from extender.fabric import fabric_of, largest_joined
 from extender.files import name_of
 from extender.model import Device, Graph, WireError, counted
-from extender.wire import HypotheticalPod, hypothetical_pods, objects_of_part
+from extender.wire import HypotheticalPod, hypothetical_pods
 
 Json = dict[str, Any]
 _SUPPLY = ("DeviceClass", "ResourceSlice")
-
-
-class LintFinding(NamedTuple):
-    """One finding. An error keeps pods from running; a warning may be on purpose."""
-
-    severity: str  # "error" or "warning"
-    where: str  # the object and the field
-    problem: str
-    correction: str = ""
 
 
 def lint_command(
@@ -52,41 +43,39 @@ def lint_command(
 ) -> None:
     """Check classes, claims and pods against the schema and slices.
 
-    Exit code 1 if there is an error.
+    Exit code 1 if there is an error, 2 if a file or document cannot be read; the others are checked all the same.
 
     Example: berth lint classes.yaml claims.yaml slices.yaml
     """
-    raw, found = _read(files)
-    made = [_corrected(obj) for _, obj in raw]
-    for (where, obj), (_, forms) in zip(raw, made, strict=True):
-        found += [LintFinding(f.severity, f"{where}: {_name(obj)}, {f.field}", f.problem, f.correction) for f in forms]
-    found += _collisions(raw)
-    given = _supply(snapshot) if snapshot is not None else []
-    problems: list[WireError] = []
-    places = [where for where, _ in raw] + [str(snapshot)] * len(given)
-    supply = objects_of([obj for obj, _ in made] + given, places, problems)
+    raw, found, unreadable = read_manifests(files)
+    lost = bool(found)
+    checked = check_manifests(raw)
+    found += checked.findings
+    given = [(str(snapshot), obj) for obj in _supply(snapshot)] if snapshot is not None else []
+    problems: dict[int, WireError] = {}
+    supply = objects_of(checked.objects + given, problems)
     found += findings(supply, dialect_of(as_new))
-    found += [LintFinding("error", problem.path, problem.problem) for problem in problems]
-    with contextlib.suppress(WireError):  # `problems` has the faults of pods and templates already
-        found += impossible_topologies(hypothetical_pods([obj for obj, _ in made]), supply)
-    _print(found, output, to_stderr=fix)
-    if fix:
-        typer.echo(yaml.safe_dump_all([obj for obj, _ in made], sort_keys=False), nl=False)
+    # An object with an error is often unreadable because of it.
+    found += [
+        LintFinding("error", problem.path, problem.problem)
+        for position, problem in problems.items()
+        if position not in checked.faulty
+    ]
+    made = [obj for _, obj in checked.objects]
+    with contextlib.suppress(WireError):  # the checks above name the faults of pods and templates
+        found += impossible_topologies(hypothetical_pods(made), supply)
+    if found or not unreadable:
+        print_findings(found, output, to_stderr=fix)
+    for error in unreadable:
+        typer.echo(f"berth: {error}", err=True)
+    if fix and (unreadable or lost):
+        typer.echo("berth: --fix prints no manifests, because they would lack what it cannot read", err=True)
+    elif fix:
+        typer.echo(yaml.safe_dump_all(made, sort_keys=False), nl=False)
+    if unreadable:
+        raise typer.Exit(2)
     if any(finding.severity == "error" for finding in found):
         raise typer.Exit(1)
-
-
-def _read(files: list[Path]) -> tuple[list[tuple[str, Json]], list[LintFinding]]:
-    """Return the (place, object) of every document that can be read, and findings for the others."""
-    raw: list[tuple[str, Json]] = []
-    found: list[LintFinding] = []
-    for path in files:
-        for part in parts(path):
-            try:
-                raw += [(part.where, obj) for obj in objects_of_part(part)]
-            except WireError as error:
-                found.append(LintFinding("error", error.path, error.problem))
-    return raw, found
 
 
 def _supply(snapshot: Path) -> list[Json]:
@@ -94,49 +83,6 @@ def _supply(snapshot: Path) -> list[Json]:
     if not found:
         raise WireError(name_of(snapshot), f"holds none of {', '.join(_SUPPLY)}: `berth snapshot` makes such files")
     return found
-
-
-def _corrected(obj: Json) -> tuple[Json, list[Correction]]:
-    try:
-        return corrected(obj)
-    except WireError as error:
-        return obj, [Correction("error", error.path.lstrip("."), error.problem, "")]
-
-
-def _name(obj: Json) -> str:
-    metadata = obj.get("metadata") or {}
-    name = metadata.get("name") or metadata.get("generateName") or "without name"
-    return f"{obj.get('kind', 'object without kind')} {name}"
-
-
-def _collisions(raw: list[tuple[str, Json]]) -> Iterator[LintFinding]:
-    """Yield the objects that overwrite another object of the files when they are applied."""
-    seen: dict[tuple[str, str, str], str] = {}
-    for where, obj in raw:
-        metadata = obj.get("metadata") or {}
-        key = (str(obj.get("kind")), str(metadata.get("namespace") or "default"), str(metadata.get("name")))
-        if metadata.get("name") and key in seen:
-            yield LintFinding(
-                "error",
-                f"{where}: {_name(obj)}",
-                f"has the same name as the one in {seen[key]}",
-                "give it another name",
-            )
-        seen[key] = where
-
-
-def _print(found: list[LintFinding], output: str, *, to_stderr: bool) -> None:
-    for finding in found:
-        line = (
-            orjson.dumps(finding._asdict()).decode()
-            if output == "json"
-            else f"{finding.severity}: {finding.where}: {finding.problem}"
-        )
-        typer.echo(line, err=to_stderr)
-        if finding.correction and output == "table":
-            typer.echo(f"  correction: {finding.correction}", err=to_stderr)
-    if output == "table":
-        typer.echo(counted(len(found), "finding"), err=to_stderr)
 
 
 def findings(objects: Objects, dialect: Dialect) -> Iterator[LintFinding]:

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from extender import __version__
 from extender.cli.logs import set_up_logging
 from extender.model import BerthError, WireError, one_line, shown
+from extender.policy import in_plain_words
 
 _COMMANDS = {  # command: (module of extender.cli, its function or typer group)
     "serve": ("serve_command", "serve_command"),
@@ -48,7 +49,7 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
-            message = error.format_message()
+            message = in_plain_words(error.format_message())
             if not message:  # typer has printed the help
                 sys.exit(2)
             raise BerthError(one_line(f"{message.rstrip('.')}{_value(error)}", _USAGE_BYTES)) from error

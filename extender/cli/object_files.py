@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 
 from extender.allocation import NodeInfo, Preference, Problem, troubled
@@ -71,37 +71,41 @@ class Objects:
         return ByTopology(node_info, Policy())
 
 
-def load_objects(paths: Iterable[Path]) -> Objects:
-    """Read and decode files of one or more documents. Raises WireError that names file and document."""
-    numbered = [(f"{path}, document {i}", obj) for path in paths for i, obj in enumerate(documents(path), 1)]
-    return objects_of([obj for _, obj in numbered], [where for where, _ in numbered])
+def objects_of(given: list[tuple[str, Json]], problems: dict[int, WireError] | None = None) -> Objects:
+    """Decode the objects of (place, object) pairs. The place goes into messages.
 
-
-def objects_of(
-    raw: Iterable[Json], places: Iterable[str] | None = None, problems: list[WireError] | None = None
-) -> Objects:
-    """Decode raw objects. `places` has the place of each object for error messages.
-
-    A fault goes to the list `problems` if there is one. Without the list this raises WireError.
+    A fault goes to `problems`, under the position of its object. Without `problems` this raises WireError.
     """
     found = Objects()
     decoder = SliceDecoder()
-    pods: list[Json] = []
-    templates: dict[tuple[str, str], Json] = {}
-    for obj, where in zip(raw, places or repeat("")):  # noqa: B905 - repeat() has no end
+    pods: list[tuple[int, Json]] = []
+    templates: dict[ObjectKey, tuple[int, Json]] = {}
+
+    def attempt(position: int, decode: Callable[[], None]) -> None:
         try:
-            _add(found, obj, decoder, pods, templates)
+            decode()
         except WireError as error:
+            where = given[position][0]
             problem = WireError(f"{where}: {error.path}" if where else error.path, error.problem)
             if problems is None:
                 raise problem from error
-            problems.append(problem)
-    try:
-        _add_template_claims(found, pods, templates)
-    except WireError as error:
-        if problems is None:
-            raise
-        problems.append(error)
+            problems[position] = problem
+
+    for position, (_, obj) in enumerate(given):
+        match obj.get("kind"):
+            case "Pod":
+                pods.append((position, obj))
+            case "ResourceClaimTemplate":
+                templates[_key(obj)] = (position, obj)
+            case _:
+                attempt(position, partial(_add, found, obj, decoder))
+    used: set[ObjectKey] = set()
+    known = {key: template for key, (_, template) in templates.items()}
+    for position, obj in pods:
+        attempt(position, partial(_add_claims_of_pod, found, obj, known, used))
+    for key, (position, template) in templates.items():
+        if key not in used:
+            attempt(position, partial(_add_template, found, template, key))
     if not found.nodes:
         names = sorted({s.selection.node_name for s in found.slices if s.selection.node_name})
         found.nodes = [Node(name) for name in names]
@@ -151,9 +155,15 @@ def _policy_in(config_map: Json, where: str) -> str:
     return need(data, "policy.yaml", f"{where}: data")
 
 
-def _add(
-    found: Objects, obj: Json, decoder: SliceDecoder, pods: list[Json], templates: dict[tuple[str, str], Json]
-) -> None:
+def _key(obj: Json) -> ObjectKey:
+    metadata = obj.get("metadata") or {}
+    return ObjectKey(metadata.get("namespace") or "", str(metadata.get("name")))
+
+
+def _add(found: Objects, obj: Json, decoder: SliceDecoder) -> None:
+    group, dot, _ = str(obj.get("apiVersion") or "").partition("/")[0].partition(".")
+    if dot and group != "resource":  # such as the DeviceClass of a driver from before DRA had one
+        return
     match obj.get("kind"):
         case "ResourceSlice":
             slice_ = decoder.decode(obj)
@@ -166,13 +176,8 @@ def _add(
             found.classes[class_.name] = class_
         case "ResourceClaim":
             _add_claim(found, decode_claim(obj))
-        case "ResourceClaimTemplate":
-            metadata = obj.get("metadata") or {}
-            templates[metadata.get("namespace") or "", str(metadata.get("name"))] = obj
         case "Node":
             found.nodes.append(decode_node(obj))
-        case "Pod":
-            pods.append(obj)
         case kind:
             if not kind:
                 raise WireError("kind", "is missing: this is not a Kubernetes object")
@@ -193,23 +198,16 @@ def _add_claim(found: Objects, claim: Claim) -> None:
             found.taken.append(result.device)
 
 
-def _add_template_claims(found: Objects, pods: list[Json], templates: dict[tuple[str, str], Json]) -> None:
-    """Add one claim for each pod that uses a template, or one claim for a template that no pod uses."""
-    used = set()
-    for obj in pods:
-        pod = decode_pod(obj)
-        for entry in pod.claims:
-            template = templates.get((pod.key.namespace, entry.template_name))
-            if template is not None:
-                used.add((pod.key.namespace, entry.template_name))
-                _add_claim(
-                    found, _from_template(template, ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
-                )
-    for key, template in templates.items():
-        if key not in used:
-            _add_claim(found, _from_template(template, ObjectKey(*key)))
+def _add_claims_of_pod(found: Objects, obj: Json, templates: dict[ObjectKey, Json], used: set[ObjectKey]) -> None:
+    """Add one claim for each template that the pod uses."""
+    pod = decode_pod(obj)
+    for entry in pod.claims:
+        key = ObjectKey(pod.key.namespace, entry.template_name)
+        if key in templates:
+            used.add(key)
+            _add_template(found, templates[key], ObjectKey(pod.key.namespace, f"{pod.key.name}-{entry.name}"))
 
 
-def _from_template(template: Json, key: ObjectKey) -> Claim:
+def _add_template(found: Objects, template: Json, key: ObjectKey) -> None:
     inner = get(get(template, "spec", dict, "", {}), "spec", dict, ".spec", {})
-    return decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner})
+    _add_claim(found, decode_claim({"metadata": {"namespace": key.namespace, "name": key.name}, "spec": inner}))

@@ -5,68 +5,91 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from extender.wire import Json, get, many, need
+import orjson
 
-_GROUP = "resource.k8s.io/"
+from extender.cli.lint_finding import LintFinding
+from extender.cli.old_expressions import corrected_expression
+from extender.wire import Json, get, many, need, pod_templates
+
+_GROUP = "resource.k8s.io"
 _CURRENT = "resource.k8s.io/v1"
 _EXACT = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
-_POD_TEMPLATES = ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")
-_NO_DOMAIN = re.compile(r"device\.(attributes|capacity)\[\s*[\"']([^\"'./]+)[\"']\s*\]")
-_OLD_ACCESSOR = re.compile(r"\]\s*\.(?:\w+\.)?(quantity|string|version|bool|int)\b(?!\()")
+_KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice", "ResourceClass")
+_REMOVED = {  # kinds of older versions, with what to do
+    "ResourceClaimParameters": "write number and selectors into spec.devices.requests[].exactly of the claim",
+    "ResourceClassParameters": "write the selectors into a DeviceClass",
+    "PodSchedulingContext": "delete it: the scheduler chooses the devices itself",
+}
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_CLASSIC = ("resourceClassName", "parametersRef", "allocationMode")  # fields of a claim before 1.31
 
 
-class Correction(NamedTuple):
-    """One problem with the fields of an object. `fixed` says whether the corrected object is free of it."""
+def corrected(obj: Json, published: frozenset[str] = frozenset()) -> tuple[Json, list[LintFinding]]:
+    """Return (corrected copy of the object, findings). Raises WireError if a field has a type of no API version.
 
-    severity: str
-    field: str
-    problem: str
-    correction: str
-    fixed: bool = False
-
-
-def corrected(obj: Json) -> tuple[Json, list[Correction]]:
-    """Return (corrected copy of the object, corrections). Raises WireError if a field has a type of no API version."""
-    made = copy.deepcopy(obj)
-    found: list[Correction] = []
-    kind, version = str(made.get("kind")), str(made.get("apiVersion"))
-    if version.startswith(_GROUP) and version != _CURRENT and kind != "DeviceTaintRule":
-        found.append(_version(made, version))
-    if kind == "ResourceClass":
-        found.append(_resource_class(made))
-    elif kind in ("ResourceClaim", "ResourceClaimTemplate"):
-        spec, path = _claim_spec(made, kind)
-        found += _claim(spec, path)
-    elif kind == "Pod":
-        found += _pod(get(made, "spec", dict, "", {}), "spec")
-    elif kind in _POD_TEMPLATES:
-        template = get(get(made, "spec", dict, "", {}), "template", dict, "spec", {})
-        found += _pod(get(template, "spec", dict, "spec.template", {}), "spec.template.spec")
+    `published` has the attributes, with domain, that slices in the same files publish.
+    """
+    made: Json = orjson.loads(orjson.dumps(obj))  # much faster than copy.deepcopy
+    found: list[LintFinding] = []
+    kind, version = str(made.get("kind")), str(made.get("apiVersion") or "")
+    group = version.partition("/")[0]
+    if kind in _REMOVED and group == _GROUP:
+        return made, [LintFinding("error", "kind", f"the API removed {kind} (classic DRA)", _REMOVED[kind])]
+    if kind in _KINDS and (group == _GROUP or "." not in group):
+        if version != _CURRENT:
+            found.append(_version(made, version))
+        found += _of_kind(made, kind, published)
+    for template in pod_templates(made):
+        found += _pod(get(template.pod, "spec", dict, template.path, {}), f"{template.path}.spec".lstrip("."))
     return made, found
 
 
-def _version(made: Json, version: str) -> Correction:
+def _version(made: Json, version: str) -> LintFinding:
     made["apiVersion"] = _CURRENT
-    return Correction(
-        "error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True
-    )
+    if version.startswith(f"{_GROUP}/"):
+        return LintFinding(
+            "error", "apiVersion", f"{version} is not what Kubernetes 1.34 and newer store", f"use {_CURRENT}", True
+        )
+    problem = f"a {made['kind']} is not in {version}" if version else "is missing"
+    return LintFinding("error", "apiVersion", problem, f"use {_CURRENT}", True)
 
 
-def _resource_class(made: Json) -> Correction:
-    driver, parameters = get(made, "driverName", str, "", ""), made.get("parametersRef")
+def _of_kind(made: Json, kind: str, published: frozenset[str]) -> Iterator[LintFinding]:
+    if kind == "ResourceClass":
+        yield _resource_class(made)
+    elif kind == "DeviceClass":
+        yield from _removed_field(get(made, "spec", dict, "", {}), "suitableNodes", "spec")
+        for selector, place in _objects(get(made, "spec", dict, "", {}), "selectors", "spec"):
+            yield from corrected_expression(selector, place, published)
+    elif kind == "ResourceSlice":
+        yield from _slice(made)
+    else:
+        yield from _nesting(made, kind)
+        spec, path = _claim_spec(made, kind)
+        yield from _claim(spec, path, published)
+
+
+def _removed_field(obj: Json, name: str, path: str) -> Iterator[LintFinding]:
+    if name in obj:
+        obj.pop(name)
+        yield LintFinding("error", f"{path}.{name}", "the API removed this field (classic DRA)", "delete it", True)
+
+
+def _resource_class(made: Json) -> LintFinding:
+    driver = get(made, "driverName", str, "", "")
+    parameters = made.get("parametersRef") or made.get("parameters")
     problem = "the API removed ResourceClass (classic DRA)"
     if not driver or parameters:
         correction = "write a DeviceClass with CEL selectors; move the parameters to spec.config"
-        return Correction("error", "kind", problem, correction)
-    made.pop("driverName")
+        return LintFinding("error", "kind", problem, correction)
+    for name in ("driverName", "structuredParameters", "suitableNodes", "parametersRef", "parameters"):
+        made.pop(name, None)
     made["kind"] = "DeviceClass"
     made["spec"] = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
-    return Correction("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
+    return LintFinding("error", "kind", problem, f'a DeviceClass with the selector device.driver == "{driver}"', True)
 
 
 def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
@@ -74,21 +97,31 @@ def _claim_spec(made: Json, kind: str) -> tuple[Json, str]:
     return (spec, "spec") if kind == "ResourceClaim" else (get(spec, "spec", dict, "spec", {}), "spec.spec")
 
 
-def _claim(spec: Json, path: str) -> Iterator[Correction]:
-    if "resourceClassName" in spec:
-        yield Correction(
-            "error",
-            f"{path}.resourceClassName",
-            "the API removed this field (classic DRA)",
-            "use spec.devices.requests[].exactly.deviceClassName",
+def _nesting(made: Json, kind: str) -> Iterator[LintFinding]:
+    """A claim has its devices in spec, a template in spec.spec."""
+    spec = get(made, "spec", dict, "", {})
+    if kind == "ResourceClaim" and isinstance(spec.get("spec"), dict) and "devices" not in spec:
+        made["spec"] = spec["spec"]
+        yield LintFinding(
+            "error", "spec.spec", "only a ResourceClaimTemplate has spec.spec", "move it up to spec", True
         )
+    elif kind == "ResourceClaimTemplate" and "devices" in spec and "spec" not in spec:
+        made["spec"] = {"spec": spec}
+        yield LintFinding(
+            "error", "spec.devices", "a template has the claim's spec in spec.spec", "move it there", True
+        )
+
+
+def _claim(spec: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
+    yield from _classic(spec, path)
+    yield from _removed_field(spec, "controller", path)
     devices = get(spec, "devices", dict, path, {})
     for request, where in _objects(devices, "requests", f"{path}.devices"):
-        yield from _request(request, where)
+        yield from _request(request, where, published)
     for constraint, where in _objects(devices, "constraints", f"{path}.devices"):
         wrong = [name for name in ("cel", "selectors", "expression") if name in constraint]
         if wrong:
-            yield Correction(
+            yield LintFinding(
                 "error",
                 f"{where}.{wrong[0]}",
                 "a constraint cannot have CEL",
@@ -96,80 +129,109 @@ def _claim(spec: Json, path: str) -> Iterator[Correction]:
             )
 
 
+def _classic(spec: Json, path: str) -> Iterator[LintFinding]:
+    """Without parameters, a claim asked for one device of the class. Parameters are up to the driver."""
+    name, parameters = get(spec, "resourceClassName", str, path, ""), get(spec, "parametersRef", dict, path, {})
+    problem, is_clear = "the API removed this field (classic DRA)", not parameters and "devices" not in spec
+    corrections = {
+        "resourceClassName": f"use {path}.devices.requests[].exactly.deviceClassName",
+        "parametersRef": f"write what {parameters.get('kind') or 'it'} says into {path}.devices: number and selectors "
+        "into requests[].exactly, settings of the driver into config[].opaque",
+        "allocationMode": "delete it: the scheduler allocates when a pod needs the claim",
+    }
+    if is_clear and name:
+        spec["devices"] = {"requests": [{"name": "device", "exactly": {"deviceClassName": name}}]}
+        corrections["resourceClassName"] = f"one device of the DeviceClass {name}; check that your driver installs it"
+    for field in _CLASSIC:
+        if field in spec:
+            fixed = is_clear or field == "allocationMode"
+            if fixed:
+                spec.pop(field)
+            yield LintFinding("error", f"{path}.{field}", problem, corrections[field], fixed)
+
+
+def _slice(made: Json) -> Iterator[LintFinding]:
+    """v1beta1 has the fields of a device in `basic`; v1alpha3 has a capacity as a bare amount."""
+    if "namedResources" in made or "driverName" in made:
+        problem = "is of v1alpha2: the API has no such ResourceSlice any more"
+        yield LintFinding("error", "namedResources", problem, "run a driver that publishes resource.k8s.io/v1")
+        return
+    for device, where in _objects(get(made, "spec", dict, "", {}), "devices", "spec"):
+        basic = get(device, "basic", dict, where, {})
+        if basic:
+            device.pop("basic")
+            device.update(basic)
+            problem, correction = "the API has no `basic` any more", "move its fields up, next to `name`"
+            yield LintFinding("error", f"{where}.basic", problem, correction, True)
+        capacity = get(device, "capacity", dict, where, {})
+        bare = [name for name, amount in capacity.items() if not isinstance(amount, dict)]
+        for name in bare:
+            capacity[name] = {"value": capacity[name]}
+        if bare:
+            problem = f"the amount of {', '.join(bare)} must be inside `value`"
+            yield LintFinding("error", f"{where}.capacity", problem, f"{bare[0]}: {{value: …}}", True)
+
+
 def _objects(obj: Json, key: str, path: str) -> tuple[tuple[Json, str], ...]:
     """Return the (object, path) of each item of a list."""
     return many(obj, key, path, lambda item, where: (item, where))
 
 
-def _request(request: Json, path: str) -> Iterator[Correction]:
+def _request(request: Json, path: str, published: frozenset[str]) -> Iterator[LintFinding]:
     outside = [name for name in _EXACT if name in request]
     if outside and "firstAvailable" not in request:
-        exactly = request["exactly"] = get(request, "exactly", dict, path, {})
-        for name in outside:
-            exactly.setdefault(name, request.pop(name))
-        yield Correction(
-            "error",
-            f"{path}.{outside[0]}",
-            f"{', '.join(outside)} must be inside `exactly`",
-            f"move them into {path}.exactly",
-            True,
-        )
+        problem, correction = f"{', '.join(outside)} must be inside `exactly`", f"move them into {path}.exactly"
+        exactly = get(request, "exactly", dict, path, {})
+        is_clear = exactly.keys().isdisjoint(outside)
+        if is_clear:
+            request["exactly"] = {**{name: request.pop(name) for name in outside}, **exactly}
+        yield LintFinding("error", f"{path}.{outside[0]}", problem, correction, is_clear)
     exact = (get(request, "exactly", dict, path, {}), f"{path}.exactly")
     for option, where in (exact, *_objects(request, "firstAvailable", path)):
         for selector, place in _objects(option, "selectors", where):
-            cel = get(selector, "cel", dict, place, {})
-            yield from _expression(get(cel, "expression", str, f"{place}.cel", ""), f"{place}.cel.expression")
+            yield from corrected_expression(selector, place, published)
 
 
-def _expression(text: str, where: str) -> Iterator[Correction]:
-    bare = _NO_DOMAIN.search(text)
-    if bare:
-        kind, name = bare.groups()
-        yield Correction(
-            "warning",
-            where,
-            f'device.{kind}["{name}"] reads the domain {name!r}, not an attribute',
-            f'write the domain first: device.{kind}["gpu.nvidia.com"].{name}',
-        )
-    old = _OLD_ACCESSOR.search(text)
-    if old:
-        hint = (
-            "compare with quantity(…): .compareTo(quantity('40Gi')) >= 0"
-            if old[1] == "quantity"
-            else f"delete .{old[1]}: values have their type already"
-        )
-        yield Correction("warning", where, f".{old[1]} is how classic DRA read a value", hint)
-
-
-def _pod(spec: Json, path: str) -> Iterator[Correction]:
+def _pod(spec: Json, path: str) -> Iterator[LintFinding]:
     claims = _objects(spec, "resourceClaims", path)
     for claim, where in claims:
         source = get(claim, "source", dict, where, {})
         if source:
             claim.pop("source")
             claim.update(source)
-            yield Correction(
+            yield LintFinding(
                 "error",
                 f"{where}.source",
                 "Kubernetes 1.31 removed the field `source`",
                 "move resourceClaimName or resourceClaimTemplateName up, next to `name`",
                 True,
             )
+        if bool(claim.get("resourceClaimName")) == bool(claim.get("resourceClaimTemplateName")):
+            yield LintFinding(
+                "error",
+                where,
+                "needs exactly one of resourceClaimName and resourceClaimTemplateName",
+                "name one of them",
+            )
     names = [need(claim, "name", where) for claim, where in claims]
+    for name in names:
+        if not _LABEL.fullmatch(name):
+            problem = f"the name {name!r} must be a DNS label: lower-case letters, digits and '-', at most 63"
+            yield LintFinding("error", f"{path}.resourceClaims", problem, "rename it, also in the containers")
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Correction(
+        yield LintFinding(
             "error", f"{path}.resourceClaims", f"two entries are called {name!r}", "give each entry another name"
         )
     yield from _used(spec, names, path)
 
 
-def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
+def _used(spec: Json, names: list[str], path: str) -> Iterator[LintFinding]:
     """Yield the claims of the pod that no container uses, and the claims of containers that the pod lacks."""
     containers = [found for field in ("initContainers", "containers") for found in _objects(spec, field, path)]
     resources = [(get(one, "resources", dict, where, {}), f"{where}.resources") for one, where in containers]
     used = {need(entry, "name", at) for one, where in resources for entry, at in _objects(one, "claims", where)}
     for name in sorted(used - set(names)):
-        yield Correction(
+        yield LintFinding(
             "error",
             f"{path}.containers",
             f"a container uses claim {name!r}, which {path}.resourceClaims does not have",
@@ -183,7 +245,7 @@ def _used(spec: Json, names: list[str], path: str) -> Iterator[Correction]:
             container = spec["containers"][0]
             requirements = container["resources"] = container.get("resources") or {}
             requirements["claims"] = [*(requirements.get("claims") or ()), {"name": name}]
-        yield Correction(
+        yield LintFinding(
             "warning",
             f"{path}.containers",
             f"no container uses claim {name!r}: its devices are allocated, but no container can open them",

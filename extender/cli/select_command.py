@@ -11,7 +11,8 @@ from rich.console import Console
 
 from extender.cel import BudgetExceeded, CompileError, EvalError, position
 from extender.cel.dra import Dialect, Selector, check_cost, compile_selector, failed_term
-from extender.cli.object_files import load_objects
+from extender.cli.manifest_checks import checked_files
+from extender.cli.object_files import objects_of
 from extender.files import name_of, read_file
 from extender.model import Device, WireError, counted, one_line, shown
 from extender.wire import Json, SliceDecoder, get, json_value, many, need, string_list
@@ -116,7 +117,7 @@ def _device(case: Json, where: str) -> Device:
 
 
 def _evaluate(selector: Selector, dialect: Dialect, paths: list[Path], output: str) -> None:
-    found = load_objects(paths)
+    found = objects_of(checked_files(paths))
     slices = [*found.slices, *found.fabric.values()]
     if not slices:
         raise WireError("--file", "the files hold no ResourceSlice")

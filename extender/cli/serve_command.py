@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from extender.cli.addresses import parse_listen, parse_server, parse_url
+from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cli.logs import Form, Level, set_up_logging
 from extender.entry.listening import Tls
 from extender.entry.serve_process import Desk, Listen, RecordsTo, serve
@@ -22,9 +23,7 @@ HOST_HELP = "A further host name of the pages, such as that of a Service. May be
 
 
 def serve_command(
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="The kubeconfig of the cluster. Default: the service account of the pod.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
     listen: Annotated[
         str, typer.Option(help="The address for kube-scheduler.", metavar="HOST:PORT")
     ] = "127.0.0.1:8888",

@@ -6,7 +6,7 @@ This package makes no decisions: callers decide what to write and why.
 from extender.cluster.api_errors import ClusterError, Conflict, NotFound, TooMany, Unavailable
 from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
-from extender.cluster.credentials import Credentials, load_credentials
+from extender.cluster.credentials import Credentials, kubeconfigs, load_credentials
 from extender.cluster.pager import pages
 from extender.cluster.reflector import Reflector, WatchedResource
 from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
@@ -27,6 +27,7 @@ __all__ = [
     "WallClock",
     "WatchedResource",
     "Writer",
+    "kubeconfigs",
     "load_credentials",
     "now_rfc3339",
     "pages",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from extender.wire import one_value
 _REFRESH_SECONDS = 30.0  # between two reads of the token; the client checks files and expiry on every read
 _USABLE_SECONDS = 240.0  # age limit of a read token; the client renews a token five minutes before it expires
 _MOST_BYTES = 1024 * 1024  # limit of a kubeconfig
+_DEFAULT = "~/.kube/config"
 _PATIENCE_SECONDS = 15.0  # time-out of a request that waits for a token
 
 
@@ -42,25 +44,42 @@ class Credentials:
     token: Callable[[], str | None]
 
 
+def kubeconfigs(given: Path | None) -> list[Path]:
+    """The kubeconfig files to use, as kubectl chooses them: the given one, those of $KUBECONFIG, or ~/.kube/config.
+
+    An empty list: there is none, so the pod's service account counts. Raises WireError if $KUBECONFIG names no file
+    that exists.
+    """
+    if given is not None:
+        return [given]
+    named = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    home = os.path.expanduser(_DEFAULT)  # noqa: PTH111 - Path.expanduser raises for a user without a home
+    paths = [Path(path) for path in named or [home] if os.path.exists(path)]  # noqa: PTH110 - Path.exists may raise
+    if named and not paths:
+        raise WireError("$KUBECONFIG", f"names no file that exists: {shown(os.pathsep.join(named))}")
+    return paths
+
+
 def load_credentials(kubeconfig: Path | None) -> Credentials:
-    """Credentials from a kubeconfig file, or from the pod's service account (None).
+    """Credentials from a kubeconfig file, from those of `kubeconfigs` (None), or from the pod's service account.
 
     Blocks while a credential plugin runs. Raises WireError or ClusterError with the fault, or with the failed plugin.
     """
     configuration = Configuration()
-    source = name_of(kubeconfig) if kubeconfig is not None else "the pod's service account"
-    if kubeconfig is not None:
-        _check(kubeconfig, source)
+    paths = kubeconfigs(kubeconfig)
+    source = os.pathsep.join(map(name_of, paths)) or "the pod's service account"
+    for path in paths:
+        _check(path, name_of(path))
     try:
-        if kubeconfig is not None:
-            _load_kubeconfig(kubeconfig, configuration)
+        if paths:
+            _load_kubeconfigs(paths, configuration)
         else:
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # the client is half typed
         tls = _tls(configuration)
     except ClusterError:
         raise
     except Exception as error:
-        outside = "; outside a pod, give --kubeconfig FILE" if kubeconfig is None else ""
+        outside = "" if paths else "; outside a pod, give --kubeconfig FILE or set KUBECONFIG"
         raise ClusterError(f"cannot read credentials from {source}: {_reason(error)}{outside}") from error
     url = str(configuration.host).rstrip("/")
     if not url.startswith(("http://", "https://")):
@@ -171,9 +190,9 @@ def _file(status: dict[str, Any], field: str, folder: str) -> str:
     return str(found.as_file())  # type: ignore[no-untyped-call] # as above
 
 
-def _load_kubeconfig(path: Path, configuration: Configuration) -> None:
+def _load_kubeconfigs(paths: list[Path], configuration: Configuration) -> None:
     """Like load_kube_config of the client, with _Loader."""
-    merged = KubeConfigMerger(str(path))  # type: ignore[no-untyped-call] # as above
+    merged = KubeConfigMerger(os.pathsep.join(map(str, paths)))  # type: ignore[no-untyped-call] # as above
     if merged.config is None:
         raise ConfigException("the file has no configuration")
     options = {"config_base_path": None, "config_persister": merged.save_changes}

@@ -161,6 +161,8 @@ class Reflector:
         self._on_progress()
 
     async def _watch(self) -> None:
+        # No event can end the entry of an object without a name.
+        self.unreadable = {key: one for key, one in self.unreadable.items() if key.rpartition("/")[2]}
         seconds = str(random.randint(*_WATCH_SECONDS))  # noqa: S311 - jitter needs no secure randomness
         params = self._params(
             watch="1", allowWatchBookmarks="true", resourceVersion=self.version, timeoutSeconds=seconds

@@ -56,12 +56,13 @@ class EvaluationThrottle:
         """Take the time of an exhausted budget from the namespace's bucket.
 
         Finished work costs no tokens: its result is remembered, so it is not done again. Otherwise a namespace with
-        many different claims would be slowed down when Berth starts.
+        many different claims would be slowed down when Berth starts. The exception is work that takes longer than a
+        full bucket: the planner of gangs checks its budget only before evaluations, and repeats a plan that failed.
         """
-        if not budget.exhausted:
-            return
-        self.exhausted += 1
         now = self._clock()
+        if not budget.exhausted and now - budget.began <= self._limits.burst * most:
+            return
+        self.exhausted += budget.exhausted
         self._buckets[namespace] = _Bucket(self._tokens(namespace, most) - (now - budget.began), now)
 
     def _tokens(self, namespace: str, most: float) -> float:

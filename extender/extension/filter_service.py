@@ -225,7 +225,7 @@ class FilterService:
         return bool(self._unfinished)
 
     def _may_continue(self, one: UnfinishedEvaluation) -> bool:
-        return not one.gave_up or self.throttle.has_tokens(one.namespace, self.policy.evaluation_seconds)
+        return not one.gave_up or self.has_time(one.namespace)
 
     def _continue(self, one: UnfinishedEvaluation) -> None:
         seconds, snapshot = self.policy.evaluation_seconds, self._cache.snapshot()
@@ -320,6 +320,10 @@ class FilterService:
             if proximity is not None and isinstance(status, Placement)
             else status
         )
+
+    def has_time(self, namespace: str) -> bool:
+        """Whether the namespace has evaluation time left."""
+        return self.throttle.has_tokens(namespace, self.policy.evaluation_seconds)
 
     @contextmanager
     def evaluation(self, namespace: str) -> Iterator[EvaluationContext]:

@@ -11,6 +11,7 @@ from extender.extension.gang_state import FormingGang, PlannedGang
 from extender.model import CallBudgetSpent, Claim, Code, Pod, Reason
 from extender.scheduling import (
     CollectedDomain,
+    EvaluationContext,
     Gang,
     GangMembers,
     GangMemory,
@@ -37,6 +38,7 @@ class _Attempt:
     names: Sequence[str] | None
     others: Sequence[FormingGang]
     before: FormingGang | None
+    context: EvaluationContext
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
     limited: bool  # whether the plan assumes that no node has more room than kube-scheduler has shown on one
 
@@ -68,8 +70,10 @@ class GangPlanning:
         `names` are the nodes that kube-scheduler offers to `pod` and to members of its kind. Other members, and all if
         it is None, may use the nodes that their selectors and tolerations allow. `others` are gangs with a plan: two
         gangs never form on one node, because kube-scheduler could have room there for half of each.
-        Raises CallBudgetSpent.
+        Raises CallBudgetSpent, at once if the namespace has no evaluation time left.
         """
+        if not self._filter_service.has_time(gang.key.namespace):
+            raise CallBudgetSpent
         kept = before.settled if before is not None else frozenset()
         members = self._members(gang, kept) if gang.is_complete else Reason(Code.GANG_INCOMPLETE, (gang.key.name,))
         if isinstance(members, Reason):
@@ -78,7 +82,11 @@ class GangPlanning:
         if different:
             return Reason(Code.INVALID, (different,))
         collected, limited = self._collected_for_other(gang), before is not None and bool(before.most)
-        attempt = _Attempt(pod, names, others, before, collected, limited)
+        with self._filter_service.evaluation(gang.key.namespace) as context:
+            return self._planned(gang, members, _Attempt(pod, names, others, before, context, collected, limited))
+
+    def _planned(self, gang: Gang, members: GangMembers, attempt: _Attempt) -> PlannedGang | Reason:
+        kept = attempt.settled
         sizes = plan_sizes(gang, members, len(kept))
         found = self._largest(gang, members, sizes, attempt)
         if isinstance(found, GangShortage) and attempt.limited:
@@ -86,10 +94,10 @@ class GangPlanning:
             found = self._largest(gang, members, sizes, replace(attempt, limited=False))
         if not isinstance(found, GangShortage):
             return found
-        if collected is not None:
+        if attempt.collected is not None:
             fewest, alone = members.first(sizes[-1], kept), replace(attempt, collected=None, limited=False)
             if not isinstance(self._plan(gang, fewest, alone), GangShortage):
-                return collected.reason
+                return attempt.collected.reason
         if found.gave_up:
             return Reason(Code.GANG_GAVE_UP, (gang.key.name,))
         return no_room(gang, self._cache.snapshot(), self._filter_service.policy)
@@ -147,13 +155,14 @@ class GangPlanning:
         problem, others = self._problem(gang, members, attempt), attempt.others
         if attempt.collected is not None:
             problem = _without_kept(problem, attempt.collected, attempt.settled)
-        found = self._solve(gang, problem)
-        occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
-        if isinstance(found, GangPlan) and not occupied.isdisjoint(node for node, _ in found.placements.values()):
-            apart = self._solve(gang, _avoiding(problem, occupied))
+        found = self._solve(problem, attempt)
+        wanted = {node for node, _ in found.placements.values()} if isinstance(found, GangPlan) else set[str]()
+        conflict = next((other for other in others if not wanted.isdisjoint(other.planned.nodes)), None)
+        if isinstance(found, GangPlan) and conflict is not None:
+            occupied = frozenset[str]().union(*(other.planned.nodes for other in others))
+            apart = self._solve(_avoiding(problem, occupied), attempt)
             if not isinstance(apart, GangPlan) or apart.level != found.level:
-                name = next(other.key.name for other in others if not occupied.isdisjoint(other.planned.nodes))
-                return Reason(Code.GANG_WAITS, (name,))
+                return Reason(Code.GANG_WAITS, (str(conflict.key),))
             found = apart
         if isinstance(found, GangShortage):
             return found
@@ -177,10 +186,10 @@ class GangPlanning:
         limits = before.limits() if attempt.limited else {}
         return gang_problem(gang, members, self._filter_service.policy, nodes, before.excluded, limits)
 
-    def _solve(self, gang: Gang, problem: GangProblem) -> GangPlan | GangShortage:
+    def _solve(self, problem: GangProblem, attempt: _Attempt) -> GangPlan | GangShortage:
         """Raises CallBudgetSpent."""
-        with self._filter_service.evaluation(gang.key.namespace) as context:
-            return plan_gang(problem, self._cache.snapshot(), context, self._filter_service.rankings, self._memory)
+        rankings = self._filter_service.rankings
+        return plan_gang(problem, self._cache.snapshot(), attempt.context, rankings, self._memory)
 
 
 def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:

@@ -126,7 +126,7 @@ class GangScheduler:
     def _waits_for_other(self, waiting: WaitingGang) -> bool:
         """Whether the gang waits for the end of another gang's plan."""
         reason = waiting.reason
-        return reason.code is Code.GANG_WAITS and any(key.name == reason.params[0] for key in self.forming)
+        return reason.code is Code.GANG_WAITS and any(str(key) == reason.params[0] for key in self.forming)
 
     def _follow(
         self, forming: FormingGang, pod: Pod, membership: Membership, names: Sequence[str]

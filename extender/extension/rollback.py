@@ -44,7 +44,8 @@ class Compensations:
     async def of_found_allocation(self, cycle: BindingCycle, found: Claim, error: BerthError) -> None:
         """Take back an allocation that existed before the bind, only if no pod can use its devices.
 
-        If an earlier write has allocated a device, the claim must also be reserved for this pod alone.
+        If an earlier write has allocated a device, the claim must also be reserved for this pod alone, and have the
+        mark of a Berth process.
         """
         if _is_about(error, found, ConditionsFailed):
             await self._end_failed(cycle, found)
@@ -57,14 +58,15 @@ class Compensations:
             await self._unreserve(cycle, claim)
 
     async def _end_lost(self, cycle: BindingCycle, known: Claim) -> None:
-        """Deallocate, unless the process that allocated the claim bound the pod, or the allocation has changed.
+        """Deallocate an allocation of Berth, unless the process that wrote it bound the pod, or it has changed.
 
-        The wait lets a Binding land that the other process had already sent.
+        The wait lets a Binding land that the other process had already sent. An allocation of another allocator stays:
+        where a list showed the writes, their order is unknown, and that allocation may be the earlier one.
         """
         await asyncio.sleep(LANDING_SECONDS)
         bound = await is_bound(self._writer, cycle.pod.key, cycle.pod.uid)
         fresh = await self._writer.read_claim(known.key)
-        if fresh.uid == known.uid and not bound and fresh.allocation == known.allocation:
+        if fresh.uid == known.uid and fresh.ours and not bound and fresh.allocation == known.allocation:
             await self._deallocate(cycle, fresh, lost=True)
 
     async def _end_failed(self, cycle: BindingCycle, known: Claim) -> None:

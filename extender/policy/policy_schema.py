@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Literal
 
 from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
-from extender.model import BerthError, WireError, one_line, shown
+from extender.model import BerthError, WireError
+from extender.policy.schema_faults import faults_of
 from extender.wire import Places, one_value
 
 MOST_POLICY = 16 * 1024  # bytes of a policy's text
 MOST_EFFECTIVE = 256  # merged policies in the cache: pods choose their classes, and so any subset of the overrides
-_MOST_FAULTS = 5  # faults in one message
 
 
 class PolicyError(BerthError):
@@ -185,28 +184,10 @@ def load_policy(content: str | bytes) -> Policy:
     except WireError as error:
         raise UnreadablePolicy(str(error)) from error
     if not isinstance(found, dict):
-        raise UnreadablePolicy(f"the policy must be a mapping, is {type(found).__name__}")
+        raise UnreadablePolicy("the policy must be a mapping")
     if found and found.keys().isdisjoint(Policy.model_fields):
         raise UnreadablePolicy("the policy has none of a policy's fields: is it the right file?")
     try:
         return Policy.model_validate(found)
     except ValidationError as error:
         raise PolicyError(faults_of(error, places)) from error
-
-
-def faults_of(error: ValidationError, places: Places) -> str:
-    """The faults that pydantic found, on one line: field, problem, value, and line and column if known."""
-    faults = error.errors(include_url=False, include_context=False)
-    told = [_fault(fault["loc"], fault["msg"], _value(fault), places) for fault in faults[:_MOST_FAULTS]]
-    return "; ".join(told) + (f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else "")
-
-
-def _fault(loc: tuple[int | str, ...], problem: str, value: str, places: Places) -> str:
-    line, column = places.get(loc) or places.get(loc[:-1]) or (0, 0)
-    told = ", ".join(part for part in (value, f"line {line}, column {column}" if line else "") if part)
-    return f"{one_line('.'.join(map(str, loc)))}: {problem}{f' ({told})' if told else ''}"
-
-
-def _value(fault: Mapping[str, object]) -> str:
-    """The wrong value as text; '' for a missing field, where pydantic gives the surrounding object."""
-    return "" if fault["type"] == "missing" else f"is {shown(fault['input'])}"

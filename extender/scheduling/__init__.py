@@ -18,6 +18,7 @@ from extender.scheduling.gang import (
     gang_minimum,
     gang_of,
     is_incomplete,
+    minimum_of,
     placed_members,
 )
 from extender.scheduling.gang_memory import GangMemory
@@ -36,6 +37,7 @@ from extender.scheduling.gang_search import MAX_STEPS
 from extender.scheduling.node_constraints import UsableNodes
 from extender.scheduling.node_ranking import NodeRanking
 from extender.scheduling.placements import Placement
+from extender.scheduling.pod_annotations import ANNOTATION_PREFIX, ANNOTATION_READERS
 from extender.scheduling.pod_group_proximity import proximity_of
 from extender.scheduling.pod_requirements import (
     Pending,
@@ -51,6 +53,8 @@ from extender.scheduling.shortlist import held_by_claim, held_results, plan, sco
 from extender.scheduling.status_group import StatusGroup
 
 __all__ = [
+    "ANNOTATION_PREFIX",
+    "ANNOTATION_READERS",
     "MAX_STEPS",
     "MOST_TOGETHER",
     "NODE",
@@ -98,6 +102,7 @@ __all__ = [
     "ignores_identity",
     "is_incomplete",
     "leftover_claim",
+    "minimum_of",
     "natural",
     "no_room",
     "placed_members",

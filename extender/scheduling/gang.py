@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from extender.allocation import Snapshot
-from extender.model import GroupKey, GroupSource, Membership, ObjectKey, Pod
+from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, ObjectKey, Pod
 
 _ANNOTATIONS = ("their minimum (berth.dev/group-min)", "berth.dev/group-topology", "berth.dev/group-timeout in seconds")
 
@@ -37,7 +37,11 @@ class Gang:
 
 def gang_minimum(membership: Membership, snapshot: Snapshot) -> int:
     """How many members of the group must run together; 0 if the group is no gang."""
-    policy = snapshot.group_policies.get(membership.policy_key)
+    return minimum_of(membership, snapshot.group_policies.get(membership.policy_key))
+
+
+def minimum_of(membership: Membership, policy: GroupPolicy | None) -> int:
+    """How many members must run together, by what a pod and the group's object say; 0 if the group is no gang."""
     if membership.key.source is GroupSource.LEADER_WORKER_SET and (policy is None or policy.sequential):
         return 0  # the leader may have to run before its workers exist
     minimum = membership.minimum or (policy.minimum if policy is not None else 0)

@@ -68,7 +68,7 @@ class GangSearch:
         self._steps = steps
         self._chosen: list[tuple[int, Placement]] = []  # index in the names of the class, and devices, by position
         self._failed: set[Hashable] = set()
-        self._local = local_nodes(names, snapshot)
+        self._kinds = _kinds(self._classes, names, local_nodes(names, snapshot))
 
     def run(self) -> list[Placed] | None:
         """All units with their nodes and devices; None if no plan exists. Raises GaveUp and CallBudgetSpent."""
@@ -108,23 +108,19 @@ class GangSearch:
 
     def _distinct(self, class_: int, first: int, left: int) -> list[int]:
         """The nodes to try for a unit. Of equal nodes that the trial does not use, only the first."""
-        names, ahead, seen, found = self._names[class_], self._ahead[class_], set[Hashable](), list[int]()
+        names, ahead, seen, found = self._names[class_], self._ahead[class_], set[int](), list[int]()
         for node in range(first, len(names)):
             if ahead[node] < left:
                 break
             if self._classes[class_].left(self._trial, names[node]) < 1:
                 continue
-            kind = self._kind(names[node])
-            if kind is None or kind not in seen:
+            kind = self._kinds.get(names[node]) if self._trial.is_fresh(names[node]) else None
+            if kind is None:
+                found.append(node)
+            elif kind not in seen:
                 found.append(node)
                 seen.add(kind)
         return found
-
-    def _kind(self, name: str) -> Hashable:
-        """What the classes see of a node that the trial does not use; None if the node is used, or shares a pool."""
-        if name not in self._local or not self._trial.is_fresh(name):
-            return None
-        return tuple(rooms.kind(name) for rooms in self._classes)
 
     def _placements(self, rooms: NodeRooms, step: int, name: str) -> Iterator[Placement]:
         """Every choice of devices for a member on a node, the preferred one first.
@@ -159,6 +155,17 @@ class GangSearch:
         for (class_, unit), placements in units.items():
             found[class_].append((nodes[class_, unit], tuple(placements)))
         return found
+
+
+def _kinds(classes: Sequence[NodeRooms], names: Sequence[str], local: set[str]) -> dict[str, int]:
+    """The number of what the classes see of a node while the trial does not use it. Nodes that share a pool with
+    another node are left out."""
+    numbers: dict[Hashable, int] = {}
+    return {
+        name: numbers.setdefault(tuple(rooms.kind(name) for rooms in classes), len(numbers))
+        for name in names
+        if name in local
+    }
 
 
 def _effect(placement: Placement) -> Hashable:

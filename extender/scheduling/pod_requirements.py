@@ -31,17 +31,11 @@ from extender.model import (
     cut,
     lacks_label_or_has,
     only_node,
-    parse_quantity,
-    shown,
 )
 from extender.policy import Policy
 from extender.scheduling.extended_resources import RequestMapping, special_claim
+from extender.scheduling.pod_annotations import expected_bytes_of, min_gbps_of, topology_of
 
-ANNOTATION_PREFIX = "berth.dev/"
-_TOPOLOGY = ANNOTATION_PREFIX + "topology"
-_BANDWIDTH = ANNOTATION_PREFIX + "min-bandwidth-gbps"
-_MEMORY = ANNOTATION_PREFIX + "expected-memory"
-_CHOICES = ("required", "preferred", "none")
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
@@ -312,21 +306,11 @@ def _requirements(
                     return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
                 classes[class_.name] = class_
     policy = policy.effective(pod.key.namespace, frozenset(classes))
-    topology = pod.annotations.get(_TOPOLOGY, policy.defaults.topology)
-    if topology not in _CHOICES:
-        return UnschedulableAndUnresolvable(
-            Reason(
-                Code.INVALID, (f"pod annotation {_TOPOLOGY}: {shown(topology)} is not one of {', '.join(_CHOICES)}",)
-            )
-        )
-    min_gbps = _min_gbps(pod)
-    if min_gbps is None:
-        text = f"pod annotation {_BANDWIDTH}: {shown(pod.annotations[_BANDWIDTH])} is not a number of GB/s"
-        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
-    expected = _expected_bytes(pod)
-    if expected is None:
-        text = f"pod annotation {_MEMORY}: {shown(pod.annotations[_MEMORY])} is not an amount of memory such as 60Gi"
-        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (text,)))
+    try:
+        topology = topology_of(pod.annotations) or policy.defaults.topology
+        min_gbps, expected = min_gbps_of(pod.annotations), expected_bytes_of(pod.annotations)
+    except ValueError as error:
+        return UnschedulableAndUnresolvable(Reason(Code.INVALID, (str(error),)))
     asked = tuple((c.requests, c.init, c.sidecar) for c in pod.containers) if extended else ()
     contents = tuple(spec.content for spec in specs)
     key = (names, contents, snapshot.classes_version, topology, min_gbps, expected, IdentityKey(policy), asked)
@@ -364,27 +348,3 @@ def _promised(claim: Claim, pod: Pod, reservations: Mapping[str, Reservation]) -
     if found.state is ReservationState.HELD and found.pod_uid == pod.uid:
         return None
     return replace(claim, allocation=Allocation(found.results, node_selector=only_node(found.node)))
-
-
-def _expected_bytes(pod: Pod) -> int | None:
-    """Bytes of the memory annotation; 0 without one; None for an invalid one."""
-    text = pod.annotations.get(_MEMORY)
-    if text is None:
-        return 0
-    try:
-        amount = parse_quantity(text).ceil()
-    except ValueError:
-        return None
-    return amount if amount >= 0 else None
-
-
-def _min_gbps(pod: Pod) -> float | None:
-    """GB/s of the bandwidth annotation; 0 without one; None for an invalid one."""
-    text = pod.annotations.get(_BANDWIDTH)
-    if text is None:
-        return 0.0
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < float("inf") else None

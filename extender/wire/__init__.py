@@ -20,23 +20,27 @@ from extender.wire.fields import Json, get, many, need, quantities, string_list,
 from extender.wire.lenient import lenient_loads
 from extender.wire.manifests import HypotheticalPod, hypothetical_pods
 from extender.wire.node_names import NameOffsets, estimated_len, has_all
-from extender.wire.object_lists import checked, objects_of_part
+from extender.wire.object_lists import checked, objects_of_part, objects_or_faults
 from extender.wire.pod_groups import (
+    OWN_ANNOTATIONS,
     decode_core_policy,
     decode_leader_worker_set,
     decode_scheduler_plugins_policy,
 )
+from extender.wire.pod_templates import PodTemplate, pod_templates
 from extender.wire.resource_claims import decode_claim, decode_claim_spec, decode_class
 from extender.wire.resource_slices import SliceDecoder, decode_taint_rule
 
 __all__ = [
     "MOST_JSON",
     "MOST_YAML",
+    "OWN_ANNOTATIONS",
     "DocumentPart",
     "HypotheticalPod",
     "Json",
     "NameOffsets",
     "Places",
+    "PodTemplate",
     "SliceDecoder",
     "checked",
     "decode_args",
@@ -70,8 +74,10 @@ __all__ = [
     "many",
     "need",
     "objects_of_part",
+    "objects_or_faults",
     "one_value",
     "parts_of",
+    "pod_templates",
     "quantities",
     "string_list",
     "strings",

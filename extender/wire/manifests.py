@@ -9,14 +9,10 @@ from extender.model import Claim, Pod, WireError, one_line
 from extender.wire.core import decode_pod
 from extender.wire.fields import Json, get
 from extender.wire.object_lists import checked
+from extender.wire.pod_templates import pod_templates
 from extender.wire.resource_claims import decode_claim
 
 _HYPOTHETICAL_UID = "imagined"
-# Kind of a workload to the path of its pod template.
-_TEMPLATES = {
-    **dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"), ("spec", "template")),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
 
 
 class HypotheticalPod(NamedTuple):
@@ -39,16 +35,11 @@ def hypothetical_pods(objects: Iterable[Json]) -> list[HypotheticalPod]:
 
 
 def _pods(obj: Json) -> Iterator[Json]:
-    kind = str(obj.get("kind"))
-    if kind == "Pod":
-        yield _placed(obj)
-    elif kind in _TEMPLATES:
-        template, path = obj, ""
-        for step in _TEMPLATES[kind]:
-            template, path = get(template, step, dict, path, {}), f"{path}.{step}"
-        namespace, name = _key(obj)
-        metadata = {**get(template, "metadata", dict, path, {}), "namespace": namespace, "name": name}
-        yield {**template, "kind": "Pod", "metadata": metadata}
+    namespace, name = _key(obj)
+    for template in pod_templates(obj):
+        made = f"{name}-{template.role}" if template.role else name
+        metadata = {**(template.pod.get("metadata") or {}), "namespace": namespace, "name": made}
+        yield {**template.pod, "metadata": metadata}
 
 
 def _hypothetical(

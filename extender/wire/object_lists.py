@@ -12,38 +12,76 @@ from extender.model import WireError
 from extender.wire.documents import DocumentPart, values_of
 from extender.wire.fields import Json, get, wrong
 
+_NAMES = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+
 
 def objects_of_part(part: DocumentPart) -> Iterator[Json]:
     """The objects of one document. Raises WireError, which names the document."""
+    for found, path in _found(part):
+        if isinstance(found, WireError):
+            raise found
+        try:
+            _check_texts(found, path)
+        except WireError as error:
+            raise _in_part(part, error) from error
+        yield found
+
+
+def objects_or_faults(part: DocumentPart) -> Iterator[Json | WireError]:
+    """The objects of one document, and one fault for each value that is no Kubernetes object.
+
+    Labels and annotations are not checked. Raises WireError if the document cannot be read.
+    """
+    return (found for found, _ in _found(part))
+
+
+def _found(part: DocumentPart) -> Iterator[tuple[Json | WireError, str]]:
+    """(object or fault, path in the document)."""
     for value in values_of(part):
         try:
-            yield from objects_in(value)
+            items = _items(value)
         except WireError as error:
-            separator = ": " if error.path else " "
-            raise WireError(f"{part.where}{separator}{error.path}".rstrip(), error.problem) from error
+            yield _in_part(part, error), ""
+            continue
+        for item, path in items:
+            try:
+                if not path:
+                    _check_kind(item)
+                yield _shaped(item, path), path
+            except WireError as error:
+                yield _in_part(part, error), path
 
 
-def objects_in(value: Any) -> Iterator[Json]:
-    """The value itself, the items if it is a List, or nothing if it is null. Raises WireError."""
-    if value is None:
-        return
+def _in_part(part: DocumentPart, error: WireError) -> WireError:
+    separator = ": " if error.path else " "
+    return WireError(f"{part.where}{separator}{error.path}".rstrip(), error.problem)
+
+
+def _items(value: Any) -> list[tuple[Any, str]]:
+    """(item, path) of the items of a List, (value, '') of any other value, nothing for null. Raises WireError."""
+    kind = value.get("kind") if type(value) is dict else None
+    if type(kind) is not str or not kind.endswith("List"):
+        return [] if value is None else [(value, "")]
+    return [(item, f".items[{position}]") for position, item in enumerate(get(value, "items", list, "", []))]
+
+
+def _check_kind(value: Any) -> None:
     if type(value) is not dict:
-        raise WireError("", f"holds a {type(value).__name__} where a Kubernetes object is expected")
-    kind = value.get("kind")
-    if type(kind) is not str or not kind:  # the message quotes nothing: the file may hold secrets
+        raise WireError("", f"holds {_NAMES[type(value)]} where a Kubernetes object is expected")
+    if type(value.get("kind")) is not str or not value["kind"]:  # no content in it: the file may hold secrets
         raise WireError("kind", "is missing: this is no Kubernetes object")
-    if not kind.endswith("List"):
-        yield checked(value, "")
-        return
-    for position, item in enumerate(get(value, "items", list, "", [])):
-        where = f".items[{position}]"
-        if type(item) is not dict:
-            raise wrong(where, dict, item)
-        yield checked(item, where)
 
 
-def checked(obj: Json, path: str) -> Json:
+def checked(obj: Any, path: str) -> Json:
     """The object itself. Raises WireError if a field that all kinds share has the wrong type."""
+    found = _shaped(obj, path)
+    _check_texts(found, path)
+    return found
+
+
+def _shaped(obj: Any, path: str) -> Json:
+    if type(obj) is not dict:
+        raise wrong(path, dict, obj)
     for name in ("kind", "apiVersion"):
         get(obj, name, str, path, "")
     for name in ("spec", "status"):
@@ -52,7 +90,14 @@ def checked(obj: Json, path: str) -> Json:
     for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
         get(metadata, name, str, where, "")
     for name in ("labels", "annotations"):
-        for key, value in get(metadata, name, dict, where, {}).items():
+        get(metadata, name, dict, where, {})
+    found: Json = obj
+    return found
+
+
+def _check_texts(obj: Json, path: str) -> None:
+    metadata = obj.get("metadata") or {}
+    for name in ("labels", "annotations"):
+        for key, value in (metadata.get(name) or {}).items():
             if type(value) is not str:
-                raise wrong(f"{where}.{name}[{key}]", str, value)
-    return obj
+                raise wrong(f"{path}.metadata.{name}[{key}]", str, value)

@@ -23,7 +23,7 @@ _RANKS = (
     "kueue.x-k8s.io/pod-group-pod-index",
     "apps.kubernetes.io/pod-index",
 )
-_OWN = (MINIMUM, TOPOLOGY, TIMEOUT)
+OWN_ANNOTATIONS = (MINIMUM, TOPOLOGY, TIMEOUT)
 _MOST_MEMBERS = 100_000
 _MOST_NAME = 253
 _MOST_SECONDS = 86_400
@@ -43,7 +43,11 @@ def may_be_in_gang(pod: Json) -> bool:
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     try:
         labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        return any(key in notes for key in _OWN) or "schedulingGroup" in spec or not _MAY_BE_GANGS.isdisjoint(labels)
+        return (
+            any(key in notes for key in OWN_ANNOTATIONS)
+            or "schedulingGroup" in spec
+            or not _MAY_BE_GANGS.isdisjoint(labels)
+        )
     except (AttributeError, TypeError):
         return True
 
@@ -58,7 +62,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
     if type(labels) is not dict or type(notes) is not dict:
         return None
     named = _name(labels, notes, scheduling_group)
-    own = next((key for key in _OWN if key in notes), None)
+    own = next((key for key in OWN_ANNOTATIONS if key in notes), None)
     namespace = metadata.get("namespace") or ""
     if named is None:
         if own is None:
@@ -83,9 +87,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
 def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) -> tuple[GroupSource, str] | None:
     named: dict[GroupSource, object] = {GroupSource.BERTH: notes.get(GroupSource.BERTH.value), GroupSource.CORE: core}
     named |= {source: labels.get(source.value) for source in _LABELS}
-    if any(
-        key in notes for key in _OWN
-    ):  # other Jobs may be work queues, whose pods have nothing to do with each other
+    if any(key in notes for key in OWN_ANNOTATIONS):  # the pods of other Jobs may have nothing to do with each other
         named |= {source: labels.get(source.value) for source in _JOBS}
     for source, name in named.items():
         if type(name) is str and name:
@@ -171,6 +173,11 @@ def decode_leader_worker_set(obj: Json) -> GroupPolicy:
     template = get(spec, "leaderWorkerTemplate", dict, "spec", {})
     size = _bounded(get(template, "size", int, "spec.leaderWorkerTemplate", 1))
     return GroupPolicy(size, sequential=get(spec, "startupPolicy", str, "spec", "LeaderCreated") == "LeaderReady")
+
+
+def leader_worker_set_marks(name: str, size: int) -> tuple[Json, Json]:
+    """The labels and annotations by which pods of one replica of a LeaderWorkerSet name their group."""
+    return {GroupSource.LEADER_WORKER_SET.value: name, _LWS_NAME: name}, {_LWS_SIZE: str(size)}
 
 
 def _bounded(count: int) -> int:

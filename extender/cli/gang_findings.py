@@ -1,0 +1,144 @@
+"""Checks of the groups that pods name: with the code by which `berth serve` recognises them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from extender.cli.lint_finding import LintFinding
+from extender.model import GroupKey, GroupPolicy, GroupSource, Membership, Pod, WireError, counted
+from extender.scheduling import MOST_TOGETHER, disagreement, minimum_of
+from extender.wire import (
+    OWN_ANNOTATIONS,
+    Json,
+    decode_core_policy,
+    decode_leader_worker_set,
+    decode_pod,
+    decode_scheduler_plugins_policy,
+    pod_templates,
+)
+
+_POLICIES: dict[tuple[str, str], tuple[GroupSource, Callable[[Json], GroupPolicy]]] = {
+    ("scheduling.k8s.io", "PodGroup"): (GroupSource.CORE, decode_core_policy),
+    ("scheduling.x-k8s.io", "PodGroup"): (GroupSource.SCHEDULER_PLUGINS, decode_scheduler_plugins_policy),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (GroupSource.LEADER_WORKER_SET, decode_leader_worker_set),
+}
+# The controller makes all pods of such a group from one object, so the files have all of them.
+_OF_ONE_OBJECT = (GroupSource.JOB, GroupSource.JOB_SET, GroupSource.LEADER_WORKER_SET)
+
+
+class _Member(NamedTuple):
+    """The pods of one template that name a group. `place` is that of the object, `pods` as in PodTemplate."""
+
+    place: str
+    field: str
+    pod: Pod
+    membership: Membership
+    pods: int | None
+
+
+def gang_findings(objects: list[tuple[str, Json]]) -> Iterator[LintFinding]:
+    """Yield what is wrong with the groups of these (place, object) pairs."""
+    found: list[LintFinding] = []
+    groups, policies = _groups(objects, found)
+    yield from found
+    for key, members in groups.items():
+        yield from _of_group(key, members, policies.get(members[0].membership.policy_key))
+
+
+def gangs_of(objects: list[tuple[str, Json]]) -> dict[str, int]:
+    """The gangs that pods of these (place, object) pairs name, with their minimum."""
+    groups, policies = _groups(objects, [])
+    minima = {
+        str(key): max(minimum_of(one.membership, policies.get(one.membership.policy_key)) for one in members)
+        for key, members in groups.items()
+    }
+    return {key: minimum for key, minimum in minima.items() if minimum}
+
+
+def _groups(
+    objects: list[tuple[str, Json]], found: list[LintFinding]
+) -> tuple[dict[GroupKey, list[_Member]], dict[GroupKey, GroupPolicy]]:
+    """The members of each group, and what the groups' objects say. Adds what is not readable to `found`."""
+    policies: dict[GroupKey, GroupPolicy] = {}
+    groups: dict[GroupKey, list[_Member]] = {}
+    for place, obj in objects:
+        try:
+            policies |= _policy(obj)
+        except WireError as error:
+            found.append(LintFinding("error", f"{place}, {error.path}", error.problem))
+        members: list[_Member] = []
+        with suppress(WireError):  # other checks name the wrong fields of pods
+            members += _members(place, obj)
+        for member in members:
+            if member.membership.problem:
+                problem = member.membership.problem.removeprefix("pod annotation ")
+                found.append(LintFinding("error", f"{member.place}, {member.field}", problem))
+            else:
+                groups.setdefault(member.membership.key, []).append(member)
+    return groups, policies
+
+
+def _policy(obj: Json) -> dict[GroupKey, GroupPolicy]:
+    known = _POLICIES.get((str(obj.get("apiVersion")).partition("/")[0], str(obj.get("kind"))))
+    if known is None:
+        return {}
+    source, decode = known
+    return {GroupKey(_namespace(obj), source, str((obj.get("metadata") or {}).get("name"))): decode(obj)}
+
+
+def _namespace(obj: Json) -> str:
+    return str((obj.get("metadata") or {}).get("namespace") or "default")
+
+
+def _members(place: str, obj: Json) -> Iterator[_Member]:
+    metadata = obj.get("metadata") or {}
+    name = metadata.get("name") or metadata.get("generateName") or "pod"
+    for template in pod_templates(obj):
+        own_name = f"{name}-{template.role}" if template.role else name
+        made = {**(template.pod.get("metadata") or {}), "namespace": _namespace(obj), "name": own_name}
+        pod = decode_pod({**template.pod, "metadata": made})
+        if pod.membership is not None:
+            field = f"{template.path}.metadata.annotations".lstrip(".")
+            yield _Member(place, field, pod, pod.membership, template.pods)
+
+
+def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None) -> Iterator[LintFinding]:
+    where = members[0].place
+    minimum = max(minimum_of(one.membership, policy) for one in members)
+    named = any(one.membership.minimum for one in members)
+    if key.source in (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS) and policy is None and not named:
+        problem = f"PodGroup {key} is not in these files, so its minimum is unknown"
+        yield LintFinding("note", where, problem, "create it before the pods: else each pod is placed alone")
+    sequential = policy is not None and policy.sequential
+    if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):
+        problem = f"group {key} is no gang: with startupPolicy LeaderReady its workers come after the leader runs"
+        yield LintFinding("warning", where, problem, "write startupPolicy: LeaderCreated")
+    if named and not minimum and not sequential:
+        yield LintFinding("warning", where, f"group {key} has a minimum of 1: it is no gang", "write 2 or more")
+    if not minimum:
+        return
+    if problem := disagreement(key, [one.pod for one in members]):
+        yield LintFinding("error", where, problem, "give all pods of the group the same annotations")
+    schedulers = sorted({one.pod.scheduler or "default-scheduler" for one in members})
+    if len(schedulers) > 1:
+        problem = f"the pods of group {key} name different schedulers: {', '.join(schedulers)}"
+        yield LintFinding("error", where, problem, "Berth counts only the pods of its own scheduler: name one")
+    yield from _of_size(key, members, minimum)
+
+
+def _of_size(key: GroupKey, members: list[_Member], minimum: int) -> Iterator[LintFinding]:
+    where = members[0].place
+    if minimum > MOST_TOGETHER:
+        problem = f"group {key} has a minimum of {minimum}; Berth binds at most {MOST_TOGETHER} pods together"
+        yield LintFinding("error", where, problem, f"set a minimum of at most {MOST_TOGETHER}")
+    count = sum(one.pods or 0 for one in members)
+    if count >= minimum or any(one.pods is None for one in members):
+        return
+    problem = f"group {key} needs {counted(minimum, 'pod')}, and these files create {count}"
+    advice = f"lower the minimum to {count}" if count > 1 else "lower the minimum"
+    if key.source in _OF_ONE_OBJECT:
+        yield LintFinding("error", where, f"{problem}: none of them will be placed", f"{advice}, or create more pods")
+    else:
+        yield LintFinding("warning", where, problem, f"{advice}, or create more pods, if no other file has them")

@@ -1,0 +1,27 @@
+"""What `berth lint` says about one field of one object."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import NamedTuple
+
+
+class LintFinding(NamedTuple):
+    """One finding. An error keeps pods from running; a warning may be on purpose; a note says what was not checked."""
+
+    severity: str  # "error", "warning" or "note"
+    where: str  # the object and the field
+    problem: str
+    correction: str = ""
+    fixed: bool = False  # whether `--fix` prints the object without the problem
+
+    def within(self, place: str) -> LintFinding:
+        """The finding with the place of its object before the field."""
+        return self._replace(where=f"{place}, {self.where}" if self.where else place)
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """The known name that is most like this one, as a correction; '' if none is."""
+    lowered = {one.lower(): one for one in known}
+    found = get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return f"did you mean {lowered[found[0]]}?" if found else ""
