@@ -118,7 +118,7 @@ class Watch:
                 "kind": "Pod",
                 "metadata": {"name": "end-of-watch"},
                 "spec": {
-                    "schedulerName": "nobody",
+                    "schedulerName": "no-such-scheduler",
                     "containers": [{"name": "c", "image": "pause"}],
                     "automountServiceAccountToken": False,
                 },

@@ -8,8 +8,7 @@ import random
 
 from benchmarks.allocation import mig_slices
 from extender.allocation import Features
-from extender.cache import ClusterCache, NoListener
-from extender.cache.cluster_cache import CacheListener
+from extender.cache import CacheListener, ClusterCache
 from extender.extension.filter_service import FilterResult, FilterService
 from extender.model import Pod
 from extender.policy import Policy
@@ -46,7 +45,7 @@ class Fleet:
         self.rng = random.Random(seed)
         self.now = 0.0
         features = Features()
-        self.cache = ClusterCache(features, vacant_states=vacant_states, listener=listener or NoListener())
+        self.cache = ClusterCache(features, vacant_states=vacant_states, listener=listener or CacheListener())
         rankings = RankingCache(ranking_bytes) if ranking_bytes is not None else None
         self.filter_service = FilterService(
             self.cache,

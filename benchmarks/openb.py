@@ -11,14 +11,64 @@ import csv
 import random
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from extender.model import WHOLE, RequestShape
-from extender.scoring.gradient import Host, fragment, placements, rank, scarcity
+from extender.scoring.gradient import STEP, Host, fits, fragment
 
 OVERLOAD = 1.3  # the published workloads are tuned to 130 % of the GPUs
 TYPICAL = 0.95  # share of the demand whose shapes count as typical, as in the published simulator
+
+
+class Rank(NamedTuple):
+    """The rank of a placement. The smallest is best."""
+
+    gradient: int  # added fragment, as a number of STEPs
+    scarcity: float  # demand of other jobs for this GPU model, see `scarcity`
+    gpu_left: int
+    cpu_left: int
+
+
+def scarcity(demand: Iterable[tuple[RequestShape, float]], capacity: Mapping[str, int]) -> dict[str, float]:
+    """GPU model to the expected demand of jobs that name models, relative to the number of its GPUs."""
+    found = dict.fromkeys(capacity, 0.0)
+    for shape, share in demand:
+        for model in shape.models & capacity.keys():
+            found[model] += share * shape.gpus * shape.milli / len(shape.models) / capacity[model]
+    return found
+
+
+def rank(before: float, after: float, host: Host, shape: RequestShape, scarce: Mapping[str, float]) -> Rank:
+    """The rank of a placement. `host` is the rest after it; fragments `before` and `after` are in thousandths."""
+    free_choice = shape.gpus and host.model not in shape.models
+    return Rank(
+        round((after - before) / WHOLE / STEP),
+        scarce.get(host.model, 0.0) if free_choice else 0.0,
+        sum(host.gpus),
+        host.cpu,
+    )
+
+
+def placements(host: Host, shape: RequestShape) -> list[Host]:
+    """The distinct possible rests of the host after the job; [] if the job does not fit."""
+    if not fits(host, shape):
+        return []
+    cpu, memory = host.cpu - shape.cpu, host.memory - shape.memory
+    if not shape.gpus:
+        return [Host(host.model, cpu, memory, host.gpus)]
+    if shape.milli == WHOLE:
+        left = list(host.gpus)
+        for _ in range(shape.gpus):
+            left[left.index(WHOLE)] = 0
+        return [Host(host.model, cpu, memory, tuple(sorted(left)))]
+    found = []
+    for amount in sorted({free for free in host.gpus if free >= shape.milli}):
+        left = list(host.gpus)
+        left[left.index(amount)] -= shape.milli
+        found.append(Host(host.model, cpu, memory, tuple(sorted(left))))
+    return found
 
 
 def read_nodes(folder: Path) -> list[Host]:
@@ -77,7 +127,7 @@ class Cluster:
 
     def __init__(self, nodes: list[Host], demand: list[tuple[RequestShape, float]], rng: random.Random) -> None:
         self.groups = Counter(nodes)
-        self.demand = demand
+        self.demand = tuple(demand)
         self.rng = rng
         capacity: Counter[str] = Counter()
         for node in nodes:

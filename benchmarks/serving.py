@@ -140,7 +140,7 @@ def asked_ms(port: int, path: str) -> tuple[float, dict]:
 
 
 def explaining(port: int) -> dict[str, tuple[float, float]]:
-    """(median, slowest) milliseconds of an explanation of shapes never asked for, and of the same shapes again."""
+    """(median, slowest) milliseconds of an explanation of new requirements, and of the same requirements again."""
     fresh, known = ([asked_ms(port, f"/v1/explain/default/cold-{i}")[0] for i in range(COLD_PODS)] for _ in range(2))
     return {
         name: (statistics.median(times), max(times))

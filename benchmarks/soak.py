@@ -133,14 +133,14 @@ def grew(rows: list[Row]) -> bool:
 SHOWN = (
     "nodes",
     "states",
-    "signatures",
-    "looks",
+    "allocation_classes",
+    "hardware_classes",
     "rankings",
     "statuses",
-    "grants",
+    "placements",
     "selectors",
     "masks",
-    "rejected",
+    "unschedulable",
     "agents",
     "silent",
 )
@@ -161,7 +161,8 @@ def main() -> None:
         for row in soak.run(args.events // 2):
             rows.append(row)
             print(
-                f"{row.events:9} {row.resident_mib:8.1f}  " + " ".join(f"{row.counted[name]:10}" for name in SHOWN),
+                f"{row.events:9} {row.resident_mib:8.1f}  "
+                + " ".join(f"{row.counted[name]:{max(10, len(name))}}" for name in SHOWN),
                 flush=True,
             )
         trend = "grew" if grew(rows) else "did not grow"

@@ -8,7 +8,7 @@ from extender.allocation import Features
 from extender.cache import ClusterCache
 from extender.extension.evaluation_throttle import EvaluationLimits
 from extender.extension.filter_service import FilterService
-from extender.extension.sinks import FilterSink, NoSink
+from extender.extension.sinks import FilterSink
 from extender.model import ObjectKey, Pod, PodClaim
 from extender.policy import Policy
 from extender.sandbox import carried_machines
@@ -32,7 +32,7 @@ class Clock:
         return self.now
 
 
-class RecordingSink(NoSink):
+class RecordingSink(FilterSink):
     """Records the calls that announce background work."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Fleet:
     policy: Policy = field(default_factory=Policy)
     limits: EvaluationLimits = field(default_factory=EvaluationLimits)
     kinds: int = 3
-    sink: FilterSink = field(default_factory=NoSink)
+    sink: FilterSink = field(default_factory=FilterSink)
     made: int = 0
 
     def __post_init__(self) -> None:

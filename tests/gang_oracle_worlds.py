@@ -1,4 +1,4 @@
-"""Clusters of the gang oracle as Kubernetes objects, so that the planner can be asked about them."""
+"""Clusters of the gang oracle as Kubernetes objects, the input of the planner."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from extender.extension.bound_members import BoundMembers
 from extender.extension.gang_places import PlaceLimits
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.sinks import FilterSink, NoSink
+from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, Pod
 from extender.wire import decode_pod
 
@@ -39,7 +39,7 @@ def gang_scheduler(
         fleet.filter_service,
         planning,
         bound,
-        sink or NoSink(),
+        sink or FilterSink(),
         clock,
         remembered_gangs=remembered_gangs,
         places=limits,

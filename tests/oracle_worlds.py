@@ -1,4 +1,4 @@
-"""Oracle worlds as Kubernetes objects, so that the search can be asked about them."""
+"""Oracle worlds as Kubernetes objects, the input of the search."""
 
 from __future__ import annotations
 

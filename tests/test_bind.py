@@ -171,7 +171,7 @@ async def test_conflict_is_read_again() -> None:
 
 
 async def test_a_burst_never_shares_a_device() -> None:
-    """Twenty pods for twelve GPUs, bound all at once: twelve land, no device twice."""
+    """Twenty pods for twelve GPUs, all bound at once: twelve binds succeed, and no device is allocated twice."""
     async with berthing(NODES) as b:
         for i in range(20):
             b.cluster.apply(claim(f"c{i}"))

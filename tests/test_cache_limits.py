@@ -1,4 +1,4 @@
-"""Caches of nodes, rankings, pods and demand have bounds: each test reaches one through the parameter that sets it."""
+"""Caches of nodes, rankings, pods and claims have bounds. Each test sets a small bound and reaches it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None
     vacant_states, vacant_statuses = 1024, 16
     assert found["nodes"] == found["hardware"] == 4
     assert found["states"] <= 4 + vacant_states
-    assert found["signatures"] <= found["states"] + found["grants"]
-    assert found["looks"] <= 4
-    assert found["appearances"] <= 4 + vacant_states
+    assert found["allocation_classes"] <= found["states"] + found["placements"]
+    assert found["hardware_classes"] <= 4
+    assert found["attribute_classes"] <= 4 + vacant_states
     assert found["statuses"] <= 6 * (4 + 4 * vacant_statuses)
     assert found["counters"] <= 4
     assert found["silent"] <= 4
@@ -66,7 +66,7 @@ def test_a_long_time_leaves_behind_what_is_there_and_a_little(kind: str) -> None
     assert found["selectors"] <= 6 + 2
     assert found["masks"] <= (6 + 2) * 4 * 3
     assert found["shortlists"] <= 11
-    assert found["rejected"] <= 11
+    assert found["unschedulable"] <= 11
 
 
 def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
@@ -80,7 +80,12 @@ def test_states_of_nodes_are_forgotten_but_for_the_last_ones() -> None:
         fleet.cache.snapshot()
     gc.collect()
     found = fleet.cache.interned()
-    assert (found["states"], found["signatures"], found["looks"], found["appearances"]) == (5, 5, 1, 1)
+    assert (found["states"], found["allocation_classes"], found["hardware_classes"], found["attribute_classes"]) == (
+        5,
+        5,
+        1,
+        1,
+    )
 
 
 def test_counters_of_a_pool_go_with_its_node() -> None:
@@ -137,7 +142,7 @@ def test_a_ranking_keeps_few_statuses_of_states_that_no_node_is_in() -> None:
         snapshot = fleet.cache.snapshot()
         for ranking in rankings:
             assert ranking.update(snapshot, fleet.filter_service.evaluation_context(snapshot))
-            assert ranking.groups <= 3 + 2 + 2 + 2 * 2
+            assert ranking.statuses <= 3 + 2 + 2 + 2 * 2
     first, second = ([(name, placement.score) for name, placement in ranking.best(None, 9)] for ranking in rankings)
     assert first == second
 
@@ -180,7 +185,7 @@ def test_the_estimate_of_a_ranking_grows_with_what_it_keeps() -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_shortlists_and_rejected_pods_are_bounded() -> None:
+def test_shortlists_and_unschedulable_pods_are_bounded() -> None:
     fleet = Fleet("mixed", remembered_pods=3)
     fleet.fill(1, 0.0)
     for number in range(5):
@@ -188,7 +193,7 @@ def test_shortlists_and_rejected_pods_are_bounded() -> None:
         fleet.cache.release(f"fits-{number}")
         assert not fleet.filter(fleet.pod(f"waits-{number}", 2, 9)).passed
     found = fleet.filter_service.remembered()
-    assert (found["shortlists"], found["rejected"]) == (3, 3)
+    assert (found["shortlists"], found["unschedulable"]) == (3, 3)
     assert fleet.filter_service.unschedulable_pods() == ["waits-2", "waits-3", "waits-4"]
 
 
@@ -226,7 +231,7 @@ def test_of_many_rare_sizes_the_largest_share_is_expected() -> None:
     assert (shape.gpus, share > 0) == (7, True)
 
 
-def test_expected_demand_is_that_of_the_last_claims() -> None:
+def test_the_request_mix_is_that_of_the_last_claims() -> None:
     estimator = RequestMixEstimator(window=40)
     for number in range(90):
         estimator.observe(Claim(ObjectKey("x", f"c{number}"), f"u{number}", spec=asked(8 if number < 50 else 1)))
@@ -234,7 +239,7 @@ def test_expected_demand_is_that_of_the_last_claims() -> None:
     assert (shape.gpus, share) == (1, 1.0), "the first fifty are forgotten"
 
 
-def test_unfinished_demands_are_bounded_by_their_pods() -> None:
+def test_unfinished_evaluations_are_bounded_by_their_pods() -> None:
     fleet, unfinished = Fleet("mixed"), UnfinishedEvaluations(3)
     fleet.fill(1, 0.0)
     for number in range(5):

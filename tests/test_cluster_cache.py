@@ -139,10 +139,10 @@ def test_holds_expire() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=12))
 def test_holds_end_at_their_deadline_in_any_order(steps: list[tuple[int, int, int]]) -> None:
     cache, now, deadlines = filled(), 0.0, {}
-    for who, lasting, later in steps:
-        cache.release(f"pod-{who}")
-        cache.hold(f"claim-{who}", f"pod-{who}", "n1", held(f"gpu-{who}"), now + lasting)
-        deadlines[who] = now + lasting
+    for name, lasting, later in steps:
+        cache.release(f"pod-{name}")
+        cache.hold(f"claim-{name}", f"pod-{name}", "n1", held(f"gpu-{name}"), now + lasting)
+        deadlines[name] = now + lasting
         now += later
         cache.expire(now)
         deadlines = {pod: deadline for pod, deadline in deadlines.items() if deadline > now}

@@ -133,7 +133,7 @@ async def test_claim_on_a_node_that_no_longer_fits_is_given_back() -> None:
         reasons = (await b.filter("p", ["n2", "n3"]))["FailedAndUnresolvableNodes"]
         assert set(reasons.values()) == {"claim is allocated for other nodes"}
         await eventually(lambda: b.claims()[0]["status"].get("allocation") is None)
-        assert b.app.service.orphans.deallocated == 1
+        assert b.app.service.orphans.unsuitable == 1
         await b.settled()
         assert (await b.filter("p", ["n2", "n3"]))["NodeNames"]
 
@@ -165,7 +165,7 @@ async def test_an_allocation_of_berth_without_reservation_is_collected() -> None
             orphans.sweep()
             now[0] = 60.0
             orphans.sweep()
-            await eventually(lambda: orphans.collected == 1)
+            await eventually(lambda: orphans.unreserved == 1)
         await eventually(lambda: len(b.held()) == 1)
         assert b.cluster.store["resourceclaims", ("default", "foreign")]["status"]["allocation"]
 

@@ -67,7 +67,7 @@ async def test_what_is_held_for_a_pod_is_no_obstacle_to_it_and_costs_no_ranking(
         await b.filter("q")
         evaluations = service.filter_service.rankings.evaluations
         found = await why(b, "p")
-        assert service.filter_service.rankings.evaluations - evaluations <= 1, "the ranking at hand is used"
+        assert service.filter_service.rankings.evaluations - evaluations <= 1, "the cached ranking is used"
         assert before["fitting"] == 2
         assert found["nodes"] == 3
         assert found["best"][0]["node"] == chosen
@@ -181,7 +181,7 @@ TEMPLATE = {
 def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(yaml.safe_dump_all([JOB, TEMPLATE]))
-    picture = tmp_path / "picture.json"
+    cluster_dump = tmp_path / "cluster_dump.json"
     kubeconfig = tmp_path / "kubeconfig"
     answers: list[dict] = []
 
@@ -197,23 +197,23 @@ def test_what_if_for_a_job_from_a_server_and_from_a_snapshot(tmp_path: Path) -> 
                 "users": [{"name": "u", "user": {}}],
             }
             kubeconfig.write_text(yaml.safe_dump(context))
-            picture.write_bytes(await take_dump(kubeconfig))
+            cluster_dump.write_bytes(await take_dump(kubeconfig))
             reply = await b.client.post("/v1/explain", content=orjson.dumps({"objects": [JOB, TEMPLATE]}))
             answers.extend(reply.json())
 
     asyncio.run(body())
     assert answers[0]["outcome"] == "fits", answers
     assert answers[0]["best"][0]["node"] == "n2", answers
-    offline = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(picture), "--output", "json"])
+    offline = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(cluster_dump), "--output", "json"])
     assert offline.exit_code == 0, offline.output
     assert orjson.loads(offline.output) == answers[0]
-    held = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(picture), "--without", "n2"])
+    held = CliRunner().invoke(cli, ["explain", "-f", str(job), "--snapshot", str(cluster_dump), "--without", "n2"])
     assert held.exit_code == 1
     assert "no node has 4 free devices for request gpus; 1 node has 2" in " ".join(held.output.split()).replace(
         "request gpu;", "request gpus;"
     )
     freed = CliRunner().invoke(
-        cli, ["explain", "pod", "default/stuck", "--snapshot", str(picture), "--free", "default/a"]
+        cli, ["explain", "pod", "default/stuck", "--snapshot", str(cluster_dump), "--free", "default/a"]
     )
     assert freed.exit_code == 0
     assert "fits on" in freed.output

@@ -165,15 +165,15 @@ async def test_the_command(tmp_path: Path) -> None:
         assert code == 2
         assert "belongs to a group default/none" in err
 
-        picture = tmp_path / "snapshot.json"
-        picture.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
-        offline = ["explain", "group", "default/job", "--snapshot", str(picture)]
+        cluster_dump = tmp_path / "snapshot.json"
+        cluster_dump.write_bytes(await take_dump(write_kubeconfig(tmp_path, b.api)))
+        offline = ["explain", "group", "default/job", "--snapshot", str(cluster_dump)]
         code, out, err = await berth_beside(offline)
         assert (code, err) == (1, "")
         assert "the most room would be across the cluster, for 3 of 4 pods" in out
         code, out, _ = await berth_beside([*offline, "--without", "n0"])
         assert "for 2 of 4 pods" in out
-        code, out, _ = await berth_beside(["explain", "pod", "default/p0", "--snapshot", str(picture)])
+        code, out, _ = await berth_beside(["explain", "pod", "default/p0", "--snapshot", str(cluster_dump)])
         assert code == 1
         assert "pod default/p0 waits with its group: group default/job does not fit in this fleet" in out
 

@@ -27,10 +27,10 @@ async def test_only_nodes_that_were_asked_about_are_chosen() -> None:
         b.cluster.apply(claim("c", 1))
         b.cluster.apply(pod("p", "c"))
         await b.settled()
-        everybody = (await b.filter("p"))["NodeNames"]
-        assert len(everybody) == 6
-        assert (await b.filter("p", [*everybody[1:], "n-unheard-of"]))["NodeNames"] == everybody[1:]
-        assert (await b.filter("p", everybody[4:]))["NodeNames"] == everybody[4:]
+        all_nodes = (await b.filter("p"))["NodeNames"]
+        assert len(all_nodes) == 6
+        assert (await b.filter("p", [*all_nodes[1:], "n-unheard-of"]))["NodeNames"] == all_nodes[1:]
+        assert (await b.filter("p", all_nodes[4:]))["NodeNames"] == all_nodes[4:]
 
 
 async def test_filtering_again_replaces_the_hold() -> None:

@@ -29,7 +29,7 @@ def labelled(b: Berthing, name: str, group: str = "job", **spec: Any) -> None:
     b.cluster.apply(found)
 
 
-async def test_a_minimum_above_the_number_of_pods_waits_and_one_above_the_fleet_says_so() -> None:
+async def test_a_gang_with_too_few_pods_waits_and_the_reason_names_a_minimum_above_the_fleet() -> None:
     async with berthing(NODES) as b:
         for i in range(4):
             member(b, f"p{i}", minimum=5)
@@ -53,7 +53,7 @@ async def test_a_minimum_above_the_number_of_pods_waits_and_one_above_the_fleet_
         ),
     ],
 )
-async def test_members_that_disagree_are_told_which_two(key: str, values: tuple[str, str], text: str) -> None:
+async def test_the_reason_names_two_members_that_disagree(key: str, values: tuple[str, str], text: str) -> None:
     async with berthing(NODES) as b:
         for i, value in enumerate(values):
             notes = {"berth.dev/group": "job", "berth.dev/group-min": "2", f"berth.dev/group-{key}": value}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from extender.extension.bound_members import BoundMembers
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
-from extender.extension.sinks import NoSink
+from extender.extension.sinks import FilterSink
 from extender.model import Code, GroupKey, GroupSource, Membership, Pod, Reason
 from tests.budget_worlds import Fleet
 
@@ -24,7 +24,7 @@ class Gangs(Fleet):
         super().__post_init__()
         planning = GangPlanning(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, no_bound_members, self.clock)
-        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, NoSink(), self.clock)
+        self.gangs = GangScheduler(self.cache, self.filter_service, planning, bound, FilterSink(), self.clock)
 
     def gang(self, name: str, size: int) -> list[Pod]:
         """Members in the namespace `hostile` whose claims all differ and are costly."""

@@ -159,14 +159,14 @@ def test_within_the_label_of_a_group_the_nearest_level_is_used() -> None:
         (2, {"n0": 1, "n11": 1}, "", ""),
     ],
 )
-def test_members_that_run_draw_the_others_to_their_domain(
+def test_a_plan_prefers_the_domain_of_the_members_that_run(
     members: int, placed: dict[str, int], level: str, domain: str
 ) -> None:
     world = cluster(TREE, busy=placed)
     assert found_in(world.plan(world.gang(members), placed=placed)) == (level, domain)
 
 
-def test_members_that_run_draw_the_others_to_their_nodes() -> None:
+def test_a_plan_prefers_the_nodes_of_the_members_that_run() -> None:
     world = cluster("s/r/c:4", busy={"n2": 2, "n3": 1})
     assert nodes_of(world.plan(world.gang(3), placed={"n2": 2, "n1": 1})) == ["n1", "n1", "n1"]
     assert nodes_of(world.plan(world.gang(5, prefix="v"), placed={"n2": 2, "n1": 1})) == ["n1", "n1", "n1", "n1", "n2"]
@@ -179,7 +179,7 @@ def test_required_returns_to_the_clique_of_most_members_that_run_or_waits() -> N
     assert found_in(world.plan(world.gang(5, prefix="u"), "required", placed={"n2": 1, "n4": 2})) == (CLIQUE, "c2")
 
 
-def test_none_is_not_drawn_to_a_level_but_prefers_the_nodes_in_use() -> None:
+def test_with_topology_none_a_plan_prefers_the_nodes_of_the_members_that_run() -> None:
     world = cluster(TREE, busy={"n6": 1})
     assert nodes_of(world.plan(world.gang(5), "none", placed={"n6": 1}))[-3:] == ["n6"] * 3
 
@@ -192,7 +192,7 @@ def test_the_label_of_a_group_returns_to_the_value_of_the_members_that_run() -> 
     assert shortage == GangShortage(15, 14, RACK, "r2")
 
 
-def test_a_node_that_the_cache_does_not_have_draws_nobody() -> None:
+def test_members_on_a_node_that_the_cache_does_not_have_are_ignored() -> None:
     world = cluster(TREE)
     assert found_in(world.plan(world.gang(4), placed={"gone": 3})) == ("node", "n0")
 

@@ -89,9 +89,11 @@ def test_members_of_each_kind_have_their_own_limit() -> None:
     assert sorted(nodes[4:]) == ["n0", "n1", "n2"]
 
 
-def test_members_of_one_kind_count_together_whatever_nodes_they_may_use() -> None:
-    """kube-scheduler refused n2 for one member only, so the planner treats the two others apart from it. It needs no
-    search for that."""
+def test_members_of_one_kind_that_may_use_different_nodes_count_together() -> None:
+    """kube-scheduler refused n2 for one member only, so the planner compares this member and the other two apart.
+
+    It needs no search for that.
+    """
     world = cluster("s/r/c:3", WHOLE)
     world.gang(3)
     limit = NodeLimit(1, {})
@@ -224,7 +226,7 @@ def test_a_search_counts_members_that_take_the_same_devices_on_other_nodes() -> 
 
 
 def test_equal_nodes_differ_by_the_members_that_stay_there() -> None:
-    """n0 has room for one more member of the kind and n1 for two, whatever nodes they may use."""
+    """n0 has room for one more member of the kind, and n1 for two. Each member may use other nodes than the other."""
     world = cluster("s/r/c:2")
     world.gang(2)
     limit = NodeLimit(2, {"n0": 1})

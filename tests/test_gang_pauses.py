@@ -122,7 +122,7 @@ async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:
         assert not b.app.service.gangs.waiting.failures(key())
 
 
-async def test_other_pods_are_told_for_which_gang_a_device_is_held() -> None:
+async def test_the_reason_of_another_pod_names_the_gang_that_holds_a_device() -> None:
     async with berthing(NODES) as b:
         for i in range(3):
             member(b, f"p{i}")

@@ -11,7 +11,7 @@ from benchmarks.fleet import Fleet
 from extender.extension.filter_service import FilterResult
 from extender.extension.gang_places import GangPlaces, PlaceLimits
 from extender.extension.gang_state import FormingGang, PlannedGang
-from extender.extension.sinks import NoSink
+from extender.extension.sinks import FilterSink
 from extender.model import GroupKey, GroupSource, ObjectKey
 from extender.scheduling import MOST_TOGETHER, GangPlan
 from extender.web.http_limits import VERBS
@@ -92,7 +92,7 @@ def test_gangs_that_wait_are_retried_once_a_plan_gives_way() -> None:
     assert places.next_deadline(plans) == float("inf")
 
 
-class Requeues(NoSink):
+class Requeues(FilterSink):
     """Notes the calls that requeue pods."""
 
     def __init__(self) -> None:

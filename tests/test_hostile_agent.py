@@ -106,7 +106,7 @@ def test_real_machines_have_no_problem() -> None:
         assert read_fabric(DECODER.decode(fabric_slice("n1", machine)).devices)[1] == (), name
 
 
-def mirror_of(**machines: str) -> ClusterCache:
+def cache_of(**machines: str) -> ClusterCache:
     cache = ClusterCache()
     for node, name in machines.items():
         cache.apply_node(node, decode_node(node_object(node, MACHINES[name], {})))
@@ -126,7 +126,7 @@ def put(cache: ClusterCache, obj: dict) -> None:
 
 
 def test_gpus_of_another_node_are_refused() -> None:
-    cache = mirror_of(n1="dgx1-v100", n2="dgx1-v100")
+    cache = cache_of(n1="dgx1-v100", n2="dgx1-v100")
     other = fabric_slice("n2", MACHINES["dgx1-v100"])["spec"]["devices"][3]["attributes"]["uuid"]["string"]
     put(cache, said("dgx1-v100", 3, uuid=other))
     node_infos = cache.snapshot().node_infos
@@ -144,7 +144,7 @@ def test_gpus_of_another_node_are_refused() -> None:
 
 
 def test_pool_is_named_after_the_node() -> None:
-    cache = mirror_of(n1="dgx1-v100")
+    cache = cache_of(n1="dgx1-v100")
     for number in range(20):
         lie = said("dgx1-v100", switchLinks=18)
         lie["metadata"]["name"] = f"lie-{number}"
@@ -231,7 +231,7 @@ async def test_readiness_metrics_and_audit_name_the_node() -> None:
         assert ("unbuilt", "n2") in found
         ready = await b.client.get("/readyz")
         assert ready.status_code == 200
-        assert "the view of node n2 cannot be built: ValueError: made up" in ready.text
+        assert "the NodeInfo of node n2 cannot be built: ValueError: made up" in ready.text
 
 
 def test_admission_policy_has_the_same_bounds() -> None:

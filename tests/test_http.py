@@ -68,7 +68,7 @@ async def test_metrics_count_what_happened() -> None:
     """The metrics of serve cover its calls, those of the console the fleet."""
     async with berthing({"n1": "dgx1-v100", "n2": "t4-4"}) as b:
         await b.client.post("/filter", content=b"{")
-        b.app.service.orphans.deallocated += 2
+        b.app.service.orphans.unsuitable += 2
         for name, count in (("pair", 2), ("never", 20)):
             b.cluster.apply(claim(name, count))
             b.cluster.apply(pod(name, name))
@@ -83,7 +83,7 @@ async def test_metrics_count_what_happened() -> None:
         b.console.fleet_sampler.stats[hostile] = FleetStats(gpus=3)
         await b.metrics("berth_bandwidth_ratio_count 1.0")
         serve, console = [(await b.client.get(path)).text for path in ("/metrics", "/console/metrics")]
-        b.app.service.orphans.deallocated += 1
+        b.app.service.orphans.unsuitable += 1
         again = await b.metrics("berth_claims_deallocated_total 3.0")
     for text, readings in ((serve, OF_SERVE), (console, OF_CONSOLE)):
         names = {name.partition("{")[0] for name in samples_of(text)}

@@ -1,4 +1,4 @@
-"""Fields that Kubernetes 1.37 brought, on objects of its API types: no 1.37 server was at hand."""
+"""Fields that Kubernetes 1.37 brought, on objects of its API types: they were not tried on a 1.37 server."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_allocated(case: Json) -> None:
         assert all(case.get("result", {}).items() <= result.items() for result in results)
 
 
-def mirror_of(case: Json) -> tuple[ClusterCache, PodRequirements, Pod]:
+def cache_of(case: Json) -> tuple[ClusterCache, PodRequirements, Pod]:
     cache, decoder = ClusterCache(features_of(case)), SliceDecoder()
     cache.apply_class("any", decode_class(CLASS))
     cache.apply_namespace("x", {"resource.kubernetes.io/admin-access": "true"})
@@ -95,7 +95,7 @@ def mirror_of(case: Json) -> tuple[ClusterCache, PodRequirements, Pod]:
 
 @pytest.mark.parametrize("case", [case for case in CASES if "reason" in case], ids=lambda case: case["name"])
 def test_why_not(case: Json) -> None:
-    cache, requirements, waiting = mirror_of(case)
+    cache, requirements, waiting = cache_of(case)
     snapshot = cache.snapshot()
     context = EvaluationContext(Masks(), features_of(case), snapshot.baseline)
     status = evaluate(snapshot.node_infos["n"], requirements, context)

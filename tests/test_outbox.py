@@ -134,7 +134,7 @@ async def test_an_hour_without_a_console_takes_no_memory_and_ends_with_a_gap() -
     assert len(kept) <= 2 * 100  # those that waited, and a batch under way
     assert box.lost == console.batches[-1].lost == 36_001 - len(kept)
     assert [log["event"] for log in logs] == [
-        "the console does not take records", "the console takes records again"
+        "the console does not accept records", "the console accepts records again"
     ]  # fmt: skip
 
 

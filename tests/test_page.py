@@ -175,7 +175,7 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
                 "new Promise(failed => { const later = new Image(); later.onerror = () => failed(); later.src = 'y'; })"
             )
             assert await page.run("document.images.length === 0 && window.broken === undefined"), (
-                "no picture that was asked for before that one"
+                "no image was requested before that one"
             )
             assert evil in await page.run(TEXT), "shown as it is written"
 

@@ -194,7 +194,7 @@ async def test_a_groups_claim_stays_while_a_member_runs(phase: str, *, stays: bo
         b.cluster.api.registry.patch(PODS, ("default", "g-0"), {"status": {"phase": phase}}, "status", strategic=False)
         await cannot_go(b, "g-1", node)
         orphans = b.app.service.orphans
-        await eventually(lambda: orphans.skipped or orphans.deallocated)
+        await eventually(lambda: orphans.skipped or orphans.unsuitable)
         assert bool(reserved(b, "made")) == stays == (len(b.held()) == 1)
 
 
@@ -223,7 +223,7 @@ async def test_a_member_whose_bind_begins_while_the_groups_claim_is_taken_back_k
         await eventually(lambda: not orphans.busy)
         assert reserved(b, "made")
         assert b.held()[0][0] == node
-        assert orphans.deallocated == 0
+        assert orphans.unsuitable == 0
 
 
 async def test_a_member_whose_claim_is_about_to_be_taken_back_is_not_bound() -> None:
@@ -289,7 +289,7 @@ async def test_a_member_that_is_bound_before_the_take_back_is_announced_keeps_th
         await eventually(lambda: orphans.skipped)
         assert reserved(b, "made")
         assert b.held()[0][0] == node
-        assert orphans.deallocated == 0
+        assert orphans.unsuitable == 0
 
 
 @pytest.mark.parametrize(("groups", "bound"), [((["x"], ["", "g"]), True), ((["x"], ["y"]), False), (([], []), False)])

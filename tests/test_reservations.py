@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.fleet import Fleet
-from extender.cache import NoListener
+from extender.cache import CacheListener
 from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from extender.sandbox.apiserver.status_errors import ApiError
@@ -92,7 +92,7 @@ async def test_a_failed_bind_wakes() -> None:
         await woken(b, "q")
 
 
-class Freed(NoListener):
+class Freed(CacheListener):
     """Counts how often the cache says that a reservation ended and left devices free."""
 
     def __init__(self) -> None:

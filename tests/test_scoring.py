@@ -102,9 +102,7 @@ def test_idle_memory_and_old_words_are_no_drift() -> None:
             await change(b, fabric_name("n1"), use_memory(0, mib=9000))
             assert cache.snapshot().node_infos["n1"].drift == 1
             cache.expire(b.app.service.clock() + b.app.service.filter_service.policy.live_memory_seconds + 1)
-            assert not cache.snapshot().node_infos["n1"].drift, (
-                "an agent that was not heard of for long is not believed"
-            )
+            assert not cache.snapshot().node_infos["n1"].drift, "the data of a silent agent are ignored"
             await change(b, fabric_name("n1"), use_memory(0, mib=9100))
             assert cache.snapshot().node_infos["n1"].drift == 1
 
@@ -160,7 +158,7 @@ def test_pods_of_a_group_share_a_clique_then_a_rack() -> None:
             assert int(third["NodeNames"][0][1]) % 2 in {int(first[1]) % 2, int(second[1]) % 2}
             assert b.claims()[0]["metadata"]["annotations"]["berth.dev/group"] == "ring"
             other = (await ask(b, "d", 4))["NodeNames"]
-            assert len(other) == 3, "pods of no group are not drawn anywhere"
+            assert len(other) == 3, "the nodes of pods outside of a group do not matter"
 
     asyncio.run(body())
 

@@ -44,9 +44,9 @@ async def place(b: Berthing, name: str) -> Bound:
 async def shadowing(b: Berthing, **bounds: Any) -> AsyncIterator[ShadowPolicy]:
     """A shadow beside that of the console, with these bounds, that compares PACK with SPREAD."""
     async with ApiClient(Credentials(b.api, None, lambda: None)) as client:
-        picture = b.console.cluster
+        observed = b.console.cluster
         shadow = ShadowPolicy(
-            picture.cache, picture.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds
+            observed.cache, observed.evaluator, b.console.policy, Writer(client, "test").read_pod, **bounds
         )
         shadow.use_policy(SPREAD)
         running = asyncio.create_task(shadow.run(listed))

@@ -25,7 +25,7 @@ async def test_an_unsuitable_allocation_of_a_pod_that_is_bound_by_now_stays() ->
         await b.client.post("/filter", json=old)
         await eventually(lambda: b.app.service.orphans.skipped == 1)
         assert len(b.held()) == 1
-        assert b.app.service.orphans.deallocated == 0
+        assert b.app.service.orphans.unsuitable == 0
 
 
 @pytest.mark.parametrize("case", ["of Berth", "of another allocator", "the pod is bound by now"])
@@ -48,9 +48,9 @@ async def test_an_allocation_that_a_gang_does_not_use_is_freed_only_if_it_is_of_
         if case == "of another allocator":
             b.cluster.apply(pod("p2", "probe"))
             assert await place(b, "p2") == "", "the take-back would have begun before this bind"
-            assert (orphans.busy, orphans.deallocated, len(b.held())) == (0, 0, 2)
+            assert (orphans.busy, orphans.unsuitable, len(b.held())) == (0, 0, 2)
         else:
-            await eventually(lambda: orphans.skipped + orphans.deallocated == 1)
+            await eventually(lambda: orphans.skipped + orphans.unsuitable == 1)
             assert len(b.held()) == orphans.skipped == (case == "the pod is bound by now")
 
 

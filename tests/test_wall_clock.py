@@ -1,4 +1,4 @@
-"""Whatever wall clock serve has, its timestamps are of that clock; `tests/chaos_clock.py` gives it one that jumps."""
+"""The timestamps of serve are those of its wall clock; `tests/chaos_clock.py` gives it a clock that jumps."""
 
 from __future__ import annotations
 

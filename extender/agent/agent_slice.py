@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from extender.fabric import DRIVER, Reading, attributes_of
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 _STEP_BYTES = 256 << 20  # free memory is published in steps of this size
 _HYSTERESIS = 0.75  # of a step: a value that moves around the edge of a step causes no writes

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 
 from extender.agent.agent_slice import quantize, slice_body
 from extender.cluster import ApiClient, ClusterError, Conflict, NotFound
 from extender.fabric import Reading
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 _PATH = "/apis/resource.k8s.io/v1/resourceslices"
 _ROUND_SECONDS = 10.0  # a scan of eight GPUs takes a fraction of a second
@@ -29,14 +27,12 @@ class SlicePublisher:
         client: ApiClient,
         node: str,
         read: Callable[[], tuple[Reading, ...]],
-        round_seconds: float = _ROUND_SECONDS,
         deadline_seconds: float = _DEADLINE_SECONDS,
         minute: Callable[[], int] = lambda: int(time.time() // 60),
     ) -> None:
         self._client = client
         self._node = node
         self._read = read
-        self._round = round_seconds
         self._deadline = deadline_seconds
         self._minute = minute
         self._pending: asyncio.Future[tuple[Reading, ...]] | None = None
@@ -50,7 +46,7 @@ class SlicePublisher:
         """Read and publish every round until cancelled."""
         while True:
             await self.step()
-            await asyncio.sleep(self._round)
+            await asyncio.sleep(_ROUND_SECONDS)
 
     async def step(self) -> None:
         """Read and publish once. Errors of the API server are logged; the next round tries again."""

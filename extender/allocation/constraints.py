@@ -31,58 +31,55 @@ def _plain(value: object) -> object:
     return value.text if isinstance(value, Semver) else value
 
 
-class MatchAttribute:
+class _AttributeConstraint:
+    """A constraint on the values of one attribute. One `remove` undoes the last `add` that returned True."""
+
+    def __init__(self, constraint: Constraint, *, lists: bool) -> None:
+        self._constraint = constraint
+        self._lists = lists
+        self._added: list[TypedSet] = []
+
+    def add(self, request: str, device: Device, driver: str) -> bool:
+        """Whether the constraint allows one more device; if so, the device counts from now on."""
+        if not self._constraint.covers(request):
+            return True
+        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
+        entry = self._entry(values) if values is not None else None
+        if entry is None:
+            return False
+        self._added.append(entry)
+        return True
+
+    def remove(self, request: str) -> None:
+        """Undo the last `add`, which was for this request."""
+        if self._constraint.covers(request):
+            self._added.pop()
+
+    def _entry(self, values: TypedSet) -> TypedSet | None:
+        """What to keep for a device with these values; None if the constraint forbids the device."""
+        raise NotImplementedError
+
+
+class MatchAttribute(_AttributeConstraint):
     """All covered devices have the same value. Lists must have at least one value in common."""
 
-    def __init__(self, constraint: Constraint, *, lists: bool) -> None:
-        self._constraint = constraint
-        self._lists = lists
-        self._common: list[TypedSet] = []
-
-    def add(self, request: str, device: Device, driver: str) -> bool:
-        if not self._constraint.covers(request):
-            return True
-        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
-        if values is None:
-            return False
-        if self._common:
-            kind, shared = self._common[-1]
-            values = (values[0], shared & values[1])
-            if values[0] != kind:
-                return False
-        if not values[1]:
-            return False
-        self._common.append(values)
-        return True
-
-    def remove(self, request: str) -> None:
-        if self._constraint.covers(request):
-            self._common.pop()
+    def _entry(self, values: TypedSet) -> TypedSet | None:
+        kind, common = values
+        if self._added:
+            known, shared = self._added[-1]
+            if kind != known:
+                return None
+            common = shared & common
+        return (kind, common) if common else None
 
 
-class DistinctAttribute:
+class DistinctAttribute(_AttributeConstraint):
     """No two covered devices have the same value. Lists must be disjoint."""
 
-    def __init__(self, constraint: Constraint, *, lists: bool) -> None:
-        self._constraint = constraint
-        self._lists = lists
-        self._seen: list[TypedSet] = []
-
-    def add(self, request: str, device: Device, driver: str) -> bool:
-        if not self._constraint.covers(request):
-            return True
-        values = attribute_values(device, self._constraint.attribute, driver, lists=self._lists)
-        if values is None:
-            return False
+    def _entry(self, values: TypedSet) -> TypedSet | None:
         kind, mine = values
-        if any(other == kind and not mine.isdisjoint(theirs) for other, theirs in self._seen):
-            return False
-        self._seen.append(values)
-        return True
-
-    def remove(self, request: str) -> None:
-        if self._constraint.covers(request):
-            self._seen.pop()
+        overlaps = any(other == kind and not mine.isdisjoint(theirs) for other, theirs in self._added)
+        return None if overlaps else values
 
 
 def build(claim: str, position: int, constraint: Constraint, *, lists: bool) -> MatchAttribute | DistinctAttribute:

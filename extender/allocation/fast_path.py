@@ -1,4 +1,4 @@
-"""The result of the search without a search, for one claim with one request for whole devices of which any will do.
+"""Solves a problem without a search: one claim with one request for whole devices that are interchangeable.
 
 Most claims are of this form. The choice of one device does not affect another, so each large enough set of matching
 free devices is a solution, and the first devices are the first solution.

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from extender.allocation.pools import Inventory
 from extender.allocation.problem import UNUSED, AllocatedState
-from extender.model import NANO, Fabric, GpuState
+from extender.model import NANO, Fabric, GpuState, amount_of_memory
 
 _MIB = 1 << 20
 _FLOOR_BYTES = 512 * _MIB  # use of an idle GPU; the agent publishes in steps of 256 MiB
 _UNKNOWN_FLOOR_BYTES = 2048 * _MIB  # the same if the driver does not report the memory that it reserves
 _FLOOR_SHARE = 100  # use below 1/100 of the memory also counts as idle
 _STEP_BYTES = 8 << 30  # overuse is rounded up to steps, so that similar nodes stay in one class
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 def troubled(found: Inventory, fabric: Fabric | None, gpu_bits: tuple[int, ...]) -> int:
@@ -52,7 +51,7 @@ def live_use(
         if shares is None:
             drift |= 1 << bit
         else:
-            beyond = used - max(shares.get(name, 0) for name in _MEMORY) // NANO
+            beyond = used - (amount_of_memory(shares) or 0) // NANO
             if beyond > 0:
                 overuse[bit] = -(-beyond // _STEP_BYTES) * _STEP_BYTES
     return drift, overuse

@@ -104,7 +104,6 @@ class FleetBaseline:
 
     best_ring_gbps: Mapping[int, float] = field(default_factory=dict)  # number of GPUs to the best ring in GB/s
     least_memory_bytes: int = 0  # memory of the smallest GPU
-    most_memory_bytes: int = 0  # memory of the largest GPU
     most_gpus: int = 0  # largest number of GPUs in one node
     request_mix: RequestMix = DEFAULT_MIX
 

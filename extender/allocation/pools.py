@@ -1,6 +1,6 @@
 """The pools that one node can use: their current slices, and whether they are complete and consistent.
 
-Source: k8s.io/dynamic-resource-allocation structured, 1.36 (kubernetes.md §6.2 in the design notes).
+Source: k8s.io/dynamic-resource-allocation structured, 1.36.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
 
-
-class Observer(Protocol):
-    """Receives each device that a request cannot have."""
+class Observer:
+    """Receives each device that a request cannot have, and ignores it."""
 
     def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
         """`bit` is the device; `cause` is a key of CAUSES; `detail` names the attribute, counter or field, or is ''."""
@@ -25,14 +23,7 @@ CAUSES = {
 }
 
 
-class NullObserver:
-    """Ignores all reports."""
-
-    def rejected(self, request: str, bit: int, cause: str, detail: str) -> None:
-        pass
-
-
-class CauseRecorder:
+class CauseRecorder(Observer):
     """Stores the last (cause, detail) for each (request, bit)."""
 
     def __init__(self) -> None:
@@ -42,4 +33,4 @@ class CauseRecorder:
         self.causes[request, bit] = (cause, detail)
 
 
-NULL_OBSERVER = NullObserver()
+NULL_OBSERVER = Observer()

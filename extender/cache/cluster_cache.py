@@ -11,7 +11,6 @@ from collections.abc import Container, Mapping
 from itertools import islice
 from math import inf
 from types import MappingProxyType
-from typing import Protocol
 
 from cachetools import LRUCache
 
@@ -45,30 +44,17 @@ _REMEMBERED_CHANGES = 4096  # changed nodes in the log; a ranking that is furthe
 _VACANT_STATES = 1024  # kept states without nodes, of about 2 KB; a node often returns to such a state
 
 
-class CacheListener(Protocol):
-    """Receives changes of reservations and deadlines. Its methods must not call the cache."""
+class CacheListener:
+    """Receives changes of reservations and deadlines, and ignores them. A subclass must not call the cache."""
 
     def freed(self) -> None:
         """A reservation ended and left devices free."""
 
-    def sooner(self) -> None:
+    def deadline_moved(self) -> None:
         """`next_deadline` moved to an earlier time."""
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
         """The reservation of a claim changed; `new` is None after its end."""
-
-
-class NoListener:
-    """Ignores all changes, for a cache without a listener."""
-
-    def freed(self) -> None:
-        """Nothing follows."""
-
-    def sooner(self) -> None:
-        """Nothing follows."""
-
-    def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
-        """Nothing follows."""
 
 
 class ClusterCache:
@@ -82,7 +68,7 @@ class ClusterCache:
         vacant_states: int = _VACANT_STATES,
         listener: CacheListener | None = None,
     ) -> None:
-        self._listener = listener or NoListener()
+        self._listener = listener or CacheListener()
         self.allocated_devices = AllocatedDevices()
         self.store = ObjectIndex(self.allocated_devices)
         self.reservations = Reservations(self.allocated_devices, self._listener.reservation_changed)
@@ -123,7 +109,7 @@ class ClusterCache:
         self._agent_reports.move_to_end(node)
         self.store.silent_agents.discard(node)  # the changed slice marks the node already
         if first:
-            self._listener.sooner()
+            self._listener.deadline_moved()
 
     def apply_rule(self, name: str, new: TaintRule | None) -> None:
         self.store.put_rule(name, new)
@@ -202,7 +188,7 @@ class ClusterCache:
         before = self.reservations.next_deadline
         self._touch(self.reservations.hold(claim_uid, pod_uid, node, results, deadline))
         if self.reservations.next_deadline < before:
-            self._listener.sooner()
+            self._listener.deadline_moved()
 
     def held_for(self, pod_uid: str) -> tuple[Result, ...]:
         """The devices that filter holds for a pod."""
@@ -264,7 +250,7 @@ class ClusterCache:
     def believe_agents_for(self, seconds: float) -> None:
         """Use the memory data of an agent for so many seconds after its last report."""
         self._live_memory_seconds = seconds
-        self._listener.sooner()
+        self._listener.deadline_moved()
 
     def oldest_agent(self, now: float) -> float:
         """Seconds since the oldest last report among agents that are not silent; 0 without agents."""

@@ -33,12 +33,11 @@ from extender.cache.allocated_devices import AllocatedDevices
 from extender.cache.object_index import ObjectIndex
 from extender.cache.request_mix_estimator import RequestMixEstimator
 from extender.fabric import Graphs, best_gbps, choose_fabric, gpu_uuid, live_fabric
-from extender.model import Device, DeviceId, Fabric, Graph, Node, PoolKey, RequestMix, Slice, newest_slices, whole_units
+from extender.model import Device, DeviceId, Fabric, Graph, Node, PoolKey, RequestMix, Slice, newest_slices
 
 T = TypeVar("T")
 Interns = WeakValueDictionary[Hashable, Interned]
 _PARTITION_SIZES = (1, 2, 4, 8)  # attributes partition1..8 of the NVIDIA driver
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,12 +137,12 @@ class NodeInfoBuilder:
             self._forget_counters(gone.inventory)
 
     def interned(self) -> dict[str, int]:
-        """The number of kept entries by kind, for the metrics."""
+        """The number of kept entries by kind, for benchmarks and tests of the limits."""
         tables: dict[str, Sized] = {
             "states": self._states,
-            "signatures": self._allocation_classes,
-            "looks": self._hardware_classes,
-            "appearances": self._attribute_classes,
+            "allocation_classes": self._allocation_classes,
+            "hardware_classes": self._hardware_classes,
+            "attribute_classes": self._attribute_classes,
             "hardware": self._hardware,
             "counters": self._counters,
         }
@@ -354,7 +353,8 @@ class FleetBaselineCounter:
             if node_info is None or node_info.fabric is None:
                 continue
             self._add(self._graphs, node_info.fabric.graph, amount)
-            for memory in {_memory(node_info, bit) for bit in node_info.gpu_bits if bit >= 0}:
+            places = node_info.inventory.places
+            for memory in {places[bit].device.memory_bytes for bit in node_info.gpu_bits if bit >= 0}:
                 self._add(self._memory, memory, amount)
 
     def _add(self, counts: Counter[T], key: T, amount: int) -> None:
@@ -378,11 +378,4 @@ def _fleet(graphs: Iterable[Graph], memory: Iterable[int], mix: RequestMix) -> F
         for count in range(2, graph.size + 1):
             best[count] = max(best.get(count, 0.0), best_gbps(graph, (1 << graph.size) - 1, count))
     known = [amount for amount in memory if amount]
-    return FleetBaseline(
-        best, min(known, default=0), max(known, default=0), max((g.size for g in graphs), default=0), mix
-    )
-
-
-def _memory(node_info: NodeInfo, bit: int) -> int:
-    device = node_info.inventory.places[bit].device
-    return next((whole_units(device.capacity[n].value.nanos) for n in _MEMORY if n in device.capacity), 0)
+    return FleetBaseline(best, min(known, default=0), max((g.size for g in graphs), default=0), mix)

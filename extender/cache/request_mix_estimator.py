@@ -16,6 +16,7 @@ from extender.model import (
     DeviceRequest,
     RequestMix,
     RequestShape,
+    amount_of_memory,
     whole_gpus,
 )
 
@@ -24,7 +25,6 @@ _ENOUGH = 32  # claims before the learned mix replaces the default mix
 _STEP = 1 / 16  # shares are rounded to multiples of this
 _MOVED = 1 / 8  # the mix changes after a share moved by more than this
 _EIGHTH = WHOLE // 8  # fractions of a GPU are rounded up to multiples of this
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 class RequestMixEstimator:
@@ -100,4 +100,5 @@ def _requested(claim: Claim) -> tuple[int, int] | None:
 
 def _memory(option: DeviceRequest) -> int:
     """The requested bytes of memory; 0 without a memory request."""
-    return next((option.capacity[name].ceil() for name in _MEMORY if option.capacity and name in option.capacity), 0)
+    amount = amount_of_memory(option.capacity or {})
+    return amount.ceil() if amount is not None else 0

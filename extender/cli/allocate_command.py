@@ -27,10 +27,9 @@ from extender.cli.cases import Case, CaseError, load_cases
 from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import Objects, objects_of
 from extender.model import Allocation, InvalidClaim, Node, OutOfBudget, WireError, counted, shown
-from extender.wire import encode_allocation
+from extender.wire import Json, encode_allocation
 
 _CASE_BUDGET = 1_000_000  # steps; far above the policy's default, because no scheduler waits for the answer
-Json = dict[str, Any]
 
 
 def allocate_command(

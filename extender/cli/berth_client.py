@@ -14,14 +14,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from extender.cli.addresses import parse_url
 from extender.model import BerthError, WireError, one_line
-from extender.wire import json_value
+from extender.wire import Json, json_value
 
 Server = Annotated[str, typer.Option(envvar="BERTH_SERVER", help="The URL of berth console.")]
 Token = Annotated[str, typer.Option(envvar="BERTH_TOKEN", help="The token of the console's pages, if they need one.")]
 SERVER = "http://127.0.0.1:8889"
 _SECONDS = 30.0
 _ERROR_BYTES = 1024  # of an error's text
-Json = dict[str, Any]
 
 
 class NodeReply(BaseModel):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from extender.files import must_exist, name_of, read_file
 from extender.model import Claim, DeviceClass, DeviceId, Node, Slice, WireError
 from extender.wire import (
+    Json,
     SliceDecoder,
     decode_claim,
     decode_class,
@@ -21,8 +21,6 @@ from extender.wire import (
     quantities,
     strings,
 )
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -16,9 +15,8 @@ from extender.cluster import ApiClient, NotFound, WatchedResource, load_credenti
 from extender.files import name_of
 from extender.model import WireError
 from extender.runtime import watched_resources
-from extender.wire import checked, get, many, need
+from extender.wire import Json, checked, get, many, need
 
-Json = dict[str, Any]
 _PAGE = 500
 _POD_SPEC = ("nodeName", "schedulerName", "resourceClaims", "schedulingGroup")
 _CONTAINER = ("name", "resources", "restartPolicy")

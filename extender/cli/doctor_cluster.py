@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from extender.allocation import NodeInfo, field_of
 from extender.cache import ClusterCache
@@ -12,7 +12,6 @@ from extender.extension import MARKER_CLASS
 from extender.fabric import gpu_uuid
 from extender.model import Source, counted, members
 
-Json = dict[str, Any]
 _SHOWN = 5
 
 

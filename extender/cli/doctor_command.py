@@ -20,9 +20,8 @@ from extender.cluster import ApiClient, ClusterError, load_credentials
 from extender.files import name_of, read_file
 from extender.model import SCHEDULER, WireError, counted, one_line, parse_quantity
 from extender.policy import Policy, PolicyError, load_policy
-from extender.wire import get, many, one_value
+from extender.wire import Json, get, many, one_value
 
-Json = dict[str, Any]
 _OLDEST, _NEWEST = (1, 34), (1, 37)
 _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _WRITTEN = {"": ("pods/binding", "pods/status"), "resource.k8s.io": ("resourceclaims", "resourceclaims/status")}

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -29,9 +29,8 @@ from extender.diagnosis import Scenario, devices_of
 from extender.model import ObjectKey, WireError, counted, one_line, shown
 from extender.policy import Policy
 from extender.scheduling import Evaluator, runner_up_text
-from extender.wire import hypothetical_pods
+from extender.wire import Json, hypothetical_pods
 
-Json = dict[str, Any]
 _BRIEF, _WIDE = 5, 1000  # rows in a table
 Output = Literal["table", "wide", "json"]
 

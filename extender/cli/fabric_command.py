@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 import typer
@@ -19,8 +19,6 @@ from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined, links_insid
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, Fabric, Graph, WireError, members, one_line, shown
 from extender.sandbox import carried_machines, fabric_slice, load_machine
 from extender.wire import SliceDecoder
-
-Json = dict[str, Any]
 
 
 def fabric_command(

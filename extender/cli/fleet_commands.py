@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 import typer
@@ -16,8 +16,8 @@ from rich.table import Table
 
 from extender.cli.berth_client import SERVER, ClaimReply, FleetReply, Server, Token, ask
 from extender.model import counted
+from extender.wire import Json
 
-Json = dict[str, Any]
 Output = Literal["table", "wide", "json"]
 _COLOURS = {"f": "green", "u": "blue", "h": "yellow", "d": "red", "x": "magenta"}
 _TOP_PODS, _TOP_DECISIONS = 10, 12

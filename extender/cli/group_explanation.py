@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-Json = dict[str, Any]
+from extender.wire import Json
 
 
 def show_sentence(console: Console, sentence: str) -> None:

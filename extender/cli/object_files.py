@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from extender.allocation import NodeInfo, Preference, Problem, troubled
 from extender.fabric import DRIVER as FABRIC_DRIVER
@@ -17,6 +16,7 @@ from extender.policy import MOST_POLICY, Policy, PolicyError, load_policy
 from extender.scoring import ByTopology
 from extender.wire import (
     DocumentPart,
+    Json,
     SliceDecoder,
     decode_claim,
     decode_class,
@@ -29,7 +29,6 @@ from extender.wire import (
     text_of,
 )
 
-Json = dict[str, Any]
 _MOST_MANIFEST = 4 * MOST_POLICY  # bytes of a manifest with a policy in it
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 import typer
@@ -15,9 +15,8 @@ from extender.cli.manifest_checks import checked_files
 from extender.cli.object_files import objects_of
 from extender.files import name_of, read_file
 from extender.model import Device, WireError, counted, one_line, shown
-from extender.wire import SliceDecoder, get, json_value, many, need, string_list
+from extender.wire import Json, SliceDecoder, get, json_value, many, need, string_list
 
-Json = dict[str, Any]
 _SENTENCE_BYTES = 1024
 _MOST_DIGITS = 4  # of a part of a version
 

@@ -8,8 +8,9 @@ from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient
 from extender.cluster.credentials import Credentials, kubeconfigs, load_credentials
 from extender.cluster.pager import pages
-from extender.cluster.reflector import Json, Reflector, WatchedResource
+from extender.cluster.reflector import Reflector, WatchedResource
 from extender.cluster.timestamps import WallClock, now_rfc3339, seconds_since, utc_now
+from extender.cluster.tls import tls_context
 from extender.cluster.writer import Writer
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "Conflict",
     "Credentials",
     "Delays",
-    "Json",
     "NotFound",
     "Reflector",
     "TooMany",
@@ -32,5 +32,6 @@ __all__ = [
     "now_rfc3339",
     "pages",
     "seconds_since",
+    "tls_context",
     "utc_now",
 ]

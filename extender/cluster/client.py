@@ -16,9 +16,7 @@ from aiohttp.http_exceptions import LineTooLong
 from extender.cluster.api_errors import Gone, Unavailable, error_for
 from extender.cluster.credentials import Credentials, TokenCache
 from extender.model import one_line
-from extender.wire import lenient_loads
-
-Json = dict[str, Any]
+from extender.wire import Json, lenient_loads
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"

@@ -20,6 +20,7 @@ from kubernetes.config.exec_provider import ExecProvider
 from kubernetes.config.kube_config import FileOrData, KubeConfigLoader, KubeConfigMerger
 
 from extender.cluster.api_errors import ClusterError
+from extender.cluster.tls import tls_context
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line, shown
 from extender.wire import one_value
@@ -209,9 +210,7 @@ def _token(configuration: Configuration) -> str | None:
 def _tls(configuration: Configuration) -> ssl.SSLContext | None:
     if not str(configuration.host).startswith("https"):
         return None
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    # Python 3.13 rejects CA certificates without the key usage extension. Some clusters have them; kubectl allows them.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context = tls_context(configuration.ssl_ca_cert)
     if configuration.cert_file:
         context.load_cert_chain(configuration.cert_file, configuration.key_file)
     if not configuration.verify_ssl:

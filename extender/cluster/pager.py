@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
 from extender.cluster.api_errors import Unavailable
 from extender.cluster.client import ApiClient
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 
 async def pages(

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -17,8 +16,7 @@ from extender.cluster.backoff import Backoff, Delays
 from extender.cluster.client import ApiClient, decode_json
 from extender.cluster.pager import pages
 from extender.model import WireError
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 _PAGE = 200  # objects per list request; client-go's 500 fragments the memory (6 MiB of 140 MiB)
 _WATCH_SECONDS = (300, 600)  # range of the random watch timeout, as in client-go

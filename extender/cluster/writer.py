@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from typing import Any
 
 from extender.cluster.api_errors import Conflict, NotFound
 from extender.cluster.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, ApiClient
@@ -27,9 +26,8 @@ from extender.model import (
     cut,
     special_claim_prefix,
 )
-from extender.wire import decode_claim, decode_pod, encode_allocation, encode_consumer, encode_simple_spec
+from extender.wire import Json, decode_claim, decode_pod, encode_allocation, encode_consumer, encode_simple_spec
 
-Json = dict[str, Any]
 _GROUP = "/apis/resource.k8s.io/v1"
 _POD_GROUP_VERSIONS = ("v1beta1", "v1alpha2")  # of Kubernetes 1.37 and 1.36
 _RUNNING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -50,11 +48,10 @@ class Writer:
     Every method raises ClusterError. A returned claim is the one that the server stored.
     """
 
-    def __init__(self, client: ApiClient, identity: str = "berth", now_micro: Callable[[], str] = now_micro) -> None:
+    def __init__(self, client: ApiClient, identity: str = "berth") -> None:
         self._client = client
         self.identity = identity  # unique for this start of the process
         self.take_back_mark = f"{identity}/take-back"
-        self._now_micro = now_micro
 
     async def read_claim(self, key: ObjectKey) -> Claim:
         return decode_claim(await self._client.get(claim_path(key)))
@@ -209,7 +206,7 @@ class Writer:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": f"{key.name[:_EVENT_NAME]}.{digest}", "namespace": key.namespace},
-            "eventTime": self._now_micro(),
+            "eventTime": now_micro(),
             "type": "Warning",
             "action": "Scheduling",
             "reason": reason,

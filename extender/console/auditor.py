@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import structlog
 
 from extender.cache import ClusterCache
 from extender.cluster import ApiClient, ClusterError, Writer, pages
 from extender.diagnosis import Finding, check_consistency
-from extender.wire import decode_claim
+from extender.wire import Json, decode_claim
 
-Json = dict[str, Any]
 _ROUND_SECONDS = 30.0
 _LIST_ROUNDS = 20  # rounds from one comparison with a fresh list to the next
 _CLAIMS_PATH = "/apis/resource.k8s.io/v1/resourceclaims"
@@ -33,13 +31,11 @@ class Auditor:
         client: ApiClient,
         writer: Writer,
         ready: Callable[[], bool],
-        round_seconds: float = _ROUND_SECONDS,
     ) -> None:
         self._cache = cache
         self._client = client
         self._writer = writer
         self._ready = ready
-        self._round_seconds = round_seconds
         self._previous: set[Finding] = set()
         self._reported: set[Finding] = set()
         self._log = structlog.get_logger("berth.audit")
@@ -48,9 +44,9 @@ class Auditor:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Run until cancelled: a round every `round_seconds`, if `ready()`."""
+        """Run until cancelled: a round every 30 s, if `ready()`."""
         while True:
-            await asyncio.sleep(self._round_seconds)
+            await asyncio.sleep(_ROUND_SECONDS)
             if self._ready():
                 await self.round()
 

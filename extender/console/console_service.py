@@ -11,7 +11,7 @@ from functools import partial
 from typing import Self
 
 from extender.allocation import Features
-from extender.cache import ClusterCache, NoListener
+from extender.cache import CacheListener, ClusterCache
 from extender.cluster import ApiClient, Writer, now_rfc3339
 from extender.console.active_policy import ActivePolicy
 from extender.console.auditor import Auditor
@@ -49,12 +49,11 @@ class ConsoleCluster:
     shared: bool = False
 
 
-class _Listener(NoListener):
+class _Listener(CacheListener):
     def __init__(self, expirer: HoldExpirer) -> None:
         self._expirer = expirer
 
-    def sooner(self) -> None:
-        """See CacheListener."""
+    def deadline_moved(self) -> None:
         self._expirer.reschedule()
 
 

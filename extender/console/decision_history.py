@@ -78,6 +78,7 @@ class DecisionHistory:
         self._pods = pods
         self._limit_bytes = limit_bytes
         self._bytes = 0
+        # Not an LRUCache: entries grow, and `recent` needs their order.
         self._entries: OrderedDict[str, PodHistory] = OrderedDict()
         self._newest: dict[ObjectKey, str] = {}  # the UID of the newest pod of each name
         self.version = 0  # grows with every record

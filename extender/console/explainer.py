@@ -50,9 +50,8 @@ from extender.scheduling import (
     Skip,
     requirements_of,
 )
-from extender.wire import decode_pod
+from extender.wire import Json, decode_pod
 
-Json = dict[str, Any]
 WORK_SECONDS = 2.0  # of one explanation
 _RANKINGS_BYTES = 32 << 20
 _NO_MEMBERS: Mapping[GroupKey, Membership] = MappingProxyType({})

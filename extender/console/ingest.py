@@ -68,7 +68,8 @@ class Ingest:
         self._drop_reservations = drop_reservations
         self._clock = clock
         self._limit = streams
-        self._streams: OrderedDict[str, _Stream] = OrderedDict()  # by epoch, the one with the newest batch last
+        # By epoch, the one with the newest batch last. Not an LRUCache: only a batch counts as a use.
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._current: dict[str, str] = {}  # replica to its running epoch
         self._ended: LRUCache[str, None] = LRUCache(_ENDED * streams)
         self.counts: Counter[str] = Counter()

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
 from cachetools import LRUCache
@@ -37,14 +36,13 @@ from extender.scheduling import (
     requirements_of,
     scored_node,
 )
-from extender.wire import decode_pod
+from extender.wire import Json, decode_pod
 
 _WAITING = 64  # decisions in the queue; those beyond are left out
 _REMEMBERED = 512  # comparisons
 _WORK_SECONDS = 0.5  # for each policy of a comparison; a costlier pod is left out
 _REST = 4.0  # pause after a comparison, as a multiple of the time that it took
 _RANKINGS_BYTES = 32 << 20
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,6 @@ class ShadowPolicy:
         *,
         waiting: int = _WAITING,
         remembered: int = _REMEMBERED,
-        rankings_bytes: int = _RANKINGS_BYTES,
     ) -> None:
         self._cache = cache
         self._evaluator = evaluator
@@ -87,7 +84,7 @@ class ShadowPolicy:
         self._read_pod = read_pod
         self._clock = clock
         self._waiting = waiting
-        self._rankings = RankingCache(rankings_bytes)
+        self._rankings = RankingCache(_RANKINGS_BYTES)
         active.follow(self._rankings.clear)
         self._queue: deque[Bound] = deque()
         self._queued = asyncio.Event()

@@ -16,7 +16,7 @@ from extender.allocation import Snapshot
 from extender.diagnosis.device_holders import ALLOCATED, DeviceUse, Holder, uses_by_node
 from extender.diagnosis.gang_question import GangNearMiss, GangQuestion, where, widest_domains
 from extender.diagnosis.scenario import Scenario, apply_scenario, only_nodes
-from extender.model import CallBudget, Result
+from extender.model import CallBudget, Result, counted
 from extender.scheduling import MAX_STEPS, Domain, GangPlan, GangProblem, GangShortage, held_results, natural, plan_gang
 
 _DOMAINS = 8  # in which the end of pods is tried
@@ -227,8 +227,8 @@ def _named(holders: Sequence[Holder]) -> str:
 
 def _text(holder: Holder) -> str:
     """A holder as text, such as 'training/llm-0 (8 devices on n1)'."""
-    who = ", ".join(holder.pods) or f"claim {', '.join(holder.claims)}"
-    count = f"{holder.devices} {'device' if holder.devices == 1 else 'devices'}"
+    name = ", ".join(holder.pods) or f"claim {', '.join(holder.claims)}"
+    count = counted(holder.devices, "device")
     state = "" if holder.state == ALLOCATED else f", {holder.state}"
     group = f", group {holder.group}" if holder.group else ""
-    return f"{who} ({count} on {holder.node}{state}{group})"
+    return f"{name} ({count} on {holder.node}{state}{group})"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from extender.allocation import UNUSED, NodeInfo, Snapshot
 from extender.diagnosis.near_misses import ClaimsByPool, claims_of_node
 from extender.fabric import largest_joined
-from extender.model import DISTANCES, NANO, Claim
+from extender.model import DISTANCES, NANO, Claim, amount_of_memory
 from extender.scoring import memory_bytes
+from extender.wire import Json
 
-Json = dict[str, Any]
 STATES = {"f": "free", "h": "held", "u": "allocated", "s": "shared", "d": "drifting", "x": "unhealthy"}
 GROUPS = {
     "zone": "topology.kubernetes.io/zone",
@@ -24,7 +23,6 @@ GROUPS = {
     "clique": "nvidia.com/gpu.clique",
 }
 _PRODUCT = ("gpu.nvidia.com/productName", "productName")
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 def shown_bits(node_info: NodeInfo) -> list[int]:
@@ -61,7 +59,7 @@ def shared_tenths(node_info: NodeInfo, bit: int) -> int:
     if shares is None:
         return 0
     total = memory_bytes(node_info, bit) * NANO
-    used = max((shares.get(name, 0) for name in _MEMORY), default=0)
+    used = amount_of_memory(shares) or 0
     return min(max(10 * used // total, 1), 9) if total else 1
 
 

@@ -17,7 +17,7 @@ class BackgroundEvaluator:
         self._work_left = asyncio.Event()
 
     def wake(self) -> None:
-        """Work is left: leave the wait."""
+        """Start again, because an evaluation is unfinished."""
         self._work_left.set()
 
     async def run(self, work: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
 """Reads the bound members of gangs whose claims do not show all of them.
 
 A pod without devices has no claim, and the watch shows no bound pods. So a gang of which some members are bound may
-seem incomplete. Then the namespace's pods are listed, at most once in a while for each namespace.
+seem incomplete. Then Berth lists the namespace's pods, at most every 30 s for each namespace.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class BoundMembers:
         self._clock = clock
         self._seconds = seconds
         self._wanted: dict[str, set[GroupKey]] = {}  # by namespace
-        self._known: dict[str, tuple[float, set[GroupKey]]] = {}  # until when a reading counts, and for which groups
+        self._known: dict[str, tuple[float, set[GroupKey]]] = {}  # when what was read expires, and its groups
         self._log = structlog.get_logger("berth.gangs")
 
     def want(self, key: GroupKey) -> bool:
-        """Read the bound members of a group soon. False if they were read a moment ago, or are to be read later."""
+        """Read the bound members of a group soon. False if nothing is read soon, because of a read within 30 s."""
         known = self._known.get(key.namespace)
         if known is not None and key in known[1]:
             return False

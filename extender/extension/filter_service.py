@@ -16,7 +16,7 @@ from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
 from extender.extension.queueing_hints import QueueingHints
-from extender.extension.sinks import FilterSink, NoSink
+from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
 from extender.extension.unschedulable_pods import UnschedulablePods
 from extender.model import UNLIMITED, CallBudget, Code, Pod, Reason
@@ -78,7 +78,7 @@ class FilterService:
     ) -> None:
         self._cache = cache
         self._clock = clock
-        self._sink = sink or NoSink()
+        self._sink = sink or FilterSink()
         self._evaluator = evaluator
         self.rankings = rankings if rankings is not None else RankingCache()
         # Filter requests that no node passed, by the code of the most frequent reason.
@@ -92,7 +92,7 @@ class FilterService:
             cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self._kept_from
         )
         self.policy_generation = 0
-        self.collected: CollectedDomain | None = None  # the nodes that are kept for a gang that waits
+        self._collected: CollectedDomain | None = None
         self.policy_problem = ""  # why Berth does not use the newest policy file; empty if it does
         self.use_policy(policy)
 
@@ -105,6 +105,15 @@ class FilterService:
         self._cache.believe_agents_for(policy.live_memory_seconds)
         self.rankings.clear()
         self._unfinished.clear()
+
+    @property
+    def collected(self) -> CollectedDomain | None:
+        """The domain whose nodes are kept for a waiting gang; None if there is none."""
+        return self._collected
+
+    def keep_for_gang(self, collected: CollectedDomain | None) -> None:
+        """Keep the nodes of a domain for a gang from now on, in place of those kept before."""
+        self._collected = collected
 
     def reject_policy(self, problem: str) -> None:
         """Note why the newest policy file is not valid. The last valid policy stays in force."""
@@ -151,12 +160,12 @@ class FilterService:
             text = str(_unfinished(ranking, snapshot))
             self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
-        found = shortlist(ranking, requirements, snapshot, names, self.collected)
+        found = shortlist(ranking, requirements, snapshot, names, self._collected)
         if not found.nodes:
             self.queueing_hints.add(pod.uid, requirements, snapshot.version)
             self._report_unsuitable(pod, requirements, snapshot, names)
             counts, code = ranking.unschedulable_counts(), ranking.main_reason() or Code.ELSEWHERE
-            collected = str(self.collected.reason) if self.collected is not None else ""
+            collected = str(self._collected.reason) if self._collected is not None else ""
             if collected and collected in (by_text := Counter(found.reasons.values())):
                 counts, code = by_text, Code.COLLECTED_FOR_GANG
             self._sink.attempted(pod, 0, len(names), counts.items())
@@ -172,18 +181,15 @@ class FilterService:
 
     def _kept_from(self, requirements: PodRequirements) -> frozenset[str]:
         """The nodes that are kept for a gang, and that the pod must not use."""
-        return self.collected.kept_from(requirements) if self.collected is not None else frozenset()
+        return self._collected.kept_from(requirements) if self._collected is not None else frozenset()
 
     def _update(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
         """Evaluate every node within the budget of one call.
 
         False if the budget ended first, or if it ended for equal requirements less than `retry_seconds` ago.
         """
-        namespace, seconds, known = (
-            pod.key.namespace,
-            self.policy.evaluation_seconds,
-            self._unfinished.get(requirements),
-        )
+        namespace, seconds = pod.key.namespace, self.policy.evaluation_seconds
+        known = self._unfinished.get(requirements)
         if known is not None and known.gave_up and self._clock() < known.retry_at:
             self._unfinished.add(requirements, pod.uid)
             return False
@@ -377,9 +383,9 @@ class FilterService:
         return {
             "rankings": len(self.rankings),
             "ranking_bytes": self.rankings.estimated_bytes,
-            "statuses": self.rankings.groups,
+            "statuses": self.rankings.statuses,
             "shortlists": len(self._shortlists),
-            "rejected": len(self._unschedulable),
+            "unschedulable": len(self._unschedulable),
             **self._evaluator.remembered(),
         }
 

@@ -1,7 +1,7 @@
 """Lets one gang at a time collect the freed devices of one domain, so that smaller pods do not starve it.
 
 Off by default (`gang_collect_seconds`). While a gang collects, no other pod gets devices on the nodes of its domain.
-At most half of the time a gang collects: after each collection passes as long a time without one.
+After a collection, no gang collects for as long as this one did.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from extender.scheduling import (
     is_incomplete,
 )
 
-_RETRY_SECONDS = 60.0  # until a gang is tried again that no domain could hold
+_RETRY_SECONDS = 60.0  # before a gang that no domain could hold is tried again
 
 
 class GangCollecting:
@@ -57,7 +57,7 @@ class GangCollecting:
         self._sink = sink
         self._clock = clock
         self._log = structlog.get_logger("berth.gangs")
-        self._rests_until = -inf  # no gang may collect before
+        self._rests_until = -inf  # no gang may collect before this time
         self._changed = asyncio.Event()
 
     @property
@@ -143,7 +143,7 @@ class GangCollecting:
         return replace(problem, topology="preferred") if problem.topology == "none" else problem
 
     def _begin(self, chosen: CollectedDomain) -> None:
-        self._filter_service.collected = chosen
+        self._filter_service.keep_for_gang(chosen)
         self._log.info(
             "a gang collects the freed devices of a domain",
             group=str(chosen.key),
@@ -156,11 +156,11 @@ class GangCollecting:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def end(self, key: GroupKey, why: str) -> None:
-        """The gang does not collect any more, if it did. The pods that were rejected for it are retried."""
+        """End the collection of this gang, if it collects. kube-scheduler retries the pods that it kept away."""
         collected, now = self._filter_service.collected, self._clock()
         if collected is None or collected.key != key:
             return
-        self._filter_service.collected = None
+        self._filter_service.keep_for_gang(None)
         self._rests_until = now + (now - collected.since)
         self._waiting.collects_not_before(key, self._rests_until)
         self._log.info("a gang does not collect devices any more", group=str(key), because=why)
@@ -187,7 +187,7 @@ class GangCollecting:
         return collected.since + self._filter_service.policy.gang_collect_seconds
 
     def group_changed(self, key: GroupKey) -> None:
-        """The members of the group or its minimum changed, and it has no plan. It must still be complete."""
+        """The members or the minimum of a group without a plan changed: end its collection if it is incomplete now."""
         collected = self._filter_service.collected
         if collected is None or collected.key != key:
             return

@@ -1,4 +1,4 @@
-"""The reservations of a gang with a plan: made in one step, and looked at when a member is filtered."""
+"""Makes the reservations of a planned gang in one step, and checks them when a member is filtered."""
 
 from __future__ import annotations
 

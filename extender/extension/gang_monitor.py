@@ -43,7 +43,7 @@ class GangMonitor:
         self._clock = clock
 
     def pods_changed(self, changed: Mapping[GroupKey, Iterable[str]], resized: Iterable[GroupKey]) -> None:
-        """Pods of the groups `changed` changed, by UID. The groups `resized` have other members or another minimum."""
+        """`changed` has UIDs of changed pods, by group. The groups `resized` have other members or another minimum."""
         for key, uids in changed.items():
             forming, waiting = self._gangs.forming.get(key), self._waiting.get(key)
             if forming is not None and forming.committed:

@@ -32,7 +32,7 @@ from extender.scheduling import (
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What a plan is made for: see GangPlanning.plan."""
+    """The input of one plan, see GangPlanning.plan."""
 
     pod: Pod
     names: Sequence[str] | None
@@ -40,7 +40,7 @@ class _Attempt:
     before: FormingGang | None
     context: EvaluationContext
     collected: CollectedDomain | None  # of another gang, whose nodes the plan leaves out
-    limited: bool  # whether the plan expects on no node more room than kube-scheduler has shown on one
+    limited: bool  # whether the plan assumes that no node has more room than kube-scheduler has shown on one
 
     @property
     def settled(self) -> frozenset[str]:
@@ -67,8 +67,8 @@ class GangPlanning:
     ) -> PlannedGang | Reason:
         """Plan all waiting members, or only the minimum if not all of them fit.
 
-        `names` are the nodes that kube-scheduler offers `pod`, and members of its kind. Others, and all if None, may
-        use the nodes that their node selectors, affinity and tolerations allow. `others` are gangs with a plan: two
+        `names` are the nodes that kube-scheduler offers to `pod` and to members of its kind. Other members, and all if
+        it is None, may use the nodes that their selectors and tolerations allow. `others` are gangs with a plan: two
         gangs never form on one node, because kube-scheduler could have room there for half of each.
         Raises CallBudgetSpent, at once if the namespace has no evaluation time left.
         """
@@ -128,7 +128,7 @@ class GangPlanning:
         ]
 
     def fits(self, gang: Gang, pod: Pod) -> bool:
-        """Whether a plan exists now, for a gang that waits. True if the budget of a call does not suffice to know."""
+        """Whether a waiting gang fits now. True also if the budget of a call ends before the answer is known."""
         try:
             return isinstance(self.plan(gang, pod, None, (), None), PlannedGang)
         except CallBudgetSpent:
@@ -207,7 +207,7 @@ def _avoiding(problem: GangProblem, nodes: frozenset[str]) -> GangProblem:
 
 
 def _without_kept(problem: GangProblem, collected: CollectedDomain, arrived: Collection[str]) -> GangProblem:
-    """The problem without the nodes kept for another gang. kube-scheduler has assumed the pods `arrived` on nodes."""
+    """The problem without the nodes kept for another gang. The pods `arrived` keep theirs: kube-scheduler uses them."""
     members = (
         member
         if member.uid in arrived

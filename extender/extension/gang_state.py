@@ -18,13 +18,13 @@ _TURN_SECONDS = 15.0  # that a plan keeps its places although a gang of another 
 
 @dataclass(frozen=True, slots=True)
 class PlannedGang:
-    """A plan with what it was made for."""
+    """A plan and its input."""
 
     plan: GangPlan
     requirements: Mapping[str, PodRequirements]  # by UID; only of members that need devices
     kinds: Mapping[str, Hashable]  # likewise; see GangMembers.kinds
     without_devices: frozenset[str]  # UIDs of the other members
-    told: Mapping[str, str]  # UID to what kube-scheduler had last said about the pod
+    told: Mapping[str, str]  # UID to kube-scheduler's last message about the pod before the plan
 
     def has_unschedulable(self, own: str) -> bool:
         """Whether kube-scheduler had found no node for a member, with a text without Berth's `own` words."""
@@ -147,7 +147,7 @@ class WaitingGang:
     rejected: set[str] = field(default_factory=set)  # UIDs of the first two members that were rejected
 
     def note(self, uid: str) -> None:
-        """A member was rejected. Two UIDs suffice to tell later whether another member than the asking one was."""
+        """Note a rejected member. Two UIDs suffice to know later whether a member other than the asking one is here."""
         if len(self.rejected) < 2:  # noqa: PLR2004 - see above
             self.rejected.add(uid)
 

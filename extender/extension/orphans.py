@@ -46,9 +46,9 @@ class OrphanCollector:
         self._leftovers: dict[str, tuple[ObjectKey, float]] = {}
         self._busy: dict[ObjectKey, asyncio.Task[None]] = {}
         self._log = structlog.get_logger("berth.collect")
-        self.deallocated = 0  # allocations on nodes where their pod cannot run
-        self.collected = 0  # allocations by Berth that were never reserved
-        self.removed = 0  # special claims of binds that did not complete
+        self.unsuitable = 0  # deallocated claims whose pod could not run on the nodes of the allocation
+        self.unreserved = 0  # deallocated claims that Berth had allocated and no pod reserved
+        self.removed = 0  # deleted special claims of binds that did not complete
         self.skipped = 0  # claims that changed or are in use, as a fresh read showed
 
     @property
@@ -125,7 +125,7 @@ class OrphanCollector:
                 # A check of a PodGroup lists pods, which is costly, and waiting pods cause many checks.
                 await asyncio.sleep(min(_ROUND_SECONDS, self._grace))
             return
-        self.deallocated += 1
+        self.unsuitable += 1
         self._log.info("deallocated: the pod cannot run on the nodes of the allocation", claim=str(claim.key))
 
     async def _collect(self, claim: Claim) -> None:
@@ -134,7 +134,7 @@ class OrphanCollector:
             self._skip(claim)
             return
         await self._writer.deallocate(fresh)
-        self.collected += 1
+        self.unreserved += 1
         self._log.info("deallocated: the allocation was never reserved", claim=str(claim.key))
 
     async def _remove(self, claim: Claim) -> None:

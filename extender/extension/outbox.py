@@ -68,7 +68,7 @@ class Outbox:
         self._waiting: deque[_Waiting] = deque()
         self._put = 0  # the number of the newest record
         self._arrived = asyncio.Event()
-        self._problem = ""  # why the console did not take the last batch; '' where it took it
+        self._problem = ""  # why the console did not accept the last batch; '' if it did
         self._log = structlog.get_logger("berth.outbox")
         self.epoch = str(uuid.uuid4())
         self.lost = 0  # records dropped before the console accepted them
@@ -146,7 +146,7 @@ class Outbox:
         self.sent += records
         if self._problem:
             self._problem = ""
-            self._log.info("the console takes records again", lost=self.lost, failures=self.failures)
+            self._log.info("the console accepts records again", lost=self.lost, failures=self.failures)
         return records
 
     async def _encoded(self, taken: list[_Waiting]) -> list[bytes]:
@@ -187,4 +187,4 @@ class Outbox:
         problem = str(error)
         if problem != self._problem:
             self._problem = problem
-            self._log.warning("the console does not take records", problem=problem, dropped=dropped)
+            self._log.warning("the console does not accept records", problem=problem, dropped=dropped)

@@ -13,6 +13,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
+from extender.cluster import tls_context
 from extender.extension.outbox import NotDelivered, Rejected
 from extender.files import name_of, read_mounted
 from extender.model import WireError, one_line
@@ -139,10 +140,7 @@ def _error(status: int, text: bytes) -> NotDelivered | Rejected:
 def _trusting(ca_file: Path) -> ssl.SSLContext:
     """Raises WireError if the file holds no certificate."""
     try:
-        context = ssl.create_default_context(cafile=str(ca_file))
+        return tls_context(str(ca_file))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise WireError("--records-ca", f"{name_of(ca_file)} holds no certificates: {reason}") from error
-    # From 3.13 on, Python rejects authorities without the key usage extension, which many clusters' authorities lack.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context

@@ -158,8 +158,8 @@ class Service:
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""
-        for look in (self.filter_service.queueing_hints.find_schedulable, self.gang_monitor.find_schedulable):
-            for fits in look():
+        for search in (self.filter_service.queueing_hints.find_schedulable, self.gang_monitor.find_schedulable):
+            for fits in search():
                 yield fits
                 if fits:
                     return

@@ -1,10 +1,10 @@
-"""Sinks: what serve does after an answer of the filter service and after a change of a reservation."""
+"""Sinks: they pass the events of filter requests, gangs and reservations to the other parts of serve."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
+from extender.cache import CacheListener
 from extender.extension.background_evaluation import BackgroundEvaluator
 from extender.extension.orphans import OrphanCollector
 from extender.extension.requeue import Requeuer
@@ -16,8 +16,11 @@ from extender.scheduling import Attempt
 _REASONS = 3  # most frequent reasons that the record of an attempt has
 
 
-class FilterSink(Protocol):
-    """Calls of the filter service. An implementation must not raise, block, or call the filter service."""
+class FilterSink:
+    """Receives the events of filter requests and gangs, and ignores them.
+
+    A method of a subclass must not raise, block, or call the filter service.
+    """
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
         """Filter answered: `fitting` of `asked` nodes passed. `reasons` has (text, number of nodes) if none passed."""
@@ -26,7 +29,7 @@ class FilterSink(Protocol):
         """A budget ended before its evaluation did. The evaluation continues in the background."""
 
     def fits(self) -> None:
-        """The background evaluation found that a rejected pod fits now."""
+        """A rejected pod or gang may fit now, so kube-scheduler should retry the pods that Berth rejected."""
 
     def unsuitable(self, claim: Claim) -> None:
         """A claim is allocated on nodes where its pod cannot run, and no other pod has it reserved."""
@@ -35,26 +38,7 @@ class FilterSink(Protocol):
         """The special claim `key` is left over from a bind that did not complete."""
 
 
-class NoSink:
-    """Ignores all calls: for a filter service that only answers."""
-
-    def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
-        """Do nothing."""
-
-    def unfinished(self) -> None:
-        """Do nothing."""
-
-    def fits(self) -> None:
-        """Do nothing."""
-
-    def unsuitable(self, claim: Claim) -> None:
-        """Do nothing."""
-
-    def stale_special(self, key: ObjectKey) -> None:
-        """Do nothing."""
-
-
-class ServeSink:
+class ServeSink(FilterSink):
     """The sink of `berth serve`: it sends records to the console, and wakes the background tasks."""
 
     def __init__(
@@ -72,29 +56,24 @@ class ServeSink:
         self._orphans = orphans
 
     def unfinished(self) -> None:
-        """See FilterSink."""
         self._background.wake()
 
     def fits(self) -> None:
-        """See FilterSink."""
         self._requeuer.requeue_now()
 
     def unsuitable(self, claim: Claim) -> None:
-        """See FilterSink."""
         self._orphans.deallocate_unsuitable(claim)
 
     def stale_special(self, key: ObjectKey) -> None:
-        """See FilterSink."""
         self._orphans.remove_stale_special(key)
 
     def attempted(self, pod: Pod, fitting: int, asked: int, reasons: Iterable[tuple[str, int]] = ()) -> None:
-        """See FilterSink."""
         frequent = sorted(((text, n) for text, n in reasons if n), key=lambda item: (-item[1], item[0]))[:_REASONS]
         self._put(Attempted(pod.key, pod.uid, Attempt(self._now(), fitting, asked, tuple(frequent))))
 
 
-class ReservationSink:
-    """In `berth serve`, sends each change of the cache's reservations to the console. See CacheListener."""
+class ReservationSink(CacheListener):
+    """In `berth serve`, sends each change of the cache's reservations to the console."""
 
     def __init__(
         self, put: Callable[[Record], None], clock: Callable[[], float], requeuer: Requeuer, expirer: HoldExpirer
@@ -105,15 +84,12 @@ class ReservationSink:
         self._expirer = expirer
 
     def freed(self) -> None:
-        """See CacheListener."""
         self._requeuer.supply_changed()
 
-    def sooner(self) -> None:
-        """See CacheListener."""
+    def deadline_moved(self) -> None:
         self._expirer.reschedule()
 
     def reservation_changed(self, claim_uid: str, new: Reservation | None) -> None:
-        """See CacheListener."""
         if new is None:
             self._put(Released(claim_uid))
         else:

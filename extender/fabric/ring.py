@@ -1,6 +1,6 @@
 """Predicted ring bandwidth of a set of GPUs, by bit mask.
 
-The model (nvidia.md §5.2 of the design notes; it predicts six published all-reduce figures within 16 %):
+The model (it predicts six published all-reduce figures within 16 %):
 - Two GPUs reach links x rate.
 - Three or more GPUs reach 2 x cycles x rate, where `cycles` is the largest number of Hamiltonian cycles that the NVLink
   graph holds at once. Each cycle uses one link of each edge on its way; half links are allowed.

@@ -59,6 +59,7 @@ from extender.model.device import (
     Taint,
     TaintRule,
     Value,
+    amount_of_memory,
     is_identity,
     newest_slices,
 )
@@ -168,6 +169,7 @@ __all__ = [
     "Value",
     "WireError",
     "add",
+    "amount_of_memory",
     "counted",
     "cut",
     "from_int",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from extender.model.node_selector import NodeSelector
-from extender.model.quantity import Quantity
+from extender.model.quantity import Quantity, whole_units
 from extender.model.semver import Semver
 
+T = TypeVar("T")
 Scalar = int | bool | str | Semver
 Value = Scalar | tuple[Scalar, ...]
 LIST_KINDS = frozenset({"ints", "bools", "strings", "versions"})
@@ -138,6 +139,12 @@ class Capacities(dict[str, Capacity]):
 
 
 NO_CAPACITY = Capacities()
+_MEMORY = ("memory", "gpu.nvidia.com/memory")
+
+
+def amount_of_memory(amounts: Mapping[str, T]) -> T | None:
+    """The amount of memory, of capacities or amounts by name; None without one."""
+    return next((amounts[name] for name in _MEMORY if name in amounts), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +213,12 @@ class Device:
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple: bool = False
     node_allocatable: str = ""  # the API field by which it consumes resources of the node (KEP-5517), or ''
+
+    @property
+    def memory_bytes(self) -> int:
+        """The total memory of the device; 0 if it publishes none."""
+        capacity = amount_of_memory(self.capacity)
+        return whole_units(capacity.value.nanos) if capacity is not None else 0
 
 
 @dataclass(frozen=True, slots=True)

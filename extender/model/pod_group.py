@@ -1,7 +1,7 @@
 """Pod groups: how a pod names its group, and the objects that say how large a group is.
 
 A group with a minimum of two or more members is a gang: Berth places and binds that many members together, or none.
-A group without a minimum only draws its members near each other.
+For the members of a group without a minimum, Berth only prefers nodes that are near each other.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Membership:
     """What a pod says about its group. The minimum may also stand on the group's object, see GroupPolicy."""
 
     key: GroupKey
-    minimum: int = 0  # members that must be placed together; 0 if the pod does not say
+    minimum: int = 0  # members that must be placed together; 0 if the pod does not set it
     rank: int | None = None  # the pod's index in its group; None if unknown
-    topology: str = ""  # required, preferred or none; '' if the pod does not say
-    timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not say
+    topology: str = ""  # required, preferred or none; '' if the pod does not set it
+    timeout_seconds: float = 0.0  # how long the members may wait for each other at bind; 0 if the pod does not set it
     problem: str = ""  # which annotation is invalid, with its value; '' if none
     owner: str = ""  # name of the object that has the GroupPolicy: the group's, or the LeaderWorkerSet's
 
@@ -73,5 +73,5 @@ class GroupPolicy:
 
     minimum: int = 0  # 0: the object names no minimum, so the group is no gang
     topology_label: str = ""  # all members must be on nodes with one value of this label; '' for no such constraint
-    timeout_seconds: float = 0.0  # 0 if the object does not say
+    timeout_seconds: float = 0.0  # 0 if the object does not set it
     sequential: bool = False  # whether members are created only after others run: never a gang

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import singledispatch
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, ValidationError, model_validator
@@ -32,8 +32,8 @@ from extender.model import (
 from extender.records.schema import Attempted, Batch, Bound, PolicyState, Record, Released, Reserved
 from extender.scheduling import Attempt, Decision, ScoredNode
 from extender.scoring import ScorePart
+from extender.wire import Json
 
-Json = dict[str, Any]
 VERSION = 1
 MAX_BODY = 1024 * 1024  # bytes of a batch
 MAX_FRAME = 128 * 1024  # bytes of a batch without its records

@@ -10,12 +10,13 @@ from itertools import islice
 import structlog
 
 from extender.cache import ClusterCache
-from extender.cluster import ApiClient, Json, Reflector, WatchedResource
+from extender.cluster import ApiClient, Reflector, WatchedResource
 from extender.runtime.gc_policy import run_gc_policy
 from extender.runtime.heartbeat import Heartbeat
 from extender.runtime.supervisor import Supervisor
 from extender.runtime.watch_progress import WatchProgress
 from extender.runtime.watched_resources import watched_resources
+from extender.wire import Json
 
 _SILENT_SECONDS = 180.0  # twice the time after which a reflector reopens a silent watch
 _NAMED = 8  # nodes, and objects of each kind, that the warnings name
@@ -103,7 +104,7 @@ class Informers:
         """Faults that do not make Berth unready, one sentence each: at most 8 nodes, and 8 objects of each kind."""
         failed = self._cache.failed_nodes
         found = [f"task {name} keeps failing: {problem}" for name, problem in self._supervisor.failing.items()]
-        found += [f"the view of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
+        found += [f"the NodeInfo of node {name} cannot be built: {why}" for name, why in islice(failed.items(), _NAMED)]
         found += [f"and of {len(failed) - _NAMED} more nodes"] if len(failed) > _NAMED else []
         for kind, reflector in self.reflectors.items():
             unreadable = reflector.unreadable

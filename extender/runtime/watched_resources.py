@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from extender.cache import ClusterCache
-from extender.cluster import Json, WatchedResource
+from extender.cluster import WatchedResource
 from extender.model import GroupKey, GroupPolicy, GroupSource, ObjectKey, Slice
 from extender.wire import (
+    Json,
     SliceDecoder,
     decode_claim,
     decode_class,

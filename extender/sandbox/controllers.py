@@ -9,7 +9,8 @@ from typing import Any
 
 from extender.model import FINALIZER
 from extender.sandbox.apiserver.registry import RESOURCES, Registry
-from extender.sandbox.apiserver.versioned_store import Change, Json
+from extender.sandbox.apiserver.versioned_store import Change
+from extender.wire import Json
 
 _CLAIMS = RESOURCES["resource.k8s.io", "resourceclaims"]
 _DONE = ("Succeeded", "Failed")

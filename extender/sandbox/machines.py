@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -17,9 +17,7 @@ from extender.fabric import DRIVER, Reading, attributes_of, pcie_generation
 from extender.files import name_of, read_file
 from extender.model import DISTANCES, UNKNOWN_DISTANCE, WireError
 from extender.policy import faults_of
-from extender.wire import Places, one_value
-
-Json = dict[str, Any]
+from extender.wire import Json, Places, one_value
 
 GPU_DRIVER = "gpu.nvidia.com"
 _NAMESPACE = uuid.UUID("6f1c1d1e-0f5e-5d8c-9a55-2f0f3c1b7a10")  # fixed, so that every run makes the same UUIDs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from extender.allocation import Features, Search, problem_of, usage_of
 from extender.cel.dra import Masks
@@ -12,9 +11,7 @@ from extender.fabric import DRIVER, bandwidth, fabric_of, is_joined
 from extender.model import Claim, DeviceClass, DeviceId, Fabric, Graph, Node, Slice
 from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.examples import Expectation
-from extender.wire import SliceDecoder, decode_claim, decode_class, decode_node
-
-Json = dict[str, Any]
+from extender.wire import Json, SliceDecoder, decode_claim, decode_class, decode_node
 
 
 @dataclass(frozen=True, slots=True)

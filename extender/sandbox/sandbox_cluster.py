@@ -16,8 +16,7 @@ from extender.sandbox.apiserver.versioned_store import ObjectStore
 from extender.sandbox.controllers import ClaimController
 from extender.sandbox.machines import GPU_DRIVER, Machine, fabric_slice, gpu_slice, node_object
 from extender.sockets import listen_on
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 _KINDS = {resource.kind: resource for resource in RESOURCES.values()}
 GPU_CLASS: Json = {

@@ -15,7 +15,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from extender.sandbox.apiserver.versioned_store import Change, Json, ObjectStore
+from extender.sandbox.apiserver.versioned_store import Change, ObjectStore
+from extender.wire import Json
 
 _FILTER_SECONDS, _BIND_SECONDS = 5.0, 30.0  # the httpTimeout values of scheduler-config/
 _BACKOFF_SECONDS = (1.0, 10.0)  # podInitialBackoffSeconds, podMaxBackoffSeconds

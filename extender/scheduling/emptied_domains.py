@@ -1,4 +1,4 @@
-"""Whether a gang could run in a domain if the workloads of others there ended."""
+"""Whether a gang could run in a domain if all other workloads there ended."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def own_devices(own_claims: Mapping[ObjectKey, str], snapshot: Snapshot) -> dict
 class EmptiedDomains:
     """Plans one gang on domains in which only the devices of the gang itself are in use.
 
-    Nodes that are equal once they are empty share one state, and so their evaluations. A domain with equal nodes as one
-    that cannot hold the gang is not tried.
+    Nodes that are equal once they are empty share one state, and so their evaluations. A domain is not tried if its
+    nodes are equal to those of a domain that cannot hold the gang.
     """
 
     def __init__(self, problem: GangProblem, own_claims: Mapping[ObjectKey, str], evaluation: Evaluation) -> None:
@@ -132,7 +132,7 @@ class EmptiedDomains:
         return frozenset(name for name in usable if any(self._allowed(snapshot.node_infos[name])))
 
     def _allowed(self, node_info: NodeInfo) -> tuple[int, ...]:
-        """The number of units of each class that may use the node, whatever devices it has."""
+        """The number of units of each class that may use the node, with or without free devices."""
         return tuple(class_.allowed_on(node_info.node) for class_ in self._classes)
 
     def _kind(self, node_info: NodeInfo, kept: Mapping[str, Sequence[Result]]) -> Hashable:

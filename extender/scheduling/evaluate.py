@@ -95,7 +95,7 @@ def problem_for(
 
 
 def excluded_devices(node_info: NodeInfo, requirements: PodRequirements) -> int:
-    """The devices that the policy or the pod's annotation excludes, whatever the selectors match, as a bit mask."""
+    """The devices that the policy or the pod's annotation excludes, even if selectors match them, as a bit mask."""
     found = node_info.drift if requirements.policy.drift == "filter" else 0
     if requirements.expected_bytes:
         for bit in node_info.gpu_bits:

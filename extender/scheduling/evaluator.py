@@ -29,5 +29,5 @@ class Evaluator:
             self._masks.forget(name)
 
     def remembered(self) -> dict[str, int]:
-        """The number of entries per cache, for the metrics."""
-        return {"grants": len(self._placements), **self._masks.remembered()}
+        """The number of entries per cache."""
+        return {"placements": len(self._placements), **self._masks.remembered()}

@@ -20,9 +20,9 @@ class Gang:
     minimum: int  # members that must run together
     waiting: tuple[Pod, ...]  # members without a node, in rank order
     placed: Counter[str]  # node to number of members that are bound there
-    topology: str  # required, preferred or none; '' if no object and no annotation says
+    topology: str  # required, preferred or none; '' if neither an object nor an annotation sets it
     topology_label: str
-    timeout_seconds: float  # 0 if no object and no annotation says
+    timeout_seconds: float  # 0 if neither an object nor an annotation sets it
 
     @property
     def is_complete(self) -> bool:
@@ -102,7 +102,7 @@ def gang_of(pod: Pod, membership: Membership, snapshot: Snapshot) -> Gang:
 
 
 def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
-    """What the members say differently about their group, with two of them; '' if they agree."""
+    """How the members disagree about their group, with the names of two of them; '' if they agree."""
     first = members[0]
     for member in members:
         for one, other, what in zip(_says(first), _says(member), _ANNOTATIONS, strict=True):
@@ -113,7 +113,7 @@ def disagreement(key: GroupKey, members: Sequence[Pod]) -> str:
 
 
 def difference(pod: Pod, membership: Membership, snapshot: Snapshot) -> str:
-    """What the pod says differently about its gang than the first known member; '' if they agree, or for no gang."""
+    """How the pod and the first known member disagree about their gang; '' if they agree, or if there is no gang."""
     first = next(iter(snapshot.members.get(membership.key, {}).values()), pod)
     if first.membership is None or not (gang_minimum(membership, snapshot) or gang_minimum(first.membership, snapshot)):
         return ""

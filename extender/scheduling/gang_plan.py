@@ -11,9 +11,9 @@ from extender.scheduling.pod_requirements import PodRequirements
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeLimit:
-    """How many members of one kind a node has room for beside its devices, as kube-scheduler has shown.
+    """How many members of one kind fit on a node by CPU and everything else but devices, as kube-scheduler has shown.
 
-    Members with the same object count together.
+    Members that refer to the same object count together.
     """
 
     most: int  # on any node
@@ -43,7 +43,7 @@ class GangProblem:
     members: tuple[GangMember, ...]
     levels: tuple[str, ...]  # node labels, the nearest level first; a single node is nearer than all of them
     topology: str  # required: one domain of the nearest level; preferred: as near as possible; none: any nodes
-    topology_label: str = ""  # all members on one value of this label, whatever `topology` says; '' for no constraint
+    topology_label: str = ""  # all members on one value of this label, in every topology; '' for no constraint
     placed: Mapping[str, int] = field(default_factory=dict)  # node to number of members that are bound there
 
 

@@ -48,7 +48,7 @@ def plan_gang(
     rankings = RankingCache() if rankings is None else rankings
     memory = GangMemory() if memory is None else memory
     rooms = [NodeRooms(class_, snapshot, context, rankings, memory) for class_ in classes]
-    # Members without a choice of nodes first, then the largest, then those with fewer nodes: the others can give way.
+    # First members with a single possible node, then the largest, then those with fewer possible nodes.
     rooms.sort(key=lambda one: (not one.pinned and len(one.most) > 1, -one.size, len(one.most)))
     return _Planner(problem, snapshot, context, rooms, Steps(steps)).plan()
 
@@ -104,7 +104,7 @@ class _Planner:
             yield from sorted(equal, key=self._by_score) if len(equal) > 1 else equal
 
     def _distinct(self, domains: Iterable[Domain]) -> Iterator[Domain]:
-        """The domains without single nodes of a kind that was there before: they have equal room."""
+        """The domains; of single nodes of one kind, only the first, because they have equal room."""
         seen: set[Hashable] = set()
         for domain in domains:
             self._context.budget.check()
@@ -119,7 +119,7 @@ class _Planner:
     def _by_score(self, domain: Domain) -> tuple[float, object, object]:
         rooms = self._rooms[0]
         scores = (rooms.score[name] * rooms.most[name] for name in domain.nodes if name in rooms.most)
-        # The order of the nodes must not matter: so fsum, and the first node where regions have domains of one name.
+        # fsum, because the order of the nodes must not matter. The first node orders domains of one name.
         return -fsum(scores), natural(domain.name), natural(min(domain.nodes))
 
     # -- where in it -----------------------------------------------------------------------------------------

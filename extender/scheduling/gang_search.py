@@ -1,7 +1,7 @@
 """A complete search for a gang in one domain, for the gangs that do not fit with the preferred devices of each member.
 
-The search tries every node and every set of devices of every member, so it finds a plan if one exists. It ends at a
-number of steps. A step is one evaluation, also one that the memory has: so equal input gives equal plans.
+The search tries every node and every set of devices of every member, so it finds a plan if one exists. It ends after
+MAX_STEPS. Each evaluation is a step, even if the memory has its result, so that equal input gives equal plans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_STEPS = 2_000  # of one plan; an evaluation takes about 50 us
 
 
 class GaveUp(Exception):
-    """The steps are used up. Nothing is known about the rest."""
+    """The steps are used up, so a plan may or may not exist."""
 
 
 class Steps:
@@ -85,7 +85,7 @@ class GangSearch:
         return None
 
     def _choices(self, position: int) -> Iterator[bool]:
-        """Take one choice for a position after the other. The caller asks for the next one to undo the last."""
+        """Take the choices for a position, one in each iteration. The next iteration first undoes the last choice."""
         class_, unit, step = self._positions[position]
         rooms, names = self._classes[class_], self._names[class_]
         if step:

@@ -26,7 +26,7 @@ _ALL_DEVICES = 32  # a request of mode All counts as this many devices when unit
 
 
 class Admissible(NamedTuple):
-    """The nodes that a unit may use, whatever devices they have."""
+    """The nodes that a unit may use, with or without free devices."""
 
     nodes: frozenset[frozenset[str]]  # a node must be in all of them
     excluded: frozenset[str]
@@ -68,7 +68,7 @@ class UnitClass:
     pinned: dict[str, list[Unit]] = field(default_factory=dict)  # by node
 
     def allowed_on(self, node: Node) -> int:
-        """The number of units that may use the node, whatever devices it has."""
+        """The number of units that may use the node, with or without free devices."""
         if self.admissible is not None:
             return len(self.units) if self.admissible.allows(node) else 0
         return sum(unit.admissible.allows(node) for unit in self.pinned.get(node.name, ()))

@@ -36,11 +36,6 @@ class NodeClasses:
         """The number of nodes that are in a class."""
         return len(self._class_of)
 
-    @property
-    def unsorted(self) -> int:
-        """The number of changed nodes that `update` has not assigned yet."""
-        return len(self._unassigned)
-
     def number_of(self, name: str) -> int | None:
         """The number of the node's class; None for a node without a class."""
         found = self._class_of.get(name)

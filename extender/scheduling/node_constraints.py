@@ -1,6 +1,6 @@
 """The constraints of a pod on nodes that do not depend on what runs there: node selector, node affinity, taints.
 
-kube-scheduler decides by them, and by CPU and memory, before it asks Berth. They matter here only for nodes that
+kube-scheduler applies them, and CPU and memory, before it asks Berth. They matter here only for nodes that
 kube-scheduler may not name because of what runs there now.
 """
 
@@ -17,7 +17,7 @@ _KEPT = 16
 
 
 def may_run(pod: Pod, node: Node) -> bool:
-    """Whether the pod may run on the node as far as these constraints say."""
+    """Whether these constraints let the pod run on the node."""
     return all(selector.matches(node.name, node.labels) for selector in pod.node_selectors) and all(
         any(tolerates(toleration, taint) for toleration in pod.tolerations) for taint in node.taints
     )

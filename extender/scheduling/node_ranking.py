@@ -158,7 +158,7 @@ class NodeRanking:
         return max(found, key=lambda code: (found[code], code.name), default=None)
 
     @property
-    def groups(self) -> int:
+    def statuses(self) -> int:
         """The number of stored statuses."""
         return len(self._placements) + len(self._unschedulable)
 
@@ -171,8 +171,8 @@ class NodeRanking:
     def estimated_bytes(self) -> int:
         """The estimated memory of the ranking in bytes, without placements that it shares with other rankings."""
         specs = sum(len(spec.content) for spec in self.requirements.specs)
-        own = len(self._classes) * _NODE_BYTES + self.groups * _CLASS_BYTES if self._classes is not None else 0
-        statuses = self.groups * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
+        own = len(self._classes) * _NODE_BYTES + self.statuses * _CLASS_BYTES if self._classes is not None else 0
+        statuses = self.statuses * _STATUS_BYTES + len(self._unschedulable_by_text) * _UNSCHEDULABLE_BYTES
         return (
             _BASE_BYTES
             + specs
@@ -311,7 +311,7 @@ class NodeRanking:
         return self._ignores_identity(self.requirements, context)
 
     def _evaluate(self, number: int, node_info: NodeInfo, context: EvaluationContext) -> FilterStatus:
-        if self.groups >= self._cleanup_at:
+        if self.statuses >= self._cleanup_at:
             self._forget_vacant()
         status = self._store(number, evaluate(node_info, self.requirements.for_node(node_info.node), context))
         context.budget.mark_progress()
@@ -387,4 +387,4 @@ class NodeRanking:
             for number in [number for number in statuses if number not in self._nodes][:-kept]:
                 self._forget(number)
         self._unschedulable_by_text = {status.text: status for status in self._unschedulable.values()}
-        self._cleanup_at = self.groups + 2 * kept
+        self._cleanup_at = self.statuses + 2 * kept

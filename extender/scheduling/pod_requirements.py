@@ -317,20 +317,20 @@ def _requirements(
     resources = ExtendedResources(pod, extended) if extended else None
     domain = next((claim.spec.compute_domain for claim in claims.values() if claim.spec.compute_domain), "")
     return PodRequirements(
-        pending,
-        allocated,
-        tuple(promised.values()),
-        names,
-        specs,
-        tuple(classes.values()),
-        topology,
-        min_gbps,
-        key,
-        policy,
-        expected,
-        _group(pod, domain),
-        domain,
-        resources,
+        pending_claims=pending,
+        allocated_claims=allocated,
+        promised_claims=tuple(promised.values()),
+        claim_names=names,
+        specs=specs,
+        classes=tuple(classes.values()),
+        topology=topology,
+        min_gbps=min_gbps,
+        key=key,
+        policy=policy,
+        expected_bytes=expected,
+        group=_group(pod, domain),
+        compute_domain=domain,
+        extended=resources,
     )
 
 

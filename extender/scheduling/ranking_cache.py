@@ -18,6 +18,7 @@ class RankingCache:
 
     def __init__(self, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
+        # Not an LRUCache: that takes the size of an entry when it is stored, and rankings grow.
         self._rankings: OrderedDict[object, NodeRanking] = OrderedDict()
         self._evicted_evaluations = 0  # evaluations of evicted rankings
         self._calls = 0
@@ -61,9 +62,9 @@ class RankingCache:
         return self._evicted_evaluations + sum(ranking.evaluations for ranking in self._rankings.values())
 
     @property
-    def groups(self) -> int:
+    def statuses(self) -> int:
         """The number of statuses in all rankings."""
-        return sum(ranking.groups for ranking in self._rankings.values())
+        return sum(ranking.statuses for ranking in self._rankings.values())
 
     def clear(self) -> None:
         self._evicted_evaluations = self.evaluations

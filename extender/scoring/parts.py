@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from extender.allocation import UNUSED, FleetBaseline, NodeInfo, Problem, Solution
 from extender.fabric import bandwidth, best_gbps, links_inside
-from extender.model import WHOLE, RequestMix, counted, members, whole_units
+from extender.model import WHOLE, Quantity, RequestMix, amount_of_memory, counted, members, whole_units
 from extender.policy import Policy
 from extender.scoring.gradient import Host, fragment, quantised
 
 _GIB = 1 << 30
 _TIE = 1_000  # the weight of the best fit is this much smaller than that of the gradient
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 class ScorePart(NamedTuple):
@@ -122,29 +122,21 @@ def _headroom(choice: DeviceChoice, baseline: FleetBaseline, policy: Policy, exp
 
 def memory_bytes(node_info: NodeInfo, bit: int) -> int:
     """The total memory of a device in bytes; 0 if it publishes none."""
-    capacity = node_info.inventory.places[bit].device.capacity
-    return next((whole_units(capacity[name].value.nanos) for name in _MEMORY if name in capacity), 0)
+    return node_info.inventory.places[bit].device.memory_bytes
 
 
 def unclaimed_bytes(node_info: NodeInfo, bit: int) -> int:
     """Unclaimed memory of a device in bytes: its capacity minus the amounts of its shares."""
     place = node_info.inventory.places[bit]
     use = node_info.allocated_state.pools.get(node_info.inventory.pools[place.pool].key, UNUSED)
-    shares = use.shares.get(place.id.device, {})
-    for name in _MEMORY:
-        capacity = place.device.capacity.get(name)
-        if capacity is not None:
-            return whole_units(max(capacity.value.nanos - shares.get(name, 0), 0))
-    return 0
+    claimed = amount_of_memory(use.shares.get(place.id.device, {})) or 0
+    capacity = amount_of_memory(place.device.capacity)
+    return whole_units(max(capacity.value.nanos - claimed, 0)) if capacity is not None else 0
 
 
-def _wanted_bytes(amounts: object) -> int:
-    assert hasattr(amounts, "get")
-    for name in _MEMORY:
-        amount = amounts.get(name)
-        if amount is not None:
-            return whole_units(amount.nanos)
-    return 0
+def _wanted_bytes(amounts: Mapping[str, Quantity]) -> int:
+    amount = amount_of_memory(amounts)
+    return whole_units(amount.nanos) if amount is not None else 0
 
 
 def _fragmentation(choice: DeviceChoice, baseline: FleetBaseline) -> ScorePart | None:
@@ -173,7 +165,7 @@ def _left(node_info: NodeInfo, bit: int) -> int:
     place = node_info.inventory.places[bit]
     shares = node_info.allocated_state.pools[node_info.inventory.pools[place.pool].key].shares[place.id.device]
     total = memory_bytes(node_info, bit)
-    used = whole_units(max((shares.get(name, 0) for name in _MEMORY), default=0))
+    used = whole_units(amount_of_memory(shares) or 0)
     return WHOLE * max(total - used, 0) // total if total else 0
 
 
@@ -212,8 +204,8 @@ def stranded(left: list[int], baseline: FleetBaseline) -> float:
 
 
 @lru_cache(maxsize=4096)  # thousands of nodes have a few dozen different amounts left
-def _stranded(left: tuple[int, ...], demand: RequestMix) -> float:
-    return fragment(Host("", 0, 0, left), demand)
+def _stranded(left: tuple[int, ...], mix: RequestMix) -> float:
+    return fragment(Host("", 0, 0, left), mix)
 
 
 def _links_left(choice: DeviceChoice, baseline: FleetBaseline) -> tuple[float | None, str]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from extender.allocation import EVERYTHING, UNUSED, CounterKey, NodeInfo, Problem, Solution, attribute_values, left_of
 from extender.fabric import ranked
-from extender.model import Device, DeviceRequest, members
+from extender.model import Device, DeviceRequest, amount_of_memory, members
 from extender.policy import Policy
 from extender.scoring.parts import troubled_devices
 
 _MAX_SETS = 256  # most preferred sets on one node; enough for all sets of 4 out of 10 GPUs
-_MEMORY = ("memory", "gpu.nvidia.com/memory")
 
 
 class ByTopology:
@@ -101,8 +100,9 @@ class ByTopology:
         place = self._node_info.inventory.places[bit]
         use = self._node_info.allocated_state.pools.get(self._node_info.inventory.pools[place.pool].key, UNUSED)
         shares = use.shares.get(place.id.device)
-        memory = next((place.device.capacity[n].value.nanos for n in _MEMORY if n in place.device.capacity), 0)
-        used = max((shares or {}).get(n, 0) for n in _MEMORY) if shares else 0
+        capacity = amount_of_memory(place.device.capacity)
+        memory = capacity.value.nanos if capacity is not None else 0
+        used = (amount_of_memory(shares) or 0) if shares else 0
         return (
             self._troubled >> bit & 1,
             shares is None,

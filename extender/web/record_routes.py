@@ -34,7 +34,7 @@ _NO_CONTENT = 204
 
 
 class Records:
-    """Takes batches of records, and passes them to `take`.
+    """Authenticates and decodes batches of records, and passes them to `take`.
 
     `counts` maps the HTTP status of answers, as text, to the number of requests; requests with records of an unknown
     version count as `version`. A caller may pass its own counter.

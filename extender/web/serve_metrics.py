@@ -11,7 +11,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
     MetricSource(
         "berth_nodes_unbuilt",
         GAUGE,
-        "Nodes whose view cannot be built; Berth keeps their last view",
+        "Nodes whose NodeInfo cannot be built; Berth keeps their last NodeInfo",
         lambda s: len(s.cache.failed_nodes),
     ),
     MetricSource("berth_slices", GAUGE, "ResourceSlices in the cache", lambda s: len(s.cache.store.slices)),
@@ -63,7 +63,7 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_verdicts",
         GAUGE,
         "Remembered evaluations, one per pod requirements and distinct state of a node",
-        lambda s: s.filter_service.rankings.groups,
+        lambda s: s.filter_service.rankings.statuses,
     ),
     MetricSource(
         "berth_evaluations_total",
@@ -141,13 +141,13 @@ METRICS: tuple[MetricSource[Service], ...] = (
         "berth_claims_deallocated_total",
         COUNTER,
         "Claims deallocated because their pod cannot run on the nodes of the allocation",
-        lambda s: s.orphans.deallocated,
+        lambda s: s.orphans.unsuitable,
     ),
     MetricSource(
         "berth_claims_collected_total",
         COUNTER,
         "Claims deallocated because Berth's allocation was never reserved",
-        lambda s: s.orphans.collected,
+        lambda s: s.orphans.unreserved,
     ),
     MetricSource(
         "berth_extended_claims_removed_total",
@@ -171,13 +171,13 @@ METRICS: tuple[MetricSource[Service], ...] = (
     MetricSource(
         "berth_records_lost_total",
         COUNTER,
-        "Records dropped before the console took them",
+        "Records dropped before the console accepted them",
         lambda s: s.outbox.lost if s.outbox is not None else 0.0,
     ),
     MetricSource(
         "berth_records_failures_total",
         COUNTER,
-        "Batches of records that the console did not take",
+        "Batches of records that the console did not accept",
         lambda s: s.outbox.failures if s.outbox is not None else 0.0,
     ),
 )

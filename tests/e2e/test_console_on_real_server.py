@@ -20,7 +20,7 @@ from tests.test_records import batch
 pytestmark = [
     needs("kubectl"),
     pytest.mark.timeout(300),
-    # urllib leaves closed sockets to the orphan collector when a poll is refused.
+    # urllib leaves closed sockets to the garbage collector if a connection is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 Json = dict

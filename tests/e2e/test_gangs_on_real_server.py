@@ -21,7 +21,7 @@ from tests.process_worlds import free_port
 pytestmark = [
     needs(),
     pytest.mark.timeout(1800),
-    # urllib leaves closed sockets to the orphan collector when a poll is refused.
+    # urllib leaves closed sockets to the garbage collector if a connection is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

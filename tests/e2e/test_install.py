@@ -24,7 +24,7 @@ def test_first_pod_is_bound_by_the_service_account(tmp_path: Path) -> None:
         lines = "".join((tmp_path / f"{name}.log").read_text() for name in ("berth", "berth-console")).splitlines()
         # The console may start after Berth, as the pods of a cluster start in any order.
         warned = [
-            line for line in lines if '"level": "warning"' in line and "the console does not take records" not in line
+            line for line in lines if '"level": "warning"' in line and "the console does not accept records" not in line
         ]
         assert not warned, lines
         assert not any("forbidden" in line for line in lines), lines

@@ -20,7 +20,7 @@ from tests.e2e.control_plane import ROOT, ControlPlane, needs
 pytestmark = [
     needs(),
     pytest.mark.timeout(900),
-    # urllib leaves closed sockets to the orphan collector when a poll is refused.
+    # urllib leaves closed sockets to the garbage collector if a connection is refused.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

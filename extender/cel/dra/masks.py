@@ -97,6 +97,7 @@ class Masks:
     ) -> None:
         self._dialect = dialect
         self._compiled: LRUCache[str, _Compiled] = LRUCache(selector_bytes, getsizeof=attrgetter("size"))
+        # Not an LRUCache: that takes the size of an entry when it is stored, and these entries grow and shrink.
         self._masks: OrderedDict[str, _ExpressionMasks] = OrderedDict()
         self._limit_bytes = mask_bytes
         self._bytes = 0

@@ -9,8 +9,7 @@ import re
 from typing import Any
 
 from extender.sandbox.apiserver.status_errors import ApiError, invalid
-
-Json = dict[str, Any]
+from extender.wire import Json
 
 _RESOURCE = "resourceclaims"
 _MAX_RESERVED, _MAX_RESULTS, _MAX_CONFIG, _MAX_CONDITIONS = 256, 32, 64, 4

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from extender.cluster import now_rfc3339
 from extender.sandbox.apiserver import claim_validation, patch
 from extender.sandbox.apiserver.status_errors import ApiError, conflict, invalid, not_found
-from extender.sandbox.apiserver.versioned_store import Json, Key, ObjectStore
+from extender.sandbox.apiserver.versioned_store import Key, ObjectStore
+from extender.wire import Json
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PREFIX_LENGTH = 58  # the API server cuts generateName so that five more letters fit

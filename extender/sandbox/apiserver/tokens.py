@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from extender.sandbox.apiserver.versioned_store import Json
+from extender.wire import Json
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path, no password
 _API = "https://kubernetes.default.svc"  # the default audience of tokens and of reviews

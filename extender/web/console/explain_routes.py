@@ -18,9 +18,8 @@ from extender.diagnosis import Scenario, devices_of
 from extender.model import BerthError, ObjectKey, Result, WireError, shown
 from extender.policy import Policy, faults_of, load_policy
 from extender.web.asgi import Answer, BodyReader, Receive, Scope, TooLarge, TooManyBodies, problem
-from extender.wire import hypothetical_pods, json_value
+from extender.wire import Json, hypothetical_pods, json_value
 
-Json = dict[str, Any]
 _MAX_BODY = 1024 * 1024  # bytes; etcd stores objects of at most 1.5 MiB
 
 

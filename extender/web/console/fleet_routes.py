@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
@@ -13,7 +12,6 @@ from fastapi.responses import Response, StreamingResponse
 
 from extender.console import MOST_WATCHERS, Console, to_json
 
-Json = dict[str, Any]
 _LEAST_COMPRESSED = 16 * 1024  # bytes; a smaller answer is sent as it is
 
 

@@ -18,15 +18,15 @@ from tests.running_berth import Berthing, berthing, claim, pod
 
 
 class World:
-    """A teller of its own beside the console's: the console's hears nothing, as no filter is asked."""
+    """An event recorder beside that of the console, which gets no record because nothing sends a filter request."""
 
     def __init__(self, b: Berthing, client: ApiClient, remembered: int) -> None:
         self.now = 1000.0
         self.b = b
-        self.journal = DecisionHistory()
+        self.history = DecisionHistory()
         self.listed = asyncio.Event()
         self.event_recorder = EventRecorder(
-            b.console.explainer, self.journal, Writer(client, "test"), lambda: self.now, remembered
+            b.console.explainer, self.history, Writer(client, "test"), lambda: self.now, remembered
         )
 
     async def run(self) -> None:
@@ -46,7 +46,7 @@ class World:
         key = ObjectKey("default", name)
         found = self.b.cluster.store.get("pods", ("default", name))
         uid = found["metadata"]["uid"] if found is not None else f"uid-{name}"
-        self.journal.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
+        self.history.record_attempt(Attempted(key, uid, Attempt("now", 0, 1, ((reason, 1),))))
         self.event_recorder.unschedulable(key, uid)
 
     def pods_with_events(self) -> list[str]:
@@ -54,7 +54,7 @@ class World:
 
 
 @asynccontextmanager
-async def telling(remembered: int = 100) -> AsyncIterator[World]:
+async def recording(remembered: int = 100) -> AsyncIterator[World]:
     async with berthing({"n1": "t4-4"}) as b, ApiClient(Credentials(b.api, None, lambda: None)) as client:
         world = World(b, client, remembered)
         world.listed.set()
@@ -67,7 +67,7 @@ async def telling(remembered: int = 100) -> AsyncIterator[World]:
 
 
 async def test_one_event_for_each_reason_and_at_most_one_a_minute() -> None:
-    async with telling() as w:
+    async with recording() as w:
         await w.waits("p")
         for reason in ("in use", "in use", "tainted"):
             w.refused("p", reason)
@@ -98,7 +98,7 @@ async def test_no_event_before_everything_is_listed() -> None:
 
 
 async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> None:
-    async with telling() as w:
+    async with recording() as w:
         w.refused("early")  # the record was faster than the watch
         await w.waits("other")
         w.refused("other")
@@ -109,7 +109,7 @@ async def test_a_pod_that_the_watch_shows_later_has_its_event_in_the_end() -> No
 
 
 async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
-    async with telling() as w:
+    async with recording() as w:
         await w.waits("p", 1)
         w.refused("p")
         await w.waits("other")
@@ -130,7 +130,7 @@ async def test_a_pod_that_fits_gets_an_event_when_it_no_longer_fits() -> None:
 
 
 async def test_pods_are_remembered_up_to_a_limit() -> None:
-    async with telling(remembered=2) as w:
+    async with recording(remembered=2) as w:
         for name in ("a", "b", "c"):
             await w.waits(name)
         w.listed.clear()
@@ -140,7 +140,7 @@ async def test_pods_are_remembered_up_to_a_limit() -> None:
 
 
 async def test_an_event_that_cannot_be_written_harms_nothing() -> None:
-    async with telling() as w:
+    async with recording() as w:
 
         async def refuse(method: str, path: str) -> ApiError | None:
             return ApiError(403, "Forbidden", "events are forbidden") if path.endswith("/events") and refusing else None
