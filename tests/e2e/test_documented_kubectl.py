@@ -19,12 +19,12 @@ WITHOUT_KUBELET = {
     "port-forward": "pod is not running|unable to forward|no pods|timed out",
     "rollout undo": "no rollout history found|rolled back|not found|skipped",
     "kubectl wait": "timed out waiting for the condition",
-    "kubectl logs": "does not have a host assigned|ContainerCreating|not found|dial tcp|no such host",
 }
 LIMITS = {
     "rollout status": ["--timeout=2s"],
     "port-forward": ["--pod-running-timeout=2s"],
     "kubectl wait": ["--timeout=1s"],
+    "kubectl delete -f": ["--wait=false"],
 }
 
 
