@@ -113,3 +113,9 @@ def test_the_kustomization_offers_every_component() -> None:
     offered = yaml.safe_load(text.replace("# - ", "- "))["components"]
     assert {name.removeprefix("components/") for name in offered} | {"mutating-v1beta1"} == set(COMPONENTS)
     assert yaml.safe_load(text)["components"] is None, "nothing is on as delivered"
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_every_component_is_documented(name: str) -> None:
+    table = (MANIFESTS.parent / "docs" / "install.md").read_text().split("## Components")[1].split("\n## ")[0]
+    assert f"`{name}`" in table
