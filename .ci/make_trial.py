@@ -34,7 +34,8 @@ def _one(name: str, machine: Machine) -> list[dict[str, Any]]:
     node = node_object(name, machine, {"type": "kwok"})
     node["metadata"]["annotations"] = {"kwok.x-k8s.io/node": "fake"}
     node["spec"] = {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]}
-    node["status"] = {**node["status"], "capacity": dict(node["status"]["allocatable"])}
+    room = node["status"]["allocatable"]
+    node["status"] = {"allocatable": room, "capacity": dict(room)}  # KWOK writes the conditions
     live = fabric_slice(name, machine)
     for device in live["spec"]["devices"]:
         for taint in device["taints"]:
