@@ -1,6 +1,6 @@
 # Two stages: the wheel is built and installed exactly as tests/test_packaging.py does it. Nothing is installed whose
 # hash does not stand in constraints.txt, the build tools included.
-FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
+FROM docker.io/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md ./
 COPY extender ./extender
@@ -11,7 +11,7 @@ RUN python -m venv /opt/build \
  && python -m venv /opt/berth \
  && /opt/berth/bin/pip install --no-cache-dir --no-index --find-links /wheels "$(echo /dist/*.whl)[traces]"
 
-FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
+FROM docker.io/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 COPY --from=build /opt/berth /opt/berth
 ENV PATH=/opt/berth/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532

@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 .PHONY: help run picture test check properties oracle bench bench-allocation bench-gangs bench-cel bench-quality \
 	bench-gang-quality bench-e2e bench-gangs-e2e bench-hostile soak install-time chaos fuzz e2e pins release-check image \
-	clean
+	push clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -98,8 +98,17 @@ release-check: $(STAMP) ## test the wheel alone; check versions and licences; wr
 	BERTH_CLEAN_INSTALL=1 $(BIN)/pytest tests/test_packaging.py
 	$(BIN)/python .ci/release_check.py
 
-image: ## build the container image
-	docker build -t berth:$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' extender/__init__.py) .
+# The image's name and tag as the manifests have them, and the program that builds it.
+IMAGES := manifests/images/kustomization.yaml
+FIELDS := ^- {name: berth, newName: \([^,]*\), newTag: \([^,}]*\)}$$
+IMAGE = $(or $(shell sed -n 's/$(FIELDS)/\1:\2/p' $(IMAGES)),$(error $(IMAGES) has no line {name: berth, …, newTag: …}))
+ENGINE ?= docker
+image: ## build the container image that manifests/images names (ENGINE=podman)
+	$(ENGINE) build --tag $(IMAGE) .
+
+push: ## push the container image to the registry that manifests/images names (ENGINE=podman)
+	@case $(IMAGE) in */*) ;; *) echo "$(IMAGES): newName of berth names no registry: $(IMAGE)" >&2; exit 2;; esac
+	$(ENGINE) push $(IMAGE)
 
 clean: ## remove the files that the targets made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench-results

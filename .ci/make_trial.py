@@ -1,4 +1,4 @@
-"""Writes manifests/overlays/trial/fleet.yaml: the sandbox's machines as nodes and slices of a real cluster."""
+"""Writes manifests/components/trial/fleet.yaml: the sandbox's machines as nodes and slices of a real cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from extender.sandbox import carried_machines, fabric_slice
 from extender.sandbox.machines import Machine, gpu_slice, node_object
 from extender.sandbox.sandbox_cluster import GPU_CLASS
 
-FILE = Path(__file__).parents[1] / "manifests" / "overlays" / "trial" / "fleet.yaml"
+FILE = Path(__file__).parents[1] / "manifests" / "components" / "trial" / "fleet.yaml"
 FLEET = {"hgx-h100-8": 2, "a100-pcie-8-bridged": 2, "dgx1-v100": 1, "l40s-8-pix": 1, "t4-4": 2}
 HEAD = (
     "# Made by .ci/make_trial.py: nodes that no machine stands behind, kept ready by KWOK, "
@@ -34,7 +34,8 @@ def _one(name: str, machine: Machine) -> list[dict[str, Any]]:
     node = node_object(name, machine, {"type": "kwok"})
     node["metadata"]["annotations"] = {"kwok.x-k8s.io/node": "fake"}
     node["spec"] = {"taints": [{"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}]}
-    node["status"] = {**node["status"], "capacity": dict(node["status"]["allocatable"])}
+    room = node["status"]["allocatable"]
+    node["status"] = {"allocatable": room, "capacity": dict(room)}  # KWOK writes the conditions
     live = fabric_slice(name, machine)
     for device in live["spec"]["devices"]:
         for taint in device["taints"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import uuid
 from email.message import Message
 from importlib import metadata
 from pathlib import Path
@@ -37,12 +38,20 @@ def licence(one: metadata.Distribution) -> str:
     return named or next(iter(text.strip().splitlines()), "")
 
 
+def bill(components: list[dict[str, object]]) -> dict[str, object]:
+    """The bill of materials. Its serial number, without which it could not be signed, comes from its content."""
+    number = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(components))
+    head = {"bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": number.urn, "version": 1}
+    return {**head, "components": components}
+
+
 def main() -> int:
     found: dict[str, metadata.Distribution] = {}
     needed("berth", found)
     pins = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins.items()}
-    problems, rows, components = [], [], []
+    problems, rows = [], []
+    components: list[dict[str, object]] = []
     for name, one in sorted(found.items()):
         kind = licence(one)
         if name != "berth" and pins.get(name) != one.version:
@@ -62,9 +71,7 @@ def main() -> int:
     folder = ROOT / "dist"
     folder.mkdir(exist_ok=True)
     (folder / "licences.txt").write_text("\n".join(rows) + "\n")
-    (folder / "sbom.json").write_text(
-        json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": components}, indent=1)
-    )
+    (folder / "sbom.json").write_text(json.dumps(bill(components), indent=1))
     print(f"{len(rows)} distributions; dist/licences.txt, dist/sbom.json")
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -19,8 +20,8 @@ import yaml
 from tests.e2e.control_plane import ROOT, ControlPlane, missing
 from tests.process_worlds import free_port
 
-OVERLAY = "manifests/overlays/trial"
-EXAMPLE = f"{OVERLAY}/example.yaml"
+FOLDERS = ("manifests/", "manifests/components/trial")
+EXAMPLE = f"{FOLDERS[1]}/example.yaml"
 
 
 class Installation:
@@ -103,7 +104,8 @@ class Installation:
 def install(plane: ControlPlane, folder: Path) -> Installation:
     """Every step, with its seconds."""
     done = Installation(plane, folder)
-    done.step(f"kubectl apply -k {OVERLAY}", lambda: done.kubectl("apply", "-k", OVERLAY))
+    for manifests in FOLDERS:
+        done.step(f"kubectl apply -k {manifests}", partial(done.kubectl, "apply", "-k", manifests))
     done.step("the pods start: berth, kube-scheduler and the console", done.start_pods)
     done.step(f"kubectl apply -f {EXAMPLE}", lambda: done.kubectl("apply", "-f", EXAMPLE))
     done.step("the first pod is bound", lambda: plane.wait(done.bound, 120))

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import yaml
 
 MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
+KUBECTL = Path(os.environ.get("BERTH_KUBE_BIN", "")) / "kubectl"
+needs_kubectl = pytest.mark.skipif(not KUBECTL.is_file(), reason="BERTH_KUBE_BIN names no folder with kubectl")
+COMPONENTS = sorted(path.parent.name for path in (MANIFESTS / "components").glob("*/kustomization.yaml"))
+# Of these a cluster takes one: the versions of a cluster and of an API.
+ALTERNATIVES = ({"kubernetes-1.34", "kubernetes-1.35"}, {"mutating", "mutating-v1beta1"})
+PAIRS = [pair for pair in combinations(COMPONENTS, 2) if set(pair) not in ALTERNATIVES]
+
+
+def rendered(folder: Path, *components: str) -> str:
+    """The base with these components in this order, as kubectl renders it. `folder` is for its kustomization."""
+    names = [os.path.relpath(MANIFESTS / "components" / name, folder) for name in components]
+    base = os.path.relpath(MANIFESTS / "base", folder)
+    made = {"kind": "Kustomization", "resources": [base], "components": names}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(made))
+    done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{components}: {done.stderr}"
+    return done.stdout
 
 
 def script(name: str) -> ModuleType:

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from extender.agent import Reader, SlicePublisher
+from extender.agent import Liveness, Reader, SlicePublisher
 from extender.agent.agent_slice import quantize
 from extender.agent.reader import sysfs_numa
 from extender.cluster import ApiClient, Credentials
@@ -199,6 +200,45 @@ async def test_hanging_call_makes_the_reading_stale_and_heals() -> None:
         assert published(cluster) is not None
 
 
+def kubelet(agent: SlicePublisher) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(Liveness(agent))  # type: ignore[arg-type]  # httpx types ASGI more narrowly
+    return httpx.AsyncClient(transport=transport, base_url="http://agent")
+
+
+async def test_the_liveness_probe_fails_while_nvml_hangs() -> None:
+    """Only a new process can call NVML again."""
+    nvml = FakeNvml(MACHINES["t4-4"])
+    async with publishing(nvml, deadline_seconds=0.01) as (_, agent), kubelet(agent) as client:
+
+        async def status() -> int:
+            await agent.step()
+            return (await client.get("/livez")).status_code
+
+        async def fails() -> bool:
+            return await status() == 503
+
+        async def succeeds() -> bool:
+            return await status() == 200
+
+        nvml.hang = threading.Event()
+        await eventually(fails, "kubelet restarts the agent")
+        assert (await client.get("/livez")).text.startswith("NVML has not answered for ")
+        nvml.hang.set()
+        await eventually(succeeds, "the read has returned")
+        assert (await client.get("/metrics")).status_code == 404
+        assert (await client.post("/livez")).status_code == 405
+
+
+async def test_a_missing_driver_is_no_reason_to_restart_the_agent() -> None:
+    nvml = FakeNvml(MACHINES["t4-4"])
+    nvml.broken.add("nvmlInit")
+    async with publishing(nvml) as (_, agent), kubelet(agent) as client:
+        for _ in range(20):
+            await agent.step()
+        assert agent.stale
+        assert (await client.get("/livez")).text == "ok"
+
+
 async def test_wiped_slice_is_put_back_and_a_lost_gpu_leaves() -> None:
     nvml = FakeNvml(MACHINES["t4-4"])
     async with publishing(nvml) as (cluster, agent):
@@ -328,6 +368,8 @@ async def test_the_command_ends_on_sigterm(tmp_path: Path) -> None:
             "n",
             "--kubeconfig",
             str(tmp_path / "kubeconfig"),
+            "--probes",
+            "127.0.0.1:0",
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None

@@ -17,7 +17,7 @@ from tests.manifests import MANIFESTS, container_of, objects_of, option, script,
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")]
+    ("file", "name"), [("base/scheduler.yaml", "berth-scheduler"), ("components/separate/berth.yaml", "berth")]
 )
 def test_records_reach_the_console_with_a_token_for_it_alone(file: str, name: str) -> None:
     """URL, Service, port, audience and account of sender and receiver are the same; and no pod waits for the
@@ -60,7 +60,7 @@ def test_kustomizations_name_files_that_exist(path: Path) -> None:
     found = yaml.safe_load(path.read_text())
     for name in [
         *found.get("resources", []),
-        *found.get("components", []),
+        *(found.get("components") or []),
         *(p["path"] for p in found.get("patches", []) if "path" in p),
     ]:
         target = path.parent / name
@@ -76,10 +76,10 @@ def test_scheduler_configurations_are_one() -> None:
         for o in yaml.safe_load_all((MANIFESTS / "base" / "scheduler-config.yaml").read_text())
     ]
     assert carried == written
-    for overlay, host in (("mtls", "127.0.0.1"), ("separate", "berth-verbs.berth-system.svc")):
+    for component, host in (("mtls", "127.0.0.1"), ("separate", "berth-verbs.berth-system.svc")):
         (secured,) = [
             yaml.safe_load(o["data"]["berth-scheduler.yaml"])
-            for o in yaml.safe_load_all((MANIFESTS / "overlays" / overlay / "scheduler-config.yaml").read_text())
+            for o in yaml.safe_load_all((MANIFESTS / "components" / component / "scheduler-config.yaml").read_text())
         ]
         for extender in secured["extenders"]:
             assert extender.pop("enableHTTPS")
@@ -104,11 +104,11 @@ def test_no_key_stands_twice(path: Path) -> None:
         assert document
 
 
-def test_separate_overlay_runs_the_same_berth() -> None:
+def test_the_component_separate_runs_the_same_berth() -> None:
     """Copied because a patch cannot move a container: what must not differ is compared."""
     base = container_of("base/scheduler.yaml", "berth-scheduler", "berth")
-    apart = container_of("overlays/separate/berth.yaml", "berth", "berth")
-    secured = container_of("overlays/mtls/scheduler.yaml", "berth-scheduler", "berth")
+    apart = container_of("components/separate/berth.yaml", "berth", "berth")
+    secured = container_of("components/mtls/scheduler.yaml", "berth-scheduler", "berth")
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
     assert all(apart[key] == base[key] for key in ("resources", "securityContext", *probes))
     assert not set(probes) & set(secured), "probes have an address of their own, without TLS"
@@ -118,11 +118,11 @@ def test_separate_overlay_runs_the_same_berth() -> None:
 
 def test_the_console_with_tls_is_the_same_console() -> None:
     base = container_of("base/console.yaml", "berth-console", "console")
-    secured = container_of("overlays/mtls/console.yaml", "berth-console", "console")
+    secured = container_of("components/mtls/console.yaml", "berth-console", "console")
     assert set(base["args"]) <= set(secured["args"])
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert secured[probe] == {"httpGet": {"scheme": "HTTPS"}}
-    secrets = {v["secret"]["secretName"] for v in spec_of("overlays/mtls/console.yaml", "berth-console")["volumes"]}
+    secrets = {v["secret"]["secretName"] for v in spec_of("components/mtls/console.yaml", "berth-console")["volumes"]}
     assert secrets == {"berth-console-tls"}, "with the certificate of the verbs it could speak as kube-scheduler does"
 
 
@@ -133,10 +133,12 @@ def test_trial_fleet_is_what_the_machines_make() -> None:
 
 def test_prometheus_asks_both_processes() -> None:
     """Monitors, containers, options and NetworkPolicies name the same ports; alerts name the jobs that these make."""
-    monitors = {o["kind"]: o for o in yaml.safe_load_all((MANIFESTS / "overlays/prometheus/monitor.yaml").read_text())}
+    monitors = {
+        o["kind"]: o for o in yaml.safe_load_all((MANIFESTS / "components/prometheus/monitor.yaml").read_text())
+    }
     (serve,) = monitors["PodMonitor"]["spec"]["podMetricsEndpoints"]
     selected = monitors["PodMonitor"]["spec"]["selector"]["matchExpressions"][0]["values"]
-    for file, name in (("base/scheduler.yaml", "berth-scheduler"), ("overlays/separate/berth.yaml", "berth")):
+    for file, name in (("base/scheduler.yaml", "berth-scheduler"), ("components/separate/berth.yaml", "berth")):
         container = container_of(file, name, "berth")
         port = next(p["containerPort"] for p in container["ports"] if p["name"] == serve["port"])
         assert option(container, "--probes") == f"0.0.0.0:{port}"
@@ -152,14 +154,57 @@ def test_prometheus_asks_both_processes() -> None:
     container = container_of("base/console.yaml", "berth-console", "console")
     port = next(p["containerPort"] for p in container["ports"] if p["name"] == target)
     assert option(container, "--listen") == f"0.0.0.0:{port}"
-    alerts = (MANIFESTS / "overlays/prometheus/rules.yaml").read_text()
+    alerts = (MANIFESTS / "components/prometheus/rules.yaml").read_text()
     pods = monitors["PodMonitor"]["metadata"]
     jobs = {f"{pods['namespace']}/{pods['name']}", service["metadata"]["name"]}  # as the operator names them
     assert set(re.findall(r'job="([^"]+)"', alerts)) == jobs
 
 
+def test_every_port_is_open_to_named_clients_only() -> None:
+    """No NetworkPolicy lets every pod in."""
+    policies = [
+        policy
+        for file in ("base/scheduler.yaml", "base/console.yaml", "base/agent.yaml", "components/separate/berth.yaml")
+        for policy in objects_of(file, "NetworkPolicy").values()
+    ]
+    assert len(policies) == 4
+    for policy in policies:
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        for rule in policy["spec"].get("ingress", ()):
+            (source,) = rule["from"]
+            assert all(selector for selector in source.values()), "an empty selector is every pod"
+
+
+def test_the_pages_need_a_token_as_delivered() -> None:
+    console = container_of("base/console.yaml", "berth-console", "console")
+    mount = next(m for m in console["volumeMounts"] if m["name"] == "page-token")
+    assert option(console, "--page-token-file") == f"{mount['mountPath']}/token"
+    volumes = {v["name"]: v for v in spec_of("base/console.yaml", "berth-console")["volumes"]}
+    assert volumes["page-token"]["secret"] == {"secretName": "berth-page-token", "optional": True}
+
+
+def test_the_agent_is_probed_and_outlives_workloads() -> None:
+    spec = objects_of("base/agent.yaml", "DaemonSet")["berth-agent"]["spec"]["template"]["spec"]
+    (agent,) = spec["containers"]
+    ports = {port["name"]: port["containerPort"] for port in agent["ports"]}
+    assert option(agent, "--probes") == f"0.0.0.0:{ports[agent['livenessProbe']['httpGet']['port']]}"
+    assert objects_of("base/agent.yaml", "PriorityClass")[spec["priorityClassName"]]["value"] >= 1_000_000_000
+
+
+def test_the_admission_policies_start_with_warnings() -> None:
+    """Nothing of the component rejects a request before the user says so."""
+    bindings = objects_of("components/admission/policies.yaml", "ValidatingAdmissionPolicyBinding")
+    assert [set(binding["spec"]["validationActions"]) for binding in bindings.values()] == [{"Warn", "Audit"}] * 2
+    files = yaml.safe_load((MANIFESTS / "components/admission/kustomization.yaml").read_text())["resources"]
+    texts = [(MANIFESTS / "components/admission" / file).read_text() for file in files]
+    kinds = {obj["kind"] for text in texts for obj in yaml.safe_load_all(text)}
+    assert kinds == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    kyverno = objects_of("components/admission/kyverno.yaml", "ClusterPolicy")
+    assert {policy["spec"]["validationFailureAction"] for policy in kyverno.values()} == {"Audit"}
+
+
 def test_every_container_is_confined() -> None:
-    for file in ("base/scheduler.yaml", "base/console.yaml", "base/agent.yaml", "overlays/separate/berth.yaml"):
+    for file in ("base/scheduler.yaml", "base/console.yaml", "base/agent.yaml", "components/separate/berth.yaml"):
         for obj in yaml.safe_load_all((MANIFESTS / file).read_text()):
             if obj["kind"] not in ("Deployment", "DaemonSet"):
                 continue
@@ -181,7 +226,7 @@ def test_dashboard_and_alerts_use_metrics_that_exist() -> None:
     parts = {r.name: by_kind[r.kind] for r in readings if r.kind in by_kind}
     known = {reading.name for reading in readings} | {f"{name}_{part}" for name, some in parts.items() for part in some}
     for file in ("rules.yaml", "dashboard.yaml"):
-        text = (MANIFESTS / "overlays" / "prometheus" / file).read_text()
+        text = (MANIFESTS / "components" / "prometheus" / file).read_text()
         used = set(re.findall(r"\bberth_[a-z_]+", text))
         assert used, used - known
         assert used <= known, used - known

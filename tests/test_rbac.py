@@ -238,6 +238,16 @@ def test_table_of_rights_is_what_the_manifests_make() -> None:
     assert made.FILE.read_text() == made.written(), "run .ci/make_rights.py"
 
 
+def test_the_table_of_rights_leaves_no_manifest_out() -> None:
+    given = {"ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+    files = {
+        path.name
+        for path in MANIFESTS.rglob("*.yaml")
+        if given & {obj["kind"] for obj in yaml.safe_load_all(path.read_text())}
+    }
+    assert files == {"rbac.yaml", "agent.yaml"}
+
+
 def test_agent_may_do_what_it_does_and_no_more() -> None:
     source = inspect.getsource(agent_module)
     used = {

@@ -17,6 +17,7 @@ _PATH = "/apis/resource.k8s.io/v1/resourceslices"
 _ROUND_SECONDS = 10.0  # a scan of eight GPUs takes a fraction of a second
 _HEARTBEAT_MINUTES = 5  # 17 writes a second on 5,000 nodes
 _DEADLINE_SECONDS = 20.0  # the first call after a boot may take 8 s; a call that takes longer hangs
+_HUNG_ROUNDS = 6  # without an answer: three minutes
 
 
 class SlicePublisher:
@@ -36,11 +37,17 @@ class SlicePublisher:
         self._deadline = deadline_seconds
         self._minute = minute
         self._pending: asyncio.Future[tuple[Reading, ...]] | None = None
+        self._unanswered = 0  # rounds in which the pending read did not return
         self._published: tuple[Reading, ...] = ()
         self._answered: tuple[Json, Json] | None = None  # the last spec sent, and the spec that the server stored
         self._log = structlog.get_logger("berth.agent")
         self.writes = 0
         self.stale = False
+
+    @property
+    def hung(self) -> str:
+        """A sentence if one read has not returned for six rounds, else ''. Only a new process can read again."""
+        return f"NVML has not answered for {self._unanswered} rounds" if self._unanswered >= _HUNG_ROUNDS else ""
 
     async def run(self) -> None:
         """Read and publish every round until cancelled."""
@@ -68,13 +75,14 @@ class SlicePublisher:
             async with asyncio.timeout(self._deadline):
                 found = await asyncio.shield(self._pending)
         except TimeoutError:
+            self._unanswered += 1
             self._set_stale(stale=True, why="NVML did not answer in time")
             return None
         except Exception as error:  # noqa: BLE001 - NVML's own error class is only known to the reader
-            self._pending = None
+            self._pending, self._unanswered = None, 0
             self._set_stale(stale=True, why=f"{type(error).__name__}: {error}")
             return None
-        self._pending = None
+        self._pending, self._unanswered = None, 0
         self._set_stale(stale=False, why="")
         return found
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import pynvml
 import typer
 
-from extender.agent import Reader, SlicePublisher
-from extender.cli.addresses import parse_node
+from extender.agent import Liveness, Reader, SlicePublisher
+from extender.cli.addresses import parse_listen, parse_node
 from extender.cli.kubeconfig_option import Kubeconfig
 from extender.cluster import ApiClient, load_credentials
+from extender.entry.listening import serve_all, server
 from extender.fabric import DRIVER
+from extender.runtime import Supervisor
+from extender.sockets import listen_on
+from extender.web.http_limits import PROBES
 
 
 def agent_command(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="This node's name (the downward API's spec.nodeName).")],
     kubeconfig: Kubeconfig = None,
+    probes: Annotated[
+        str, typer.Option(help="The address of the liveness probe, without TLS.", metavar="HOST:PORT")
+    ] = "127.0.0.1:8886",
 ) -> None:
     """Publish this node's NVLinks and GPU memory as a ResourceSlice.
 
@@ -30,21 +34,17 @@ def agent_command(
     Example: berth agent --node gpu-worker-1
     """
     name = parse_node(node, "--node", room_bytes=len(DRIVER) + 1)  # the slice is named after driver and node
-    asyncio.run(_until_signal(_run(name, kubeconfig)))
+    asyncio.run(_run(name, kubeconfig, parse_listen(probes, "--probes")))
 
 
-async def _until_signal(running: Coroutine[None, None, None]) -> None:
-    """Run until SIGINT or SIGTERM. The slice stays: the next agent on the node takes it over.
-
-    The kernel drops SIGTERM for the first process of a container unless that process handles it.
-    """
-    work = asyncio.create_task(running)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-    with suppress(asyncio.CancelledError):
-        await work
-
-
-async def _run(node: str, kubeconfig: Path | None) -> None:
-    async with ApiClient(load_credentials(kubeconfig), user_agent="berth-agent") as client:
-        await SlicePublisher(client, node, Reader(pynvml).read).run()
+async def _run(node: str, kubeconfig: Path | None, probes: tuple[str, int]) -> None:
+    """Publish until SIGINT or SIGTERM. The slice stays: the next agent on the node takes it over."""
+    credentials = load_credentials(kubeconfig)
+    sockets, supervisor = listen_on("--probes", *probes), Supervisor()
+    async with ApiClient(credentials, user_agent="berth-agent") as client:
+        publisher = SlicePublisher(client, node, Reader(pynvml).read)
+        supervisor.start("publisher", publisher.run)
+        try:
+            await serve_all({server(Liveness(publisher), probes, PROBES): sockets})
+        finally:
+            await supervisor.stop()

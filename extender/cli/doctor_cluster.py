@@ -77,7 +77,7 @@ def cluster(cache: ClusterCache) -> Iterator[Diagnosis]:
             "warning",
             f"{counted(len(others), 'claim was', 'claims were')} allocated by another scheduler: {some(others)}",
             "two schedulers race for the same devices; the later write loses, and its pod must be scheduled again",
-            "kubectl apply -k manifests/overlays/admission",
+            "kubectl apply -k manifests/components/admission",
         )
     for finding in check_consistency(cache):
         yield _from_audit(finding)

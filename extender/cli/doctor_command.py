@@ -123,7 +123,7 @@ def version_findings(answer: Json) -> Iterator[Diagnosis]:
             "warning",
             f"the API server is {text}",
             f"Berth knows the API up to version {_NEWEST[0]}.{_NEWEST[1]}",
-            "look for a newer Berth, or try this one with the trial overlay first",
+            "look for a newer Berth, or try this one with the component trial first",
         )
 
 

@@ -68,7 +68,7 @@ DESCRIPTIONS = {
     Code.HELD: "Berth holds the devices for another pod that is being scheduled. This pod is retried automatically.",
     Code.TAINTED: "The matching devices carry NoSchedule or NoExecute taints that the request does not tolerate.",
     Code.CAPACITY: "The matching devices have less unallocated capacity than the request needs.",
-    Code.TOO_SMALL: "No matching device of this node has that much in total. A GPU sold as 80 GB has 79.6Gi.",
+    Code.TOO_SMALL: "No matching device of this node has that much in total. An H100 sold as 80 GB has 79.6Gi.",
     Code.PARTITION: "Fabric Manager connects GPUs only within its partitions. The driver rejects any other set.",
     Code.COUNTERS: "Allocated partitions consume the shared counters that the request needs.",
     Code.COMPATIBILITY_GROUPS: "Berth does not support compatibility groups (alpha) and never allocates these devices.",

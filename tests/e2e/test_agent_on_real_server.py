@@ -29,10 +29,15 @@ CLUSTER_WIDE = {
     "ClusterRole",
     "ClusterRoleBinding",
     "Namespace",
+    "PriorityClass",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
-PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "NetworkPolicy": "networkpolicies"}
+PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
 ACCOUNT = "/api/v1/namespaces/berth-system/serviceaccounts/berth-agent"
 
 
