@@ -23,13 +23,16 @@ Json = dict[str, Any]
 
 
 async def explained(b: Berthing, name: str) -> Json:
-    """The explanation by GET, which is that by POST."""
-    reply = await b.client.get(f"/v1/explain/default/{name}")
-    assert reply.status_code == 200, reply.text
-    found: Json = reply.json()
-    posted = await b.client.post("/v1/explain", json={"pod": f"default/{name}"})
-    assert posted.json() == [found]
-    return found
+    """The explanation by GET, which is that by POST; a record may arrive between the two."""
+
+    async def equal() -> Json | None:
+        reply = await b.client.get(f"/v1/explain/default/{name}")
+        assert reply.status_code == 200, reply.text
+        posted = await b.client.post("/v1/explain", json={"pod": f"default/{name}"})
+        found: Json = reply.json()
+        return found if posted.json() == [found] else None
+
+    return await eventually(equal, "GET and POST are equal")
 
 
 async def test_a_member_that_would_fit_alone_waits_with_its_group() -> None:

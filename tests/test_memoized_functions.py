@@ -49,6 +49,8 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "_in_order": lambda i: (tuple(range(i)),),
     "_left_side": lambda i: (f"device.driver == '{i}'", Dialect()),
     "_reads": lambda i: (compile_selector(f"device.driver == '{i}'"),),
+    "_type_of": lambda i: (f"list[V{i}]",),
+    "_types": lambda i: (type(f"V{i}", (), {"attribute_map": {}, "openapi_types": {}}),),
     "_stranded": lambda i: ((i,), DEFAULT_MIX),
     "best_gbps": lambda i: (SMALL, i, 0),
     "flat_graph": lambda i: (f"product {i}", 2),
@@ -59,7 +61,7 @@ REMEMBER: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "split_terms": lambda i: (f"true && {i} == 1",),
     "usual_graph": lambda i: (f"H100 {i}", 2),
 }
-ONCE = {"carried_machines"}  # takes no argument
+ONCE = {"carried_machines", "_documents"}  # take no argument
 BY_PARAMETER = {"ring_gbps", "count_links_inside", "_quality"}  # see test_measures_of_sets_are_bounded
 
 

@@ -165,7 +165,6 @@ ELSEWHERE = {
     "extender/runtime/supervisor.py": "it is the supervisor",
     "extender/entry/listening.py": "serve_all awaits its servers",
     "extender/agent/slice_publisher.py": "the agent's next round awaits the reading",
-    "extender/cli/agent_command.py": "awaited in the next lines",
     "extender/cli/run_command.py": "the sandbox's scheduler",
     "extender/sandbox/sandbox_cluster.py": "the sandbox's server, awaited at its end",
     "extender/sandbox/scheduler.py": "the sandbox's scheduler",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ _TYPES: dict[str, type] = {"int": int, "bool": bool}
 # Other maps and strings hold amounts, which may be numbers.
 _TEXT_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels")
 _SECRET = ("Secret", "ConfigMap")  # no message may quote their values
+_REMEMBERED = 4096  # types of the client and their fields; it has about 1,000
 _FEW = 8  # fields of an object that a message lists
 _RELEASE = f"Kubernetes 1.{kubernetes.__version__.partition('.')[0]}"
 
@@ -71,7 +72,7 @@ def _of_model(obj: Json, model: Any, path: str) -> Iterator[LintFinding]:
             yield from _value(value, "Dict[str, text]" if is_text else types[name], where)
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def _types(model: Any) -> Mapping[str, str]:
     """Field to type, as the API names them."""
     return MappingProxyType({model.attribute_map[name]: kind for name, kind in model.openapi_types.items()})
@@ -99,7 +100,7 @@ class _Type(NamedTuple):
     model: Any = None
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def _type_of(kind: str) -> _Type:
     for form, pattern in (("list", _LIST), ("map", _MAP)):
         found = pattern.fullmatch(kind)
