@@ -1,8 +1,9 @@
 """Pods per second and the cost of one pod: Berth over all nodes against the in-tree plugin at its default sample.
 
 `make bench-e2e` needs BERTH_KUBE_BIN. Pods and their claims exist before the scheduler starts (drain mode), and both
-systems drain the same pods on the same empty fleet in turn, `--pairs` times. Time, CPU and API requests are those
-from the first Binding to the last in a watch. Prints medians and keeps them as JSON under bench-results/.
+systems drain the same pods on the same empty fleet in turn, `--pairs` times; Berth without and with nominated nodes.
+Time, CPU and API requests are those from the first Binding to the last in a watch. Prints medians and keeps them as
+JSON under bench-results/.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from extender.sandbox.sandbox_cluster import GPU_CLASS, MARKER_CLASS
 from tests.e2e.control_plane import ROOT, TOKEN, ControlPlane, missing, unverified
 
 MACHINE = "hgx-h100-8"
+POLICIES = {"berth": {"candidates": 32}, "berth, nominating": {"nominate": 128}}
 MEMORY = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
 PATIENCE_SECONDS = 240  # for one drain; the slow side may not finish, and its rate counts all the same
 IN_TREE = {
@@ -232,7 +234,7 @@ def drain(plane: ControlPlane, config: dict, shape: Shape, count: int, folder: P
 
 
 def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int, pairs: int) -> list[dict]:
-    """Both systems on one fleet, shape by shape, in turn."""
+    """All systems on one fleet, shape by shape, in turn."""
     with tempfile.TemporaryDirectory() as text, ControlPlane(Path(text)) as plane:
         mig_class = {
             "apiVersion": "resource.k8s.io/v1",
@@ -247,11 +249,12 @@ def one_fleet(nodes: int, shapes: tuple[Shape, ...], pods: int, pairs: int) -> l
 
 
 def one_shape(plane: ControlPlane, nodes: int, shape: Shape, pods: int, pairs: int) -> dict:
-    drains: dict[str, list[Drain]] = {"in-tree": [], "berth": []}
+    drains: dict[str, list[Drain]] = {"in-tree": [], **{name: [] for name in POLICIES}}
     for _ in range(pairs):
         drains["in-tree"].append(drain(plane, IN_TREE, shape, pods, plane.folder))
-        with berth_config(plane) as config:
-            drains["berth"].append(drain(plane, config, shape, pods, plane.folder))
+        for name, policy in POLICIES.items():
+            with berth_config(plane, policy) as config:
+                drains[name].append(drain(plane, config, shape, pods, plane.folder))
     row = {"nodes": nodes, "shape": shape.name, "pods": pods}
     for name, found in drains.items():
         used = median(one.used for one in found)
@@ -266,9 +269,11 @@ def one_shape(plane: ControlPlane, nodes: int, shape: Shape, pods: int, pairs: i
 
 
 @contextmanager
-def berth_config(plane: ControlPlane) -> Iterator[dict]:
-    """Run `berth serve` while the block runs. Yields the scheduler configuration that calls it."""
-    port = plane.start_berth(sys.executable)
+def berth_config(plane: ControlPlane, policy: dict) -> Iterator[dict]:
+    """Run `berth serve` with a policy while the block runs. Yields the scheduler configuration that calls it."""
+    path = plane.folder / "bench-policy.yaml"
+    path.write_text(yaml.safe_dump(policy))
+    port = plane.start_berth(sys.executable, policy=path)
     config = yaml.safe_load((ROOT / "scheduler-config" / "berth-scheduler.yaml").read_text())
     for extender in config["extenders"]:
         extender["urlPrefix"] = f"http://127.0.0.1:{port}"
@@ -279,13 +284,13 @@ def berth_config(plane: ControlPlane) -> Iterator[dict]:
 
 
 def show(row: dict) -> None:
-    rates = {name: statistics.median(row[name]["pods_per_s"]) for name in ("in-tree", "berth")}
-    ratio = f"{rates['berth'] / rates['in-tree']:.2f}" if rates["in-tree"] else "none"
-    print(f"{row['nodes']} nodes, {row['shape']}: {ratio} times the pods per second", flush=True)
+    rates = {name: statistics.median(row[name]["pods_per_s"]) for name in ("in-tree", *POLICIES)}
+    ratios = [f"{rates[name] / rates['in-tree']:.2f}" if rates["in-tree"] else "none" for name in POLICIES]
+    print(f"{row['nodes']} nodes, {row['shape']}: {' and '.join(ratios)} times the pods per second", flush=True)
     for name, rate in rates.items():
         unfinished = [bound for bound in row[name]["bound"] if bound < row["pods"]]
         of = f"; bound only {unfinished} of {row['pods']}" if unfinished else ""
-        print(f"  {name:8} {rate:.1f} pods per second of {row[name]['pods_per_s']}{of}")
+        print(f"  {name:17} {rate:.1f} pods per second of {row[name]['pods_per_s']}{of}")
         for line in lines(Usage(row[name]["cpu_ms"], row[name]["requests"])):
             print(f"           {line}", flush=True)
 
@@ -294,7 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000])
     parser.add_argument("--pods", type=int, default=400)
-    parser.add_argument("--pairs", type=int, default=3, help="how often both systems drain, in turn")
+    parser.add_argument("--pairs", type=int, default=3, help="how often all systems drain, in turn")
     parser.add_argument(
         "--counter-nodes", type=int, default=400, help="nodes of the fleet with shared counters; 0 leaves it out"
     )

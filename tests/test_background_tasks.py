@@ -39,7 +39,7 @@ WATCHES = {
     )
 }
 INFORMERS = WATCHES | {"heartbeat", "garbage-collection", "hold-expiry"}
-SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "background-evaluation"}
+SERVICE = INFORMERS | {"requeue", "gangs", "gang-collecting", "orphans", "background-evaluation", "nominations"}
 PEOPLE = {"event-recorder", "auditor", "shadow", "fleet-sampler", "silent-processes"}
 SERVE = SERVICE | {"records", "records-authority", "certificates", "policies"}
 CONSOLE = INFORMERS | PEOPLE | {"certificates", "console-policies"}

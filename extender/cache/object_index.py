@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from extender.cache.allocated_devices import CLAIM, AllocatedDevices
+from extender.cache.scheduling_queue import SchedulingQueue
 from extender.fabric import DRIVER as FABRIC_DRIVER
 from extender.fabric import agent_slice, gpu_uuid
 from extender.model import Claim, DeviceClass, GroupKey, GroupPolicy, Node, ObjectKey, Pod, PoolKey, Slice, TaintRule
@@ -51,6 +52,7 @@ class ObjectIndex:
         self.allocated_at: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}  # by UID
+        self.scheduling_queue = SchedulingQueue()
         # Pods of each group that have no node, by UID; without pods that are deleted or have scheduling gates.
         self.members: dict[GroupKey, dict[str, Pod]] = {}
         self.group_policies: dict[GroupKey, GroupPolicy] = {}
@@ -245,6 +247,7 @@ class ObjectIndex:
                 del self._waiting_for[key]
         self._waiting_for.update(new.claim_keys if new is not None else ())
         self._index_member(uid, old, new)
+        self.scheduling_queue.put(uid, new)
         _replace(self.pods, uid, new)
         if new is None:
             self.gone_pods.add(uid)

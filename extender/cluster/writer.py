@@ -175,9 +175,11 @@ class Writer:
         """
         entries = [{"containerName": c, "resourceName": r, "requestName": q} for c, r, q in mappings]
         status = {"extendedResourceClaimStatus": {"resourceClaimName": claim.key.name, "requestMappings": entries}}
-        body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
-        path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status"
-        await self._client.patch(path, body, MERGE_PATCH)
+        await self._pod_status(pod, status)
+
+    async def nominate(self, pod: Pod, node: str) -> None:
+        """PATCH pod/status with the nominated node. Guarded by the pod's resourceVersion."""
+        await self._pod_status(pod, {"nominatedNodeName": node})
 
     async def delete_claim(self, claim: Claim) -> None:
         """Deallocate a special claim, remove the finalizer, and delete it, after a failed bind.
@@ -217,6 +219,11 @@ class Writer:
         }
         with suppress(Conflict):  # it exists
             await self._client.post(f"/apis/events.k8s.io/v1/namespaces/{key.namespace}/events", body)
+
+    async def _pod_status(self, pod: Pod, status: Json) -> None:
+        body = {"metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version}, "status": status}
+        path = f"/api/v1/namespaces/{pod.key.namespace}/pods/{pod.key.name}/status"
+        await self._client.patch(path, body, MERGE_PATCH)
 
     async def _status(self, claim: Claim, status: Json) -> Claim:
         body = {"metadata": _guard(claim), "status": status}

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from extender.allocation import NodeInfo, Snapshot
 from extender.cache import ClusterCache
 from extender.extension.evaluation_throttle import EvaluationLimits, EvaluationThrottle
+from extender.extension.holds import hold
 from extender.extension.queueing_hints import QueueingHints
 from extender.extension.sinks import FilterSink
 from extender.extension.unfinished_evaluations import UnfinishedEvaluation, UnfinishedEvaluations
@@ -34,7 +35,6 @@ from extender.scheduling import (
     Skip,
     UnschedulableAndUnresolvable,
     evaluate,
-    held_by_claim,
     leftover_claim,
     proximity_of,
     requirements_of,
@@ -89,7 +89,7 @@ class FilterService:
         self.throttle = EvaluationThrottle(self.limits, clock)
         self._unfinished = UnfinishedEvaluations(remembered_pods)
         self.queueing_hints = QueueingHints(
-            cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self._kept_from
+            cache, self._unschedulable, self.rankings, self.evaluation, self._postpone, self.kept_from
         )
         self.policy_generation = 0
         self._collected: CollectedDomain | None = None
@@ -156,7 +156,7 @@ class FilterService:
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, names: Sequence[str]
     ) -> FilterResult:
         ranking = self.rankings.get_or_create(requirements)
-        if not self._update(pod, requirements, ranking, snapshot):
+        if not self.update_ranking(pod, requirements, ranking, snapshot):
             text = str(_unfinished(ranking, snapshot))
             self._sink.attempted(pod, 0, len(names), [(text, len(names))])
             return FilterResult(error=f"pod {pod.key}: {text}")
@@ -179,11 +179,11 @@ class FilterService:
         shared = any(self._cache.store.is_shared(claim.key) for claim in requirements.pending_claims)
         return FilterResult([name for name, _ in (found.nodes[:1] if shared else found.nodes)])
 
-    def _kept_from(self, requirements: PodRequirements) -> frozenset[str]:
+    def kept_from(self, requirements: PodRequirements) -> frozenset[str]:
         """The nodes that are kept for a gang, and that the pod must not use."""
         return self._collected.kept_from(requirements) if self._collected is not None else frozenset()
 
-    def _update(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
+    def update_ranking(self, pod: Pod, requirements: PodRequirements, ranking: NodeRanking, snapshot: Snapshot) -> bool:
         """Evaluate every node within the budget of one call.
 
         False if the budget ended first, or if it ended for equal requirements less than `retry_seconds` ago.
@@ -239,7 +239,7 @@ class FilterService:
             self.throttle.charge(one.namespace, budget, seconds)
         if done and one.gave_up:
             one.gave_up = False
-            kept = self._kept_from(one.requirements)
+            kept = self.kept_from(one.requirements)
             if any(uid in self._unschedulable for uid in one.pods) and ranking.best(None, 1, kept):
                 self._sink.fits()
         if done and ranking.refresh(snapshot, context):
@@ -267,11 +267,7 @@ class FilterService:
         self, pod: Pod, requirements: PodRequirements, snapshot: Snapshot, node: str, placement: Placement
     ) -> None:
         deadline = self._clock() + requirements.policy.hold_seconds
-        node_info = snapshot.node_infos[node]
-        for claim, results in zip(
-            requirements.for_node(node_info.node).pending_claims, held_by_claim(node_info, placement), strict=True
-        ):
-            self._cache.hold(claim.uid, pod.uid, node, results, deadline)
+        hold(self._cache, pod.uid, requirements, snapshot.node_infos[node], placement, deadline)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """The score of each named node, 0 to 10.
@@ -287,7 +283,7 @@ class FilterService:
         if not isinstance(requirements, PodRequirements):
             return [(name, 0) for name in names]
         ranking = self.rankings.get_or_create(requirements)
-        if not self._update(pod, requirements, ranking, snapshot):
+        if not self.update_ranking(pod, requirements, ranking, snapshot):
             return [(name, 0) for name in names]
         return scores({name: placement.score for name, placement in ranking.best(set(names), len(names))}, names)
 

@@ -23,6 +23,7 @@ from extender.extension.gang_barrier import GangBarrier
 from extender.extension.gang_monitor import GangMonitor
 from extender.extension.gang_planning import GangPlanning
 from extender.extension.gang_scheduler import GangScheduler
+from extender.extension.nominator import Nominator
 from extender.extension.orphans import OrphanCollector
 from extender.extension.outbox import Outbox, Post
 from extender.extension.requeue import Requeuer
@@ -80,6 +81,7 @@ class Service:
         sink = ServeSink(put, now, self.requeuer, self.background_evaluator, self.orphans)
         self.filter_service = FilterService(self.cache, policy, self.evaluator, clock, sink, limits=limits)
         self.informers = Informers(client, self.cache, clock, self.supervisor, self._applied, _OBSERVED)
+        self.nominator = Nominator(self.cache, self.filter_service, writer, clock)
         claims, progress = self.informers.reflectors["resourceclaims"], self.informers.progress
         planning = GangPlanning(self.cache, self.filter_service)
         bound = BoundMembers(self.cache, writer.read_bound_members, clock)
@@ -106,6 +108,7 @@ class Service:
         start("gangs", self.gang_monitor.run)
         start("gang-collecting", self.gangs.collecting.run)
         start("hold-expiry", partial(self.expirer.run, self.cache))
+        start("nominations", self.nominator.run)
         start("orphans", self.orphans.run)
         start("background-evaluation", partial(self.background_evaluator.run, self.filter_service.continue_evaluation))
         if self.outbox is not None:
@@ -130,7 +133,10 @@ class Service:
         if not pod.concerns_berth:
             return FilterResult()
         not_ready = self.informers.not_ready_text
-        return FilterResult(error=not_ready) if not_ready else self.gangs.filter(pod, names)
+        if not_ready:
+            return FilterResult(error=not_ready)
+        self.nominator.filtering(pod, names)
+        return self.gangs.filter(pod, names)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> list[tuple[str, int]]:
         """See FilterService.prioritize."""
@@ -155,6 +161,8 @@ class Service:
             self.gang_monitor.pods_changed(changed, resized)
         if kind in _SUPPLY:
             self.requeuer.supply_changed()
+        elif kind == "pods":
+            self.nominator.pods_changed()
 
     def _find_schedulable(self) -> Iterator[bool]:
         """Search for a rejected pod, and then for a waiting gang, that fits now. See Requeuer.run."""

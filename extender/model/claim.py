@@ -275,9 +275,13 @@ class Pod:
     resource_version: str = ""
     membership: Membership | None = None  # None: the pod names no group
     gated: bool = False  # whether the pod has a scheduling gate
-    node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods that name a group
-    tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods that name a group
+    node_selectors: tuple[NodeSelector, ...] = ()  # a node must match all; only of pods with a group or claims
+    tolerations: tuple[Toleration, ...] = ()  # of node taints; only of pods with a group or claims
     unschedulable: str = ""  # why kube-scheduler found no node at the last attempt: condition PodScheduled, cut
+    tried: bool = False  # whether kube-scheduler has reported an attempt that failed: PodScheduled is False
+    nominated_node: str = ""  # status.nominatedNodeName
+    priority: int = 0
+    created: str = ""  # metadata.creationTimestamp
 
     def names(self, claim_name: str) -> bool:
         """Whether the pod uses the claim of this name in its namespace, directly or through a template."""

@@ -1,7 +1,8 @@
 """A scheduler loop that calls Berth as kube-scheduler does.
 
-It filters and prioritizes one pod at a time, binds in the background, backs off after failures, and retries a rejected
-pod on the same events as kube-scheduler, also if the event comes during the pod's filter request.
+It filters and prioritizes one pod at a time, first on its nominated node alone, binds in the background, backs off
+after failures, and retries a rejected pod on the same events as kube-scheduler, also if the event comes during the
+pod's filter request.
 """
 
 from __future__ import annotations
@@ -161,6 +162,12 @@ class Scheduler:
         self._start = (self._start + 1) % len(names)
         names = names[self._start :] + names[: self._start]
         sent = {key: value for key, value in pod.items() if key not in ("apiVersion", "kind")}
+        nominated = (pod.get("status") or {}).get("nominatedNodeName")
+        if nominated in names:
+            args = {"Pod": sent, "Nodes": None, "NodeNames": [nominated]}
+            answer = await self._call(session, "filter", args, _FILTER_SECONDS)
+            if answer.get("NodeNames") == [nominated]:
+                return str(nominated)
         args = {"Pod": sent, "Nodes": None, "NodeNames": names}
         answer = await self._call(session, "filter", args, _FILTER_SECONDS)
         if answer.get("Error"):

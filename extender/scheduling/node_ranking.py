@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from itertools import chain, islice
 from operator import itemgetter
@@ -182,7 +183,9 @@ class NodeRanking:
             + self._own_picks * _PICK_BYTES
         )
 
-    def best(self, names: set[str] | None, count: int, without: Container[str] = ()) -> list[tuple[str, Placement]]:
+    def best(
+        self, names: AbstractSet[str] | None, count: int, without: Container[str] = ()
+    ) -> list[tuple[str, Placement]]:
         """The best `count` nodes among `names` (None: all), the highest score first, equal scores by name.
 
         Nodes of `without` are left out.

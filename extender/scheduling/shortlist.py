@@ -52,7 +52,8 @@ def shortlist(
         if requirements.node_selectors
         else set(names)
     ) - kept
-    best = ranking.best(wanted, requirements.policy.candidates)
+    most = requirements.policy.candidates
+    best = ranking.best(wanted, most) if len(wanted) > most else _best_of_few(ranking, snapshot, wanted)
     if best:
         return Shortlist(
             tuple(
@@ -60,6 +61,16 @@ def shortlist(
             )
         )
     return Shortlist(reasons=_reasons(ranking, requirements, snapshot, names, collected))
+
+
+def _best_of_few(ranking: NodeRanking, snapshot: Snapshot, wanted: set[str]) -> list[tuple[str, Placement]]:
+    """As ranking.best(wanted, len(wanted)), without a walk over all nodes."""
+    node_infos = [info for name in wanted if (info := snapshot.node_infos.get(name)) is not None]
+    found = ((info.node.name, ranking.status(info)) for info in node_infos)
+    return sorted(
+        ((name, status) for name, status in found if isinstance(status, Placement)),
+        key=lambda entry: (-entry[1].score, entry[0]),
+    )
 
 
 def _by_proximity(

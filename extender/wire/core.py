@@ -34,10 +34,13 @@ def decode_pod(obj: Json) -> Pod:
     extended = get(status, "extendedResourceClaimStatus", dict, "status", {})
     key = ObjectKey(get(metadata, "namespace", str, "metadata", ""), need(metadata, "name", "metadata"))
     membership = membership_of(metadata, get(group, "podGroupName", str, "spec.schedulingGroup", ""))
+    claims = many(spec, "resourceClaims", "spec", _pod_claim)
+    placed = membership is not None or bool(claims)
+    tried, unschedulable = _pod_scheduled(status)
     return Pod(
         key,
         get(metadata, "uid", str, "metadata", ""),
-        claims=many(spec, "resourceClaims", "spec", _pod_claim),
+        claims=claims,
         claim_statuses=dict(many(status, "resourceClaimStatuses", "status", _claim_status)),
         containers=_containers(spec),
         annotations={k: v for k, v in texts(metadata, "annotations", "metadata").items() if k.startswith("berth.dev/")},
@@ -50,9 +53,13 @@ def decode_pod(obj: Json) -> Pod:
         resource_version=get(metadata, "resourceVersion", str, "metadata", ""),
         membership=membership,
         gated=bool(get(spec, "schedulingGates", list, "spec", ())),
-        node_selectors=_node_selectors(spec) if membership is not None else (),
-        tolerations=many(spec, "tolerations", "spec", toleration) if membership is not None else (),
-        unschedulable=_unschedulable(status),
+        node_selectors=_node_selectors(spec) if placed else (),
+        tolerations=many(spec, "tolerations", "spec", toleration) if placed else (),
+        unschedulable=unschedulable,
+        tried=tried,
+        nominated_node=get(status, "nominatedNodeName", str, "status", ""),
+        priority=get(spec, "priority", int, "spec", 0),
+        created=get(metadata, "creationTimestamp", str, "metadata", ""),
     )
 
 
@@ -65,19 +72,20 @@ def _node_selectors(spec: Json) -> tuple[NodeSelector, ...]:
     return tuple(selector for selector in (by_labels if labels else None, required) if selector is not None)
 
 
-def _unschedulable(status: Json) -> str:
-    """The message of condition PodScheduled with status False; '' without one."""
-    for kind, text in many(status, "conditions", "status", _condition):
+def _pod_scheduled(status: Json) -> tuple[bool, str]:
+    """Whether condition PodScheduled is False, and its message if no error of the scheduler is the reason."""
+    for kind, tried, text in many(status, "conditions", "status", _condition):
         if kind == "PodScheduled":
-            return text
-    return ""
+            return tried, text
+    return False, ""
 
 
-def _condition(obj: Json, path: str) -> tuple[str, str]:
-    """The type of a condition, and its message if its status is False and no error of the scheduler is the reason."""
-    counts = get(obj, "status", str, path, "") == "False" and get(obj, "reason", str, path, "") != "SchedulerError"
+def _condition(obj: Json, path: str) -> tuple[str, bool, str]:
+    """The type of a condition, whether its status is False, and its message if it reports no scheduler error."""
+    false = get(obj, "status", str, path, "") == "False"
+    counts = false and get(obj, "reason", str, path, "") != "SchedulerError"
     text = get(obj, "message", str, path, "") if counts else ""
-    return get(obj, "type", str, path, ""), cut(text)
+    return get(obj, "type", str, path, ""), false, cut(text)
 
 
 def decode_pod_group(obj: Json) -> PodGroup:

@@ -205,7 +205,7 @@ class ControlPlane:
             process.wait()
             self.processes.remove(process)
 
-    def start_berth(self, python: str, console: str = "", port: int = 0) -> int:
+    def start_berth(self, python: str, console: str = "", port: int = 0, policy: Path | None = None) -> int:
         """Start Berth as a user does; returns its port once it is ready. It sends records to the URL `console`."""
         port = port or free_port()
         to = [f"--records={console}", f"--records-token-file={self.records_token()}"] if console else []
@@ -220,6 +220,7 @@ class ControlPlane:
                 "--listen",
                 f"127.0.0.1:{port}",
                 *to,
+                *([f"--policy={policy}"] if policy is not None else []),
             ],
             self.folder / "berth.log",
         )
