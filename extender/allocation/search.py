@@ -148,20 +148,22 @@ class Search:
             for request in spec.requests
         ]
         inventory, allocated_state = self._problem.inventory, self._problem.allocated_state
-        if not self._counter_sums_apply() or not shortage.is_short(
+        wanted = union([bits for alternatives in forms for _, _, bits in alternatives])
+        if not self._counter_sums_apply(wanted) or not shortage.is_short(
             forms, inventory, Counters(inventory, allocated_state)
         ):
             return
         shortage.report(forms, Counters(inventory, allocated_state), self._observer)
         raise ShortOfCounters
 
-    def _counter_sums_apply(self) -> bool:
-        """Whether each device is taken at most once and the search cannot end in an error."""
-        if self._can_fail():
+    def _counter_sums_apply(self, wanted: int) -> bool:
+        """Whether counters count, each wanted device is taken at most once, and the search cannot end in an error."""
+        if self._can_fail() or not self._problem.features.partitionable:
             return False
         requests = (form for spec in self._problem.specs for request in spec.requests for form in request.alternatives)
+        places = self._problem.inventory.places
         return not any(form.admin_access for form in requests) and not any(
-            place.device.allow_multiple and place.device.consumes for place in self._problem.inventory.places
+            places[bit].device.allow_multiple for bit in members(wanted)
         )
 
     def _free_count(self, claim: int, request: DeviceRequest) -> int:

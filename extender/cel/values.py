@@ -133,7 +133,8 @@ class Format:
     name: str
 
 
-_OPAQUE_EQUALITY = (Quantity, Semver)
+_ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address)
+_OPAQUE_EQUALITY = (Quantity, Semver, Url, Cidr, Format, *_ADDRESSES)
 _TYPE_NAMES: dict[type, str] = {
     bool: "bool",
     int: "int",
@@ -169,10 +170,12 @@ def type_name(value: object) -> str:
 
 
 def equal(left: object, right: object) -> bool:
-    """CEL equality: numbers are equal by value, values of other types never. Raises EvalError for a Quantity or a
-    Semver with a value of another type."""
+    """CEL equality: numbers are equal by value, values of other types never. Raises EvalError for a value of a type of
+    Kubernetes' library, such as a Quantity, with a value of another type other than null."""
+    if left is None or right is None:
+        return left is right
     a, b = type(left), type(right)
-    if a in _OPAQUE_EQUALITY and b is not a:
+    if a in _OPAQUE_EQUALITY and b is not a and not (a in _ADDRESSES and b in _ADDRESSES):
         raise EvalError("no such overload")
     if a is b:
         if isinstance(left, list | tuple):
@@ -207,11 +210,17 @@ def _equal_optionals(left: Optional, right: Optional) -> bool:
     return equal(left.value, right.value)
 
 
+def same(left: object, right: object) -> bool:
+    """Equality inside of functions, such as `in` and `indexOf`: false where `equal` raises EvalError."""
+    try:
+        return equal(left, right)
+    except EvalError:
+        return False
+
+
 def not_equal(left: object, right: object) -> bool:
-    """CEL's !=: true where the types differ, also for Quantity and Semver."""
-    if type(left) in _OPAQUE_EQUALITY and type(right) is not type(left):
-        return True
-    return not equal(left, right)
+    """CEL's !=: true where `equal` raises EvalError."""
+    return not same(left, right)
 
 
 def compare(left: object, right: object) -> int:

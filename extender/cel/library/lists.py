@@ -13,7 +13,7 @@ from extender.cel.errors import EvalError
 from extender.cel.library.operators import duration, int64, uint64
 from extender.cel.overloads import Overload, Version, function, member, plain
 from extender.cel.pricing import WALK, Price
-from extender.cel.values import NONE, Duration, Optional, UInt, compare, equal
+from extender.cel.values import NONE, Duration, Optional, UInt, compare, same
 
 _LISTS_V3: Version = (1, 34)
 MAX_RANGE = 10_000  # elements of lists.range; the reference has no limit and hangs beyond 100,000
@@ -56,11 +56,11 @@ def _extreme(name: str, sign: int) -> Callable[[list[object]], object]:
 
 
 def _index_of(items: list[Any], wanted: object) -> int:
-    return next((i for i, item in enumerate(items) if equal(item, wanted)), -1)
+    return next((i for i, item in enumerate(items) if same(item, wanted)), -1)
 
 
 def _last_index_of(items: list[Any], wanted: object) -> int:
-    return next((i for i in range(len(items) - 1, -1, -1) if equal(items[i], wanted)), -1)
+    return next((i for i in range(len(items) - 1, -1, -1) if same(items[i], wanted)), -1)
 
 
 def _slice(items: list[object], start: int, end: int) -> list[object]:
@@ -107,7 +107,7 @@ def sort_by(items: list[Any], keys: list[Any]) -> list[object]:
 def _distinct(items: list[object]) -> list[object]:
     found: list[object] = []
     for item in items:
-        if not any(equal(item, known) for known in found):
+        if not any(same(item, known) for known in found):
             found.append(item)
     return found
 
@@ -131,26 +131,18 @@ def _range(count: int) -> list[int]:
 
 
 def _contains(items: list[object], wanted: list[object]) -> bool:
-    return all(any(equal(have, want) for have in items) for want in wanted)
+    return all(any(same(have, want) for have in items) for want in wanted)
 
 
 def _includes(value: object, wanted: object) -> bool:
     if not isinstance(value, list | tuple):
-        return _is(value, wanted)
+        return same(value, wanted)
     for position, item in enumerate(value):
         if position >= MAX_INCLUDES:
             raise EvalError(f"list exceeds the limit of {MAX_INCLUDES} elements")
-        if _is(item, wanted):
+        if same(item, wanted):
             return True
     return False
-
-
-def _is(value: object, wanted: object) -> bool:
-    """Equality, where a type that cannot be compared is another value and no error."""
-    try:
-        return equal(value, wanted)
-    except EvalError:
-        return False
 
 
 INCLUDES = function(
@@ -207,7 +199,7 @@ def _equivalent(left: list[object], right: list[object]) -> bool:
 
 
 def _intersects(left: list[object], right: list[object]) -> bool:
-    return any(equal(x, y) for x in left for y in right)
+    return any(same(x, y) for x in left for y in right)
 
 
 def _sets() -> list[Overload]:

@@ -24,6 +24,7 @@ from extender.cel.values import (
     equal,
     key_of,
     not_equal,
+    same,
 )
 
 # Seconds of 0001-01-01 and 9999-12-31T23:59:59 relative to the epoch: the range of a CEL timestamp.
@@ -83,16 +84,8 @@ def _order(test: Callable[[int, int], bool]) -> Callable[[object, object], bool]
 
 
 def _in_list(item: object, items: list[object]) -> bool:
-    error: EvalError | None = None
-    for candidate in items:
-        try:
-            if equal(candidate, item):
-                return True
-        except EvalError as raised:
-            error = raised
-    if error is not None:
-        raise error
-    return False
+    """Whether a list has the item. A value of another type is no error, unlike in `equal`."""
+    return any(same(item, candidate) for candidate in items)
 
 
 def _in_map(key: object, mapping: dict[object, object]) -> bool:
