@@ -54,7 +54,7 @@ class FormingGang:
     planned: PlannedGang
     quorum: int  # members that must still be bound, so that the minimum runs
     complete_since: float  # when a filter request first found that enough members exist
-    since: float  # the time of the first plan
+    since: float  # when the turn of its namespace at the places began, see GangPlans.add
     deadline: float
     progress_at: float  # time of the plan, or of the last bind request that came
     doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
