@@ -131,14 +131,14 @@ def test_a_namespace_whose_gangs_end_early_does_not_keep_the_places_with_new_gan
     gangs, names = gang_scheduler(fleet, LIMITS), list(fleet.devices)
     evil = [gang_member(fleet, "evil", f"g{i}", f"p{i}-{j}") for i in range(25) for j in range(2)][::2]
     good = [gang_member(fleet, "good", "job", f"p{i}", 8) for i in range(8)]
-    for pod in evil[:5]:
-        gangs.filter(pod, names)
-    for pod in evil[5:]:
+    for first in evil[:5]:
+        gangs.filter(first, names)
+    for following in evil[5:]:
         gangs.filter(good[0], names)
         if "good" in {key.namespace for key in gangs.forming}:
             break
         gangs.plans.end(next(iter(gangs.forming.values())), "a pod was deleted")
-        gangs.filter(pod, names)
+        gangs.filter(following, names)
         fleet.now += 2.0
     plans = gangs.forming.values()
     assert sorted(plan.key.namespace for plan in plans) == ["evil", "good"]
