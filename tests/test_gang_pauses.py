@@ -10,6 +10,7 @@ from extender.cluster import Unavailable
 from extender.extension.bound_members import BoundMembers
 from extender.extension.waiting_gangs import WaitingGangs
 from extender.model import Code, GroupKey, GroupSource, Reason
+from extender.policy import Policy
 from extender.sandbox.apiserver.registry import RESOURCES
 from tests.eventually import eventually
 from tests.running_berth import berthing, claim, pod
@@ -79,6 +80,22 @@ def test_gangs_without_room_are_tried_again_in_turns_of_their_namespaces() -> No
         waiting.pause(key(name, namespace), Reason(Code.GANG_NO_ROOM, (name,)), version=7)
     tried = [f"{one.namespace}{one.name}" for one in waiting.without_room(8)]
     assert tried == ["a1", "b1", "c1", "a2", "c2", "a3"]
+
+
+async def test_a_repeated_bind_does_not_prolong_a_plan() -> None:
+    """Otherwise one pod could hold the devices of its gang until a time-out of 24 h."""
+    async with berthing(NODES, Policy(binding_wait_seconds=1)) as b:
+        for i in range(3):
+            member(b, f"p{i}", timeout="24h")
+        await b.settled()
+        nodes = await planned(b, "p0", "p1", "p2")
+        plan = next(iter(b.app.service.gangs.forming.values()))
+        for name, is_progress in [("p0", True), ("p0", False), ("p1", True), ("p0", False)]:
+            before = plan.ends_at
+            assert "waiting for the other pods" in await b.bind(name, nodes[name])
+            assert (plan.ends_at > before) == is_progress
+            assert (await b.filter(name))["NodeNames"] == [nodes[name]], "the plan goes on meanwhile"
+        assert await bind_all(b, nodes) == ["", "", ""]
 
 
 async def test_after_a_failed_plan_the_first_bind_must_arrive_soon() -> None:

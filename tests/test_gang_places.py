@@ -124,6 +124,27 @@ def test_a_gang_that_waits_is_requeued_and_takes_the_places_of_a_plan_that_waits
     assert "planned again after a pause" in text
 
 
+def test_a_namespace_whose_gangs_end_early_does_not_keep_the_places_with_new_gangs() -> None:
+    """Each ends before it would give way, and the next one takes its places."""
+    fleet = Fleet("mixed")
+    fleet.fill(1, 0.0)
+    gangs, names = gang_scheduler(fleet, LIMITS), list(fleet.devices)
+    evil = [gang_member(fleet, "evil", f"g{i}", f"p{i}-{j}") for i in range(25) for j in range(2)][::2]
+    good = [gang_member(fleet, "good", "job", f"p{i}", 8) for i in range(8)]
+    for first in evil[:5]:
+        gangs.filter(first, names)
+    for following in evil[5:]:
+        gangs.filter(good[0], names)
+        if "good" in {key.namespace for key in gangs.forming}:
+            break
+        gangs.plans.end(next(iter(gangs.forming.values())), "a pod was deleted")
+        gangs.filter(following, names)
+        fleet.now += 2.0
+    plans = gangs.forming.values()
+    assert sorted(plan.key.namespace for plan in plans) == ["evil", "good"]
+    assert {plan.since for plan in plans} == {fleet.now}, "what is left of the others has a new turn"
+
+
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:
     limits = PlaceLimits()
     assert limits.namespace >= MOST_TOGETHER, "one gang of the largest size can be bound"

@@ -262,7 +262,7 @@ class ObjectIndex:
             self.forget_member(before, uid)
         if new is not None and after is not None:
             self.members.setdefault(after, {})[uid] = new
-        if before != after:
+        if before != after or _minimum(old) != _minimum(new):
             self.resized_groups.update(key for key in (before, after) if key is not None)
 
     def forget_member(self, key: GroupKey, uid: str) -> None:
@@ -334,3 +334,7 @@ def _discard(table: dict[Any, dict[str, Slice]], key: object, name: str) -> None
         inner.pop(name, None)
         if not inner:
             del table[key]
+
+
+def _minimum(pod: Pod | None) -> int:
+    return pod.membership.minimum if pod is not None and pod.membership is not None else 0

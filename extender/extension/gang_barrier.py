@@ -41,7 +41,9 @@ class GangBarrier:
         if planned != node and not in_tree:
             raise BindError(f"group {forming.key.name} is planned with pod {pod.key} on node {planned}")
         forming.arrived[pod.uid] = node
-        forming.progress_at = self._clock()
+        if pod.uid not in forming.came:  # a bind request that kube-scheduler repeats is no progress
+            forming.came.add(pod.uid)
+            forming.progress_at = self._clock()
         if len(forming.arrived) >= forming.quorum and forming.bound_elsewhere and not forming.committed:
             self._gangs.follow_kube_scheduler(forming)
         self._progress.notify()

@@ -47,11 +47,22 @@ class GangPlans:
         self.counts = GangCounts()
 
     def add(self, forming: FormingGang) -> None:
-        """Add a plan. Plans that give way to it end."""
-        others = self._places.plans_in_the_way(forming.key.namespace, forming.places, self.forming.values())
-        for other in others or ():
+        """Add a plan. Plans that give way to it end.
+
+        The turn of a namespace begins with the first of its plans: else it could keep the places by replacing each plan
+        before it gives way. After one of its plans has given way, a new turn begins for the others.
+        """
+        namespace = forming.key.namespace
+        forming.since = min([forming.since, *(plan.since for plan in self._plans_of(namespace))])
+        for other in self._places.plans_in_the_way(namespace, forming.places, self.forming.values()) or ():
+            is_turn_over = not other.runs and other.key.namespace != namespace
             self._give_way(other)
+            for plan in self._plans_of(other.key.namespace) if is_turn_over else ():
+                plan.since = self._clock()
         self.forming[forming.key] = forming
+
+    def _plans_of(self, namespace: str) -> list[FormingGang]:
+        return [plan for plan in self.forming.values() if plan.key.namespace == namespace]
 
     def have_places(self, namespace: str, count: int) -> bool:
         """Whether a gang of the namespace can get so many places for its binds now."""

@@ -11,7 +11,7 @@ from extender.model import GroupKey, Reason
 from extender.scheduling import GangPlan, NodeLimit, PodRequirements
 
 _MEMBER_SECONDS = 0.05  # for each member
-# Seconds until the next bind request. kube-scheduler retries a rejected pod after at most 10 s.
+# Seconds until the bind request of a further member. kube-scheduler retries a rejected pod after at most 10 s.
 _PATIENCE, _DOUBTFUL_PATIENCE, _FIRST_BIND_SECONDS = 30.0, 15.0, 5.0
 _TURN_SECONDS = 15.0  # that a plan keeps its places although a gang of another namespace waits for places
 
@@ -54,9 +54,9 @@ class FormingGang:
     planned: PlannedGang
     quorum: int  # members that must still be bound, so that the minimum runs
     complete_since: float  # when a filter request first found that enough members exist
-    since: float  # the time of the first plan
+    since: float  # when the turn of its namespace at the places began, see GangPlans.add
     deadline: float
-    progress_at: float  # time of the plan, or of the last bind request that came
+    progress_at: float  # time of the plan, or of the last bind request that came for a further member
     doubtful: bool = False  # whether an earlier plan failed, or kube-scheduler has found no node for a member before
     minimum: int = 0  # of the gang when it was planned
     excluded: dict[str, set[str]] = field(default_factory=dict)  # UID to nodes that kube-scheduler rejected
@@ -66,6 +66,7 @@ class FormingGang:
     rejected_with: str = ""  # the reason that members got before the plan; '' if none was rejected
     answered: set[str] = field(default_factory=set)  # UIDs whose filter request got the planned node
     arrived: dict[str, str] = field(default_factory=dict)  # UID to node
+    came: set[str] = field(default_factory=set)  # UIDs of members that have arrived, also if their binds ended
     written: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)  # of a committed gang: members that are placed alone, or are gone
@@ -125,7 +126,7 @@ class FormingGang:
 
     @property
     def ends_at(self) -> float:
-        """When the plan ends if no other bind request comes."""
+        """When the plan ends if no bind request comes for a further member."""
         if self._is_written:
             return self.deadline
         patience = _PATIENCE
