@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from extender.diagnosis import GangHistory, MemberHistory, groups_named
 from extender.model import Code, GroupKey, GroupPolicy, GroupSource, Membership, Reason
 from extender.scheduling import Attempt
@@ -151,6 +153,22 @@ def test_the_object_of_a_group_names_the_minimum_of_bound_pods() -> None:
     assert explained(world).outcome == "bound"
     world.cache.apply_group_policy(key, GroupPolicy(2))
     assert (explained(world).outcome, explained(world).minimum) == ("waiting", 2)
+
+
+@pytest.mark.parametrize(
+    ("notes", "why"),
+    [
+        ({"berth.dev/group-min": "1"}, "its minimum is 1, and a gang has at least 2"),
+        ({}, "no minimum is known"),
+    ],
+)
+def test_a_group_that_is_no_gang_says_why(notes: dict[str, str], why: str) -> None:
+    world = GangWorld()
+    racks(world, "a1")
+    obj = pod("p1", annotations={"berth.dev/group": "job", **notes})
+    obj["metadata"]["uid"] = "p1"
+    world.cache.apply_pod("p1", decode_pod(obj))
+    assert explained(world).sentence == f"group default/job is no gang: {why}, so each pod is placed alone"
 
 
 def test_a_group_of_a_leader_worker_set_has_the_name_of_its_leader() -> None:

@@ -49,6 +49,10 @@ def pod_group(version: str, **spec: Any) -> Json:
 
 
 PLUGINS = {"scheduling.x-k8s.io/pod-group": "pg"}
+WORKER = {
+    f"leaderworkerset.sigs.k8s.io/{key}": text
+    for key, text in (("group-key", "a"), ("name", "vllm"), ("group-index", "0"))
+}
 CORE = {"schedulingGroup": {"podGroupName": "pg"}}
 GANG = {"berth.dev/group": "g", MIN: "2"}
 TWO = [pod("a", GANG), pod("b", GANG)]
@@ -133,7 +137,14 @@ CASES: dict[str, tuple[list[Json], int, list[str]]] = {  # objects, exit code, w
         [pod("a", **CORE), pod_group("scheduling.k8s.io/v1beta1", schedulingPolicy={"gang": {"minCount": 3}})], 0,
         ["group default/pg needs 3 pods, and these files create 1"],
     ),
-    "no PodGroup": ([pod("a", labels=PLUGINS)], 0, ["note: ", "PodGroup default/pg is not in these files"]),
+    "no PodGroup": (
+        [pod("a", labels=PLUGINS)], 0,
+        ["note: ", "PodGroup default/pg is not in these files", "create it: until then the pods wait"],
+    ),
+    "no LeaderWorkerSet": (
+        [pod("a", {"leaderworkerset.sigs.k8s.io/size": "2"}, WORKER)], 0,
+        ["note: ", "LeaderWorkerSet default/vllm is not in these files, so group default/vllm-0 is no gang"],
+    ),
     "PodGroup of another way": (
         [pod("a", **CORE), pod_group("scheduling.x-k8s.io/v1alpha1", minMember=2)], 0,
         ["note: ", "PodGroup default/pg is not in these files"],

@@ -110,12 +110,15 @@ def _of_group(key: GroupKey, members: list[_Member], policy: GroupPolicy | None)
     named = any(one.membership.minimum for one in members)
     if key.source in (GroupSource.CORE, GroupSource.SCHEDULER_PLUGINS) and policy is None and not named:
         problem = f"PodGroup {key} is not in these files, so its minimum is unknown"
-        yield LintFinding("note", where, problem, "create it before the pods: else each pod is placed alone")
+        yield LintFinding("note", where, problem, "create it: until then the pods wait")
     sequential = policy is not None and policy.sequential
     if sequential and any(one.pod.annotations.keys() & OWN_ANNOTATIONS for one in members):
         problem = f"group {key} is no gang: with startupPolicy LeaderReady its workers come after the leader runs"
         yield LintFinding("warning", where, problem, "write startupPolicy: LeaderCreated")
-    if named and not minimum and not sequential:
+    if key.source is GroupSource.LEADER_WORKER_SET and policy is None and named:
+        problem = f"LeaderWorkerSet {members[0].membership.policy_key} is not in these files, so group {key} is no gang"
+        yield LintFinding("note", where, problem, "create it before the pods: else each pod is placed alone")
+    elif named and not minimum and not sequential:
         yield LintFinding("warning", where, f"group {key} has a minimum of 1: it is no gang", "write 2 or more")
     if not minimum:
         return

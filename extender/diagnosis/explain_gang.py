@@ -48,7 +48,7 @@ from extender.scheduling import (
 _UNSEEN = "the others do not exist, have ended, or are bound without devices"
 _UNSERVED = {  # without its CRD, pods with the label are placed alone
     GroupSource.CORE: "",
-    GroupSource.SCHEDULER_PLUGINS: " (or nothing at all, if the API server does not serve scheduling.x-k8s.io)",
+    GroupSource.SCHEDULER_PLUGINS: "; if the API server does not serve scheduling.x-k8s.io, each pod is placed alone",
 }
 
 
@@ -244,7 +244,8 @@ def _why_no_gang(membership: Membership, snapshot: Snapshot) -> str:
         return f"LeaderWorkerSet {membership.owner} starts the workers after the leader (startupPolicy LeaderReady)"
     if lacks_pod_group(membership, snapshot):
         return f"PodGroup {membership.owner} does not exist"
-    return "its minimum is not known or below 2"
+    minimum = membership.minimum or (policy.minimum if policy is not None else 0)
+    return f"its minimum is {minimum}, and a gang has at least 2" if minimum else "no minimum is known"
 
 
 def _bound(key: GroupKey, snapshot: Snapshot) -> tuple[ExplainedMember, ...]:

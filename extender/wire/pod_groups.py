@@ -29,6 +29,7 @@ _MOST_MEMBERS = 100_000
 _MOST_NAME = 253
 _MOST_SECONDS = 86_400
 _JOB_STRIDE = 1_000_000  # ranks of one job of a JobSet
+_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -45,7 +46,7 @@ def may_be_in_gang(pod: Json) -> bool:
     try:
         labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
         return (
-            any(key in notes for key in OWN_ANNOTATIONS)
+            any(key in notes for key in (GroupSource.BERTH.value, *OWN_ANNOTATIONS))
             or "schedulingGroup" in spec
             or not _MAY_BE_GANGS.isdisjoint(labels)
         )
@@ -73,6 +74,7 @@ def membership_of(metadata: Json, scheduling_group: str) -> Membership | None:
     source, name = named
     key = GroupKey(namespace, source, name)
     try:
+        _check_name(source, name)
         return Membership(
             key,
             _minimum(source, notes),
@@ -94,6 +96,13 @@ def _name(labels: Mapping[str, object], notes: Mapping[str, object], core: str) 
         if type(name) is str and name:
             return source, (_leader(labels) if source is GroupSource.LEADER_WORKER_SET else "") or name[:_MOST_NAME]
     return None
+
+
+def _check_name(source: GroupSource, name: str) -> None:
+    """Commands, URLs and the annotation of a claim separate a group's name from other words by '/' and '='."""
+    if source is GroupSource.BERTH and not _GROUP_NAME.fullmatch(name):
+        allowed = "letters, digits, '.', '_' and '-', with a letter or digit at both ends"
+        raise ValueError(f"pod annotation {source.value}: {shown(name)} is no name of a group: use {allowed}")
 
 
 def _leader(labels: Mapping[str, object]) -> str:
