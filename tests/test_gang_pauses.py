@@ -41,6 +41,21 @@ def test_the_pause_doubles_with_each_failed_plan_until_a_member_is_bound() -> No
     assert pause_seconds(waiting, now) == 1
 
 
+def test_a_change_of_a_gang_shortens_its_pause_to_a_second_and_ever_new_changes_do_not_end_it() -> None:
+    """A plan for each edit of a large gang would keep the event loop busy."""
+    now = [0.0]
+    waiting = WaitingGangs(lambda: now[0], 4)
+    for _ in range(5):
+        waiting.pause(key(), REFUSED)
+    found = waiting.get(key())
+    assert found is not None
+    assert found.retry_at == 16
+    for tenth in range(10):
+        now[0] = tenth / 10
+        waiting.changed(key())
+        assert found.retry_at == 1
+
+
 def test_a_gang_that_always_fails_never_overflows_its_pause() -> None:
     now = [0.0]
     waiting = WaitingGangs(lambda: now[0], 4)

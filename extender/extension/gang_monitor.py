@@ -58,11 +58,10 @@ class GangMonitor:
                 self._gangs.collecting.group_changed(key)
             if key not in self._cache.store.members:
                 self._waiting.pop(key)  # all members are bound or gone
+            self._waiting.changed(key)
             waiting = self._waiting.get(key)
-            if waiting is not None:
-                waiting.retry_at = -inf
-                if key not in changed and waiting.reason.code in _MISSING:
-                    self._check_complete(key, waiting)
+            if waiting is not None and key not in changed and waiting.reason.code in _MISSING:
+                self._check_complete(key, waiting)
 
     def find_schedulable(self) -> Iterator[bool]:
         """Plan the waiting gangs again if nodes changed; at most one plan in each step, the longest waiting first.

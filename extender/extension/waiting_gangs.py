@@ -11,6 +11,7 @@ from extender.extension.gang_state import WaitingGang
 from extender.model import Code, GroupKey, Reason
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds until a gang whose plan failed is planned again
+_CHANGED_SECONDS = 1.0  # until a gang with other members is planned again: a tenant may edit them many times a second
 
 
 class WaitingGangs:
@@ -99,6 +100,13 @@ class WaitingGangs:
         self._failures.put(key, failures + 1)
         seconds = min(_FIRST_PAUSE * 2.0 ** min(failures, 16), _LONGEST_PAUSE)
         self._pause(key, reason, version, uid, seconds).wakes = wakes
+
+    def changed(self, key: GroupKey) -> None:
+        """The gang has other members or another minimum: a pause ends soon, since a plan may succeed now."""
+        gang = self._gangs.get(key)
+        if gang is not None and gang.retry_at > self._clock():
+            gang.retry_at = min(gang.retry_at, self._clock() + _CHANGED_SECONDS)
+            gang.wakes = True
 
     def postpone(self, key: GroupKey, reason: Reason, uid: str, seconds: float) -> None:
         """A plan took longer than a call: the next one continues it after so many seconds."""
