@@ -142,7 +142,7 @@ def test_a_namespace_whose_gangs_end_early_does_not_keep_the_places_with_new_gan
         fleet.now += 2.0
     plans = gangs.forming.values()
     assert sorted(plan.key.namespace for plan in plans) == ["evil", "good"]
-    assert {plan.since for plan in plans} == {fleet.now}, "what is left of the others has a new turn"
+    assert {plan.since for plan in plans} == {fleet.now}, "the remaining plans have a new turn"
 
 
 def test_the_places_leave_connections_to_pods_outside_of_gangs() -> None:

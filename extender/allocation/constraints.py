@@ -7,6 +7,8 @@ request (docs/decisions/0010).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from extender.model import LIST_KINDS, Constraint, Device, InvalidClaim, Semver
 
 TypedSet = tuple[str, frozenset[object]]
@@ -31,7 +33,7 @@ def _plain(value: object) -> object:
     return value.text if isinstance(value, Semver) else value
 
 
-class _AttributeConstraint:
+class _AttributeConstraint(ABC):
     """A constraint on the values of one attribute. One `remove` undoes the last `add` that returned True."""
 
     def __init__(self, constraint: Constraint, *, lists: bool) -> None:
@@ -55,9 +57,9 @@ class _AttributeConstraint:
         if self._constraint.covers(request):
             self._added.pop()
 
+    @abstractmethod
     def _entry(self, values: TypedSet) -> TypedSet | None:
         """What to keep for a device with these values; None if the constraint forbids the device."""
-        raise NotImplementedError
 
 
 class MatchAttribute(_AttributeConstraint):

@@ -24,7 +24,7 @@ class Placement:
     node: str
     gpus: tuple[int, ...]
     busy: frozenset[int]
-    graph: Graph | None  # None on a node whose links nobody publishes
+    graph: Graph | None  # None on a node without published links
     is_joined: bool  # by NVLink
     gbps: float
 
