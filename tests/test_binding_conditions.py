@@ -90,7 +90,7 @@ async def test_drivers_have_the_binding_timeout_of_the_policy() -> None:
         custom(b, [CONDITIONAL])
         b.cluster.apply(asks("p"))
         b.cluster.apply(pod("p", "p"))
-        assert await place(b, "p") == "binding conditions of claim default/p timed out"
+        assert await place(b, "p") == "binding conditions of claim default/p are not met: binding timeout"
         assert b.held() == []
 
 

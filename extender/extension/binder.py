@@ -363,7 +363,7 @@ class Binder:
                 continue
             if state is Readiness.WAITING and (self._draining or seconds < left):
                 raise BindPending(f"waiting for binding conditions of claim {claim.key}")
-            why = "timed out" if state is Readiness.WAITING else "failed"
+            why = "are not met: binding timeout" if state is Readiness.WAITING else "failed"
             raise ConditionsFailed(claim, f"binding conditions of claim {claim.key} {why}")
 
     def _conditions_decided(self, claim: Claim) -> bool:
