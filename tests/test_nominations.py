@@ -306,7 +306,7 @@ async def test_holds_of_nominations_give_way_to_a_pod_with_a_higher_priority() -
 
 
 async def test_after_a_restart_nominated_pods_are_placed_as_before() -> None:
-    """The holds are lost with the process. What is left costs at most a filter request of all nodes."""
+    """The holds are lost with the process. A nomination that remains costs at most a filter request of all nodes."""
     async with cluster() as b:
         create(b, *(f"p{i}" for i in range(7)))
         patch(b, "p5", {"nominatedNodeName": "n1"})
